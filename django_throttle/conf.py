@@ -1,0 +1,70 @@
+"""Every setting and its default, one line each; read late, so that override_settings just works.
+
+All of them live in one dictionary, ``DJANGO_THROTTLE``; times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+
+from django_throttle.exceptions import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conf:
+    """The settings in force."""
+
+    STORE: str = "memory"  # "memory" or "redis"; "redis" where REDIS is given
+    REDIS: str = "default"  # a CACHES alias that django-redis serves, or a redis:// URL
+    PREFIX: str = "dt"  # first part of every store key
+    KEY_SECRET: str = ""  # keys the hash of idents; SECRET_KEY when empty
+    RULES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    DATABASE_RULES: bool = True  # also read the rules of the admin
+    RULES_POLL: float = 0.5  # how often a process asks whether rules changed
+    RULES_REREAD: float = 30.0  # how often it reads them all the same
+    AGENT: bool = True  # run the background thread that does everything periodic
+    DEADLINE: float = 0.1  # longest time for one decision
+    MAX_CONNECTIONS: int = 20  # Redis connections of one process (and of one event loop)
+    BEAT_INTERVAL: float = 5.0  # how often a process says that it lives
+    PROCESS_TTL: float = 20.0  # silent for this long is dead
+    CONNECTION_TTL: float = 600.0  # last resort: expiry of a connection key that nobody extends
+    EXTEND_INTERVAL: float = 180.0  # how often connection keys are extended
+    IPV6_PREFIX: int = 64  # addresses that share this many bits share a budget
+    REFUSE_SOCKET: str = "http"  # "http": 429 before accept; "frame": accept, say why, close
+    MAX_VIOLATIONS: int = 10  # refused messages in a row before a socket is closed; 0: never
+
+
+NAMES: Final = tuple(setting.name for setting in fields(Conf))
+
+
+@lru_cache(maxsize=1)
+def conf() -> Conf:
+    """The settings in force; raises InvalidSetting for one that does not exist."""
+    given = dict(getattr(settings, "DJANGO_THROTTLE", {}))
+    for name in given:
+        if name not in NAMES:
+            raise InvalidSetting(unknown(name))
+    if "REDIS" in given:
+        given.setdefault("STORE", "redis")
+    given["KEY_SECRET"] = given.get("KEY_SECRET") or settings.SECRET_KEY
+    return Conf(**given)
+
+
+def unknown(name: object) -> str:
+    """What to say of a setting that does not exist."""
+    near = get_close_matches(str(name).upper(), NAMES, n=1)
+    return f"DJANGO_THROTTLE has no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+@receiver(setting_changed, dispatch_uid="django_throttle.conf")
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
+        conf.cache_clear()

@@ -1,0 +1,101 @@
+"""What was decided: small frozen values that every door translates and every hook receives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why an outcome is what it is: the label of metrics."""
+
+    WITHIN = "within"  # inside the limit
+    EXCEEDED = "exceeded"  # over the limit; passes after retry_after
+    TOO_COSTLY = "too_costly"  # costs more than the rule ever allows at once
+    STORE_FAILED = "store_failed"  # decided by the rule's failure policy, without the store
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one rule says of one call; times are seconds from now.
+
+    ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
+    ``retry_after`` is 0.0 when this rule allows, None when it never will.
+    """
+
+    rule: str
+    ident: str
+    allowed: bool
+    limit: int
+    remaining: int
+    retry_after: float | None
+    reset_after: float
+    reason: Reason = Reason.WITHIN
+    shadow: bool = False
+    window: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A slot held under concurrency rules: give it back with ``Limiter.release``.
+
+    ``holds`` are (rule id, ident) pairs.
+    """
+
+    id: str
+    holds: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether the call may pass, and what the rule nearest its limit says of it; times are seconds.
+
+    ``rule`` is the name of the rule that refuses for longest, else of the one with least remaining;
+    None, as ``limit`` and ``remaining``, when no rule applies. ``outcomes`` has one entry a rule.
+    ``lease`` is what was taken of concurrency rules. ``degraded`` is True when the store failed and the
+    rules' failure policies decided.
+    """
+
+    allowed: bool = True
+    limit: int | None = None
+    remaining: int | None = None
+    retry_after: float | None = 0.0
+    reset_after: float = 0.0
+    rule: str | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    lease: Lease | None = None
+    degraded: bool = False
+
+    @property
+    def unavailable(self) -> bool:
+        """True when the store's failure refused it: a 503, never a 429."""
+        return not self.allowed and any(
+            outcome.reason is Reason.STORE_FAILED and not outcome.allowed for outcome in self.outcomes
+        )
+
+
+def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degraded: bool = False) -> Decision:
+    """One decision from the outcomes of all rules: allowed when no rule that is not a shadow refuses."""
+    real = [outcome for outcome in outcomes if not outcome.shadow]
+    refusing = [outcome for outcome in real if not outcome.allowed]
+    if refusing:
+        said = max(refusing, key=_wait)
+    elif real:
+        said = min(real, key=lambda outcome: outcome.remaining)
+    else:
+        return Decision(outcomes=outcomes, lease=lease, degraded=degraded)
+    return Decision(
+        allowed=not refusing,
+        limit=said.limit,
+        remaining=said.remaining,
+        retry_after=said.retry_after,
+        reset_after=said.reset_after,
+        rule=said.rule,
+        outcomes=outcomes,
+        lease=None if refusing else lease,
+        degraded=degraded,
+    )
+
+
+def _wait(outcome: Outcome) -> float:
+    return float("inf") if outcome.retry_after is None else outcome.retry_after

@@ -1,0 +1,117 @@
+"""The decision logic, written once: generators that yield store commands and receive replies.
+
+``stores.drive`` runs them, synchronously or not. A store that fails is thrown into the flow, so what
+happens then is written once too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from django_throttle.core.algorithms import NEVER
+from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release
+from django_throttle.core.decision import Decision, Lease, Outcome, Reason, conclude
+from django_throttle.exceptions import StoreError
+
+T = TypeVar("T")
+Flow = Generator[Command, Any, T]
+
+
+def decide(charges: tuple[Charge, ...], *, commit: bool = True, lease: str | None = None) -> Flow[Decision]:
+    """Decide all charges as one; without the store, each rule's failure policy decides."""
+    if not charges:
+        return Decision()
+    command = Decide(charges, commit, lease)
+    try:
+        answers = yield command
+    except StoreError as error:
+        return (yield from _without_store(command, error))
+    return _decision(charges, tuple(map(_outcome, charges, answers)), command)
+
+
+def forget(charges: tuple[Charge, ...]) -> Flow[int]:
+    """Make the rates of these charges full again; returns how many keys were removed."""
+    return (yield Forget(charges)) if charges else 0
+
+
+def release(lease: Lease | None) -> Flow[None]:
+    """Give a lease back; when the store is away, its own bookkeeping does so later."""
+    if lease is None:
+        return
+    try:
+        yield Release(lease.id, lease.holds)
+    except StoreError:
+        return
+
+
+def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
+    by_policy = {charge: _POLICIES[charge.rule.on_store_failure](charge, error) for charge in command.charges}
+    local = tuple(charge for charge, outcome in by_policy.items() if outcome is None)
+    refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
+    if local:
+        answers = yield DecideLocally(Decide(local, command.commit and not refused, command.lease))
+        by_policy.update(zip(local, map(_outcome, local, answers), strict=True))
+    outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
+    return _decision(command.charges, outcomes, command, degraded=True)
+
+
+def _allow(charge: Charge, error: StoreError) -> Outcome | None:
+    return _policy_outcome(charge, error, allowed=True)
+
+
+def _deny(charge: Charge, error: StoreError) -> Outcome | None:
+    return _policy_outcome(charge, error, allowed=False)
+
+
+def _decide_locally(charge: Charge, error: StoreError) -> Outcome | None:
+    return None
+
+
+_POLICIES = {"allow": _allow, "deny": _deny, "local": _decide_locally}
+
+
+def _policy_outcome(charge: Charge, error: StoreError, *, allowed: bool) -> Outcome:
+    rule = charge.rule
+    return Outcome(
+        rule=rule.name,
+        ident=charge.ident,
+        allowed=allowed,
+        limit=rule.plan.limit,
+        remaining=rule.plan.limit if allowed else 0,
+        retry_after=0.0 if allowed else error.retry_after,
+        reset_after=0.0 if allowed else error.retry_after,
+        reason=Reason.STORE_FAILED,
+        shadow=rule.action == "shadow",
+        window=rule.rate.window if rule.rate else None,
+    )
+
+
+def _outcome(charge: Charge, answer: Answer) -> Outcome:
+    rule, (retry, remaining, reset) = charge.rule, answer
+    return Outcome(
+        rule=rule.name,
+        ident=charge.ident,
+        allowed=retry == 0,
+        limit=rule.plan.limit,
+        remaining=remaining,
+        retry_after=None if retry == NEVER else retry / 1_000_000,
+        reset_after=reset / 1_000_000,
+        reason=_reason(retry),
+        shadow=rule.action == "shadow",
+        window=rule.rate.window if rule.rate else None,
+    )
+
+
+def _reason(retry: int) -> Reason:
+    if retry == 0:
+        return Reason.WITHIN
+    return Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED
+
+
+def _decision(
+    charges: tuple[Charge, ...], outcomes: tuple[Outcome, ...], command: Decide, *, degraded: bool = False
+) -> Decision:
+    holds = tuple((charge.rule.id, charge.ident) for charge in charges if charge.rule.is_concurrency)
+    lease = Lease(command.lease, holds) if command.lease and command.commit and holds else None
+    return conclude(outcomes, lease, degraded=degraded)

@@ -1,0 +1,85 @@
+"""Rates: so much in so long."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from django_throttle.exceptions import InvalidRate
+
+# Products of two counts must stay exact in a double (2^53), which is what Lua computes with.
+MAX_LIMIT: Final = 94_906_265
+MAX_WINDOW: Final = 366 * 86_400
+MIN_WINDOW: Final = 0.001
+
+_SECONDS: Final[dict[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_NAMES: Final[dict[str, str]] = {
+    **{name: "ms" for name in ("ms", "msec", "millisecond", "milliseconds")},
+    **{name: "s" for name in ("s", "sec", "secs", "second", "seconds")},
+    **{name: "m" for name in ("m", "min", "mins", "minute", "minutes")},
+    **{name: "h" for name in ("h", "hr", "hour", "hours")},
+    **{name: "d" for name in ("d", "day", "days")},
+    **{name: "w" for name in ("w", "week", "weeks")},
+}
+_SINGLE: Final[dict[str, str]] = {"ms": "ms", "s": "s", "m": "min", "h": "hour", "d": "day", "w": "week"}
+_SHAPE: Final = re.compile(r"([0-9]{1,12})/([0-9]{0,9})([a-z]{1,12})")
+_HELP: Final = "write a rate like 100/min, 5/10m, 10/s or 1000/day"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``limit`` cost in any ``window`` seconds.
+
+    Raises InvalidRate unless ``limit`` is a whole number from 1 to 94,906,265 and ``window`` is from
+    a millisecond to 366 days, in whole microseconds.
+    """
+
+    limit: int
+    window: float
+
+    def __post_init__(self) -> None:
+        if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
+            raise InvalidRate(f"a limit is a whole number from 1 to {MAX_LIMIT}, not {self.limit!r}")
+        if isinstance(self.window, bool) or not isinstance(self.window, (int, float)):
+            raise InvalidRate(f"a window is a number of seconds, not {self.window!r}")
+        if not MIN_WINDOW <= self.window <= MAX_WINDOW:  # also refuses NaN
+            raise InvalidRate(f"a window is from {MIN_WINDOW} to {MAX_WINDOW} seconds, not {self.window!r}")
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read ``"100/min"``: a limit, a slash, an optional multiple and a unit from ms to week.
+
+        Raises InvalidRate for anything else; ``Rate.parse(str(rate)) == rate`` for every parsed rate.
+        """
+        match = _SHAPE.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise InvalidRate(f"{_shorten(text)} is not a rate: {_HELP}")
+        limit, multiple, name = match.groups()
+        if name in ("month", "months", "year", "years"):
+            raise InvalidRate(f"a {name} has no fixed length; use days: {_HELP}")
+        if name not in _NAMES:
+            raise InvalidRate(f"{name!r} is not a unit of time: {_HELP}")
+        # Milliseconds are divided, not multiplied: 0.001 has no exact double.
+        unit = _NAMES[name]
+        count = int(multiple or 1)
+        return cls(int(limit), count / 1000 if unit == "ms" else count * int(_SECONDS[unit]))
+
+    @property
+    def window_us(self) -> int:
+        """The window in microseconds, as the store counts time."""
+        return round(self.window * 1_000_000)
+
+    def __str__(self) -> str:
+        milliseconds = self.window_us // 1000
+        for unit in ("w", "d", "h", "m", "s", "ms"):
+            size = round(_SECONDS[unit] * 1000)
+            if milliseconds % size == 0:
+                break
+        count = milliseconds // size
+        return f"{self.limit}/{_SINGLE[unit]}" if count == 1 else f"{self.limit}/{count}{unit}"
+
+
+def _shorten(text: object) -> str:
+    shown = ascii(text)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -1,0 +1,121 @@
+"""Rules: who is limited, to what, and how."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+from django_throttle.core import checks
+from django_throttle.core.plan import Plan, make_plan
+from django_throttle.core.rate import Rate
+from django_throttle.exceptions import InvalidRule
+
+# Part of every rule's short id: raise it when a store value changes shape.
+LAYOUT: Final = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One limit: at most ``rate`` (or ``limit`` held at once) per ident, where scopes and events match.
+
+    ``rate`` is a Rate or its text. ``events`` are ("request",) unless given; ("connection",) for a concurrency
+    rule, always. ``burst`` (token_bucket, gcra) defaults to the rate's limit.
+    ``resolution`` is the number of sub-windows of a sliding window; ``strict`` counts the oldest one whole.
+    ``cost`` multiplies the cost of each call. ``count_denied`` charges refused calls too.
+    ``action`` is "reject" or "shadow" (decide and record, never refuse).
+    ``on_store_failure`` is "local", "allow" or "deny".
+    Raises InvalidRule or InvalidRate when the options make no sense, alone or together.
+    """
+
+    name: str
+    rate: Rate | None = None
+    limit: int | None = field(default=None, kw_only=True)
+    scopes: tuple[str, ...] = field(default=("*",), kw_only=True)
+    events: tuple[str, ...] = field(default=(), kw_only=True)
+    key: str = field(default="user_or_ip", kw_only=True)
+    algorithm: str = field(default="sliding_window", kw_only=True)
+    burst: int | None = field(default=None, kw_only=True)
+    resolution: int = field(default=1, kw_only=True)
+    strict: bool = field(default=False, kw_only=True)
+    count_denied: bool = field(default=False, kw_only=True)
+    cost: int = field(default=1, kw_only=True)
+    action: str = field(default="reject", kw_only=True)
+    on_store_failure: str = field(default="local", kw_only=True)
+    enabled: bool = field(default=True, kw_only=True)
+    # Derived once, because the hot path reads them on every call.
+    id: str = field(init=False, repr=False, compare=False)
+    plan: Plan = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, str):
+            self._set("rate", Rate.parse(self.rate))
+        if self.events == ():
+            self._set("events", ("connection",) if self.is_concurrency else ("request",))
+        for name in ("scopes", "events"):
+            self._set(name, checks.names(name, getattr(self, name)))
+        checks.check_rule(self)
+        if self.rate is not None:
+            self._set("limit", self.rate.limit)
+        self._set("id", _short_id(self))
+        self._set("plan", make_plan(self))
+
+    @classmethod
+    def from_options(cls, name: str, options: Mapping[str, Any]) -> Rule:
+        """Build a rule from a mapping, as settings, the database and JSON files hold it.
+
+        Raises InvalidRule for an option that does not exist, naming the nearest one that does.
+        """
+        if not isinstance(options, Mapping):
+            raise InvalidRule(f"rule {name!r}: options are a mapping, not {type(options).__name__}")
+        for option in options:
+            if option not in OPTIONS:
+                near = get_close_matches(str(option), OPTIONS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{hint}")
+        return cls(name, **options)
+
+    def as_options(self) -> dict[str, Any]:
+        """The options that differ from the defaults, in JSON's types: the inverse of from_options."""
+        found: dict[str, Any] = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name in OPTIONS and value != option.default:
+                found[option.name] = list(value) if isinstance(value, tuple) else value
+        if self.rate is not None:
+            found["rate"] = str(self.rate)
+            del found["limit"]
+        return found
+
+    @property
+    def is_concurrency(self) -> bool:
+        """True when the rule limits what is held at once rather than a rate."""
+        return self.algorithm == "concurrency"
+
+    def share(self, parts: int) -> Rule:
+        """This rule with its limit divided by ``parts`` processes, at least one call: the share of one of them."""
+        if parts <= 1:
+            return self
+        limit = max(self.cost, (self.limit or 1) // parts)
+        burst = None if self.burst is None else max(self.cost, self.burst // parts)
+        if self.rate is None:
+            return replace(self, limit=limit)
+        return replace(self, rate=Rate(limit, self.rate.window), limit=None, burst=burst)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+OPTIONS: Final = tuple(option.name for option in fields(Rule) if option.init and option.name != "name")
+
+
+def _short_id(rule: Rule) -> str:
+    # Resolution and window are in it because they give the stored value its meaning; the limit is not,
+    # so that an edited limit meets what has been counted so far.
+    window = "" if rule.rate is None else str(rule.rate.window_us)
+    parts = (LAYOUT, rule.name, rule.algorithm, str(rule.resolution), window)
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=6).digest()).decode()

@@ -1,0 +1,71 @@
+"""Every error this package raises, in one tree.
+
+ThrottleError
+├── InvalidRate       a rate text or number makes no sense
+├── InvalidRule       a rule's options make no sense, alone or together
+├── InvalidCost       a cost is not a whole number in range
+├── InvalidIdent      an ident is empty, too long or not text
+├── InvalidSetting    a DJANGO_THROTTLE setting makes no sense
+├── StoreError        the store did not answer; ``reason`` says why
+└── Refused           a plain callable was refused; carries the decision
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_throttle.core.decision import Decision
+
+
+class ThrottleError(Exception):
+    """The root of every error of this package."""
+
+
+class InvalidRate(ThrottleError, ValueError):
+    """A rate is written like 100/min, 5/10m or 1000/day."""
+
+
+class InvalidRule(ThrottleError, ValueError):
+    """A rule's options make no sense, alone or together."""
+
+
+class InvalidCost(ThrottleError, ValueError):
+    """A cost is a whole number from 0 to the largest limit."""
+
+
+class InvalidIdent(ThrottleError, ValueError):
+    """An ident is text of 1 to 1024 characters."""
+
+
+class InvalidSetting(ThrottleError, ValueError):
+    """A setting in DJANGO_THROTTLE makes no sense."""
+
+
+class Cause(StrEnum):
+    """Why a store did not answer: the label of metrics and logs."""
+
+    UNAVAILABLE = "unavailable"  # no connection, no answer in time
+    SERVER_STATE = "server_state"  # it answered that it cannot serve now
+    POOL = "pool"  # every connection of this process is in use
+    CONFIG = "config"  # credentials, rights, wrong kind of server
+    BUG = "bug"  # our script or our arguments
+    BREAKER = "breaker"  # not asked: it failed a moment ago
+
+
+class StoreError(ThrottleError):
+    """The store did not answer; the rule's failure policy decides instead."""
+
+    def __init__(self, cause: Cause, message: str = "", *, retry_after: float = 1.0) -> None:
+        super().__init__(message or cause.value)
+        self.cause = cause
+        self.retry_after = retry_after
+
+
+class Refused(ThrottleError):
+    """The call was refused; ``decision`` says by which rule and for how long."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(f"refused by rule {decision.rule!r}")
+        self.decision = decision

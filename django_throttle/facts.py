@@ -1,0 +1,23 @@
+"""What a door knows of a call, before any rule is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Who(Protocol):
+    """Who is asking, however the call came in."""
+
+    def ident(self, key: str) -> str | None:
+        """The ident under a rule's key, such as "user:42"; None when the key does not apply to this caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where a call goes (scope), what it is (events), who makes it, and what it costs."""
+
+    scope: str
+    events: tuple[str, ...]
+    who: Who
+    cost: int = 1

@@ -1,0 +1,51 @@
+"""Where counters live."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+
+from django_throttle.conf import conf
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.stores.memory import MemoryStore
+from django_throttle.stores.redis import RedisStore
+
+__all__ = ["MemoryStore", "RedisStore", "get_store"]
+
+_lock = Lock()
+_store: MemoryStore | RedisStore | None = None
+
+
+def get_store() -> MemoryStore | RedisStore:
+    """The store that the settings name, one for this process; raises InvalidSetting when they name none."""
+    global _store
+    if _store is None:
+        with _lock:
+            if _store is None:
+                _store = _build()
+    return _store
+
+
+def _build() -> MemoryStore | RedisStore:
+    chosen = conf()
+    if chosen.STORE == "memory":
+        return MemoryStore()
+    if chosen.STORE != "redis":
+        raise InvalidSetting(f"STORE is 'redis' or 'memory', not {chosen.STORE!r}")
+    return RedisStore(
+        chosen.REDIS,
+        prefix=chosen.PREFIX,
+        secret=chosen.KEY_SECRET,
+        deadline=chosen.DEADLINE,
+        max_connections=chosen.MAX_CONNECTIONS,
+        lease_ttl=chosen.CONNECTION_TTL,
+    )
+
+
+@receiver(setting_changed, dispatch_uid="django_throttle.stores")
+def _forget(*, setting: str, **_: object) -> None:
+    global _store
+    if setting in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
+        _store = None

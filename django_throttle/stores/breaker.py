@@ -1,0 +1,94 @@
+"""A circuit breaker in this process: after a few failures the store is not asked for a while."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import Final
+
+FAILURES_IN_A_ROW: Final = 5
+SAMPLE_SECONDS: Final = 10.0
+SAMPLE_LEAST: Final = 20
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 10.0
+
+
+class Breaker:
+    """Closed, it lets every call through; open, one probe at a time after each pause.
+
+    Opens after 5 failures in a row, or when half of at least 20 calls in 10 s failed. Pauses are 1 s
+    doubling to 10 s, each shortened by up to half at random so that processes do not probe together.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._lock = Lock()
+        self._in_a_row = 0
+        self._calls: deque[tuple[float, bool]] = deque(maxlen=1000)
+        self._pause = 0.0
+        self._opens_at = 0.0  # when the next probe may go
+        self._probing = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._pause > 0
+
+    def admit(self) -> float:
+        """0.0 when the call may go; else the seconds until a probe may. An admitted call must be reported."""
+        if not self._pause:
+            return 0.0
+        with self._lock:
+            wait = self._opens_at - self._clock()
+            if self._pause and (wait > 0 or self._probing):
+                return max(wait, 0.001)
+            self._probing = self._pause > 0
+            return 0.0
+
+    def succeeded(self) -> None:
+        if not self._in_a_row and not self._calls and not self._pause:
+            return  # the common case costs no lock
+        with self._lock:
+            self._in_a_row = 0
+            if self._pause:
+                self._calls.clear()
+            elif self._calls:
+                self._note(failed=False)
+            self._pause = 0.0
+            self._probing = False
+
+    def failed(self) -> bool:
+        """Report a failure; returns True when it has just opened the breaker."""
+        with self._lock:
+            if self._pause:
+                self._shut_for(min(self._pause * 2, LONGEST_PAUSE))
+                return False
+            self._in_a_row += 1
+            self._note(failed=True)
+            if self._in_a_row < FAILURES_IN_A_ROW and not self._half_failed():
+                return False
+            self._shut_for(FIRST_PAUSE)
+            return True
+
+    def abandoned(self) -> None:
+        """Report that the call ended without telling anything about the store."""
+        self._probing = False
+
+    def _shut_for(self, pause: float) -> None:
+        self._pause = pause
+        self._opens_at = self._clock() + pause * (1 - self._chance() / 2)
+        self._probing = False
+
+    def _note(self, *, failed: bool) -> None:
+        now = self._clock()
+        self._calls.append((now, failed))
+        while self._calls and self._calls[0][0] < now - SAMPLE_SECONDS:
+            self._calls.popleft()
+
+    def _half_failed(self) -> bool:
+        return len(self._calls) >= SAMPLE_LEAST and 2 * sum(failed for _, failed in self._calls) >= len(self._calls)

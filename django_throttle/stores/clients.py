@@ -1,0 +1,140 @@
+"""Redis clients with our own limits on time and retries, never redis-py's defaults.
+
+Those retry a lost reply (one call would count several times) and wait for up to a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary, WeakSet
+
+from redis import BlockingConnectionPool, Redis
+from redis import asyncio as aioredis
+from redis import connection as sync_connection
+from redis.asyncio import connection as async_connection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.stores.deadline import with_deadline
+
+# What an async client can take over from the settings of a synchronous one.
+_SHARED: Final = ("host", "port", "db", "username", "password", "path", "protocol", "client_name", "encoding")
+_ASYNC_CLASSES: Final = (
+    (sync_connection.SSLConnection, async_connection.SSLConnection),
+    (sync_connection.UnixDomainSocketConnection, async_connection.UnixDomainSocketConnection),
+    (sync_connection.Connection, async_connection.Connection),
+)
+
+
+def connection_settings(address: str) -> dict[str, Any]:
+    """Connection arguments from a redis:// URL or a CACHES alias that django-redis serves.
+
+    Raises InvalidSetting for anything else, and for Sentinel and Cluster aliases.
+    """
+    if "://" in address:
+        if urlsplit(address).scheme not in ("redis", "rediss", "unix"):
+            raise InvalidSetting(f"a Redis URL begins with redis://, rediss:// or unix://, not {address[:8]!r}")
+        return dict(sync_connection.parse_url(address))
+    return _alias_settings(address)
+
+
+def _alias_settings(alias: str) -> dict[str, Any]:
+    from django.core.cache import InvalidCacheBackendError, caches  # a URL needs no Django settings
+
+    try:
+        cache: Any = caches[alias]
+        pool = cache.client.get_client(write=True).connection_pool
+    except (AttributeError, InvalidCacheBackendError) as error:
+        raise InvalidSetting(f"CACHES has no alias {alias!r} that django-redis serves") from error
+    if not issubclass(pool.connection_class, (sync_connection.Connection, sync_connection.UnixDomainSocketConnection)):
+        raise InvalidSetting(f"the cache {alias!r} uses {pool.connection_class.__name__}, which is not supported yet")
+    return {**pool.connection_kwargs, "connection_class": pool.connection_class}
+
+
+def _limits(seconds: float, retry: object) -> dict[str, Any]:
+    limits = {
+        "socket_timeout": seconds,
+        "socket_connect_timeout": seconds,
+        "retry": retry,
+        "retry_on_error": [],
+        "health_check_interval": 0,
+        "socket_keepalive": True,
+    }
+    try:  # redis-py 6.4 and later relax timeouts to 10 s during a maintenance unless told not to
+        from redis.maint_notifications import MaintNotificationsConfig
+    except ImportError:
+        return limits
+    return {**limits, "maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+
+
+def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) -> Redis:
+    """A thread- and fork-safe client; waiting for a connection takes at most half of ``seconds``."""
+    given = {**settings, **_limits(seconds, Retry(NoBackoff(), 0))}
+    given.pop("retry_on_timeout", None)
+    given["connection_class"] = with_deadline(given.get("connection_class", sync_connection.Connection))
+    return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **given))
+
+
+def async_client(settings: dict[str, Any], seconds: float, max_connections: int) -> aioredis.Redis:
+    """A client for the running loop, from the same settings."""
+    given = {name: settings[name] for name in settings if name in _SHARED or name.startswith("ssl")}
+    given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0)))
+    sync_class = settings.get("connection_class", sync_connection.Connection)
+    given["connection_class"] = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
+    pool = aioredis.BlockingConnectionPool(max_connections, seconds / 2, **given)
+    return aioredis.Redis(connection_pool=pool)
+
+
+class LoopClients:
+    """One async client for each running event loop; a client used from two loops fails every second call."""
+
+    def __init__(self, settings: dict[str, Any], seconds: float, max_connections: int) -> None:
+        self._arguments = (settings, seconds, max_connections)
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, aioredis.Redis] = WeakKeyDictionary()
+        self._lives: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = WeakKeyDictionary()
+        _all_clients.add(self)
+
+    async def get(self) -> aioredis.Redis:
+        """The running loop's client, closed with the loop's async generators."""
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            for closed in [known for known in self._clients if known.is_closed()]:
+                del self._clients[closed], self._lives[closed]
+            client = self._clients[loop] = async_client(*self._arguments)
+            life = self._lives[loop] = _life(client)
+            await anext(life)
+        return client
+
+    def forget(self) -> None:
+        """Drop every client unclosed: in a forked child their sockets are the parent's."""
+        self._clients = WeakKeyDictionary()
+        self._lives = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+async def _life(client: aioredis.Redis) -> AsyncGenerator[None]:
+    # asyncio.run, async_to_sync and servers all shut a loop's async generators down before closing it.
+    try:
+        yield
+    finally:
+        await client.connection_pool.disconnect()
+
+
+_all_clients: WeakSet[LoopClients] = WeakSet()
+
+
+def _forget_all() -> None:
+    for clients in _all_clients:
+        clients.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

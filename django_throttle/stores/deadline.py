@@ -1,0 +1,87 @@
+"""One deadline over all that a synchronous call does on a socket.
+
+A socket's timeout holds for each read, so a reply that trickles in outlives it. Here every read and
+write gets what is left of the caller's time instead.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from threading import local
+from typing import Any
+
+from redis.connection import AbstractConnection
+
+
+class _Left(local):
+    until: float | None = None
+
+    def seconds(self, otherwise: float | None) -> float | None:
+        """What is left, ``otherwise`` when there is no deadline; raises TimeoutError when nothing is left."""
+        if self.until is None:
+            return otherwise
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("deadline passed")
+        return left
+
+
+_left = _Left()
+
+
+class within:
+    """All Redis I/O of this thread inside the block ends within ``seconds``."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        _left.until = time.monotonic() + self._seconds
+
+    def __exit__(self, *_: object) -> None:
+        _left.until = None
+
+
+class DeadlineSocket:
+    """A socket whose blocking reads and writes also obey the thread's deadline."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._timeout = sock.gettimeout()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def settimeout(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._socket.settimeout(timeout)
+
+    def recv(self, *args: Any) -> bytes:
+        self._hurry()
+        return self._socket.recv(*args)
+
+    def recv_into(self, *args: Any) -> int:
+        self._hurry()
+        return self._socket.recv_into(*args)
+
+    def sendall(self, *args: Any) -> None:
+        self._hurry()
+        self._socket.sendall(*args)
+
+    def _hurry(self) -> None:
+        if self._timeout != 0:  # 0 asks whether something is there, and does not wait
+            self._socket.settimeout(_left.seconds(self._timeout))
+
+
+def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
+    """The same connection class, obeying ``within``, connecting included."""
+
+    class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
+        def _connect(self) -> DeadlineSocket:
+            self.socket_connect_timeout = _left.seconds(self.socket_timeout)
+            return DeadlineSocket(super()._connect())
+
+    return DeadlineConnection

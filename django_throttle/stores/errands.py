@@ -1,0 +1,170 @@
+"""One command on its way to Redis and back: what is sent, what is made of the reply, what is left when none comes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from django_throttle.connections.registry import Owed
+from django_throttle.core.command import Answer, Charge, Decide, Forget, Release
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.stores.failures import COUNTED, cause_of
+from django_throttle.stores.link import Call
+from django_throttle.stores.scripts import decision_script, script
+
+if TYPE_CHECKING:
+    from django_throttle.stores.redis import RedisStore
+
+logger = logging.getLogger("django_throttle")
+
+FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
+
+
+class Errand:
+    """Asks the breaker before, tells it after, and turns every failure into a StoreError."""
+
+    __slots__ = ("calls", "store")
+
+    def __init__(self, store: RedisStore) -> None:
+        self.store = store
+        self.calls: list[Call] = []
+
+    def __enter__(self) -> None:
+        wait = self.store.breaker.admit()
+        if wait:
+            raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is None:
+            self.store.breaker.succeeded()
+            return
+        self.give_up()
+        if isinstance(error, Exception):
+            raise _failure(self.store, error) from error
+        self.store.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
+
+    def finish(self, replies: Sequence[Any]) -> Any:
+        """The command's reply; raises the first error among the replies."""
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return self.read(replies)
+
+    def read(self, replies: Sequence[Any]) -> Any:
+        raise TypeError(f"{type(self).__name__} cannot read")
+
+    def give_up(self) -> None:
+        """Nobody knows whether the command was carried out: note what has to be undone."""
+
+
+class DecideErrand(Errand):
+    """Rates only: one call, one reply."""
+
+    __slots__ = ("command",)
+
+    def __init__(self, store: RedisStore, command: Decide) -> None:
+        super().__init__(store)
+        self.command = command
+        keys: list[str] = []
+        args: list[Any] = [store.now_arg(), int(command.commit)]
+        for rule, ident, cost in command.charges:
+            algorithm, *numbers = rule.plan
+            keys.append(store.key(rule.id, ident))
+            args += (algorithm, cost, FLAGS[rule.count_denied, rule.action == "shadow"], *numbers)
+        algorithms = frozenset(rule.plan.algorithm for rule, _, _ in command.charges)
+        if "concurrency" in algorithms:
+            args += (store.leases.uid, command.lease or "", store.lease_ttl_ms)
+        self.calls.append(Call(decision_script(algorithms), keys, args))
+
+    def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
+        reply = replies[-1]
+        if reply[0]:
+            logger.warning("replaced %d corrupt or foreign values in Redis", reply[0])
+        return tuple(Answer(*reply[at : at + 3]) for at in range(1, len(reply), 3))
+
+
+class LeaseErrand(DecideErrand):
+    """A lease is asked for: the first time under a key, this process says beforehand what it will hold."""
+
+    __slots__ = ("pairs", "unannounced", "uid")
+
+    def __init__(self, store: RedisStore, command: Decide) -> None:
+        super().__init__(store, command)
+        leases = store.leases
+        self.uid = leases.uid
+        self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
+        self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
+        if self.unannounced:
+            self.calls.insert(0, self._announcement())
+
+    def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
+        leases, lease = self.store.leases, self.command.lease or ""
+        answers = super().read(replies)
+        if self.unannounced:
+            leases.confirm(self.uid, replies[0], *self.unannounced)
+        if all(map(_passes, self.command.charges, answers)):
+            for pair in self.pairs:
+                leases.hold(*pair, lease, self.uid)
+        return answers
+
+    def give_up(self) -> None:
+        for pair in self.pairs:
+            self.store.leases.owe(*pair, self.command.lease or "", self.uid)
+
+    def _announcement(self) -> Call:
+        store, uid = self.store, self.uid
+        keys = [store.process_key(name) for name in ("live", "meta", f"held:{uid}")]
+        indexes = [store.key(*pair) for pair in self.unannounced]
+        args = [store.now_arg(), uid, store.leases.introduction, indexes[0], store.lease_ttl_ms * 1000, *indexes[1:]]
+        return Call(script("announce"), keys, args)
+
+
+class ForgetErrand(Errand):
+    """Rates become full again."""
+
+    __slots__ = ()
+
+    def __init__(self, store: RedisStore, command: Forget) -> None:
+        super().__init__(store)
+        rates = [charge for charge in command.charges if not charge.rule.is_concurrency]
+        self.calls.append(Call(script("forget"), [store.key(rule.id, ident) for rule, ident, _ in rates], ()))
+
+    def read(self, replies: Sequence[Any]) -> int:
+        return int(replies[0])
+
+
+class ReleaseErrand(Errand):
+    """A lease goes back; it is owed until Redis has confirmed it, so no failure and no cancellation loses it."""
+
+    __slots__ = ("owed",)
+
+    def __init__(self, store: RedisStore, command: Release) -> None:
+        super().__init__(store)
+        leases, lease = store.leases, command.lease
+        uid = leases.uid
+        held = [pair for pair in command.holds if leases.has(*pair, lease)]
+        for pair in held:
+            leases.owe(*pair, lease)
+            leases.drop(*pair, lease)
+        self.owed = [Owed(uid, *pair, lease) for pair in held]
+        self.calls.extend(Call(script("release"), (store.key(*pair),), (uid, lease)) for pair in held)
+
+    def read(self, replies: Sequence[Any]) -> None:
+        self.store.leases.settle(*self.owed)
+
+
+def _passes(charge: Charge, answer: Answer) -> bool:
+    return answer.retry == 0 or charge.rule.action == "shadow"
+
+
+def _failure(store: RedisStore, error: Exception) -> StoreError:
+    cause = cause_of(error)
+    if cause in COUNTED:
+        if store.breaker.failed():
+            logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, error)
+    else:
+        store.breaker.abandoned()
+        if cause is not Cause.POOL:
+            logger.error("Redis refuses a script (%s: %s)", cause, error)
+    return StoreError(cause, str(error))

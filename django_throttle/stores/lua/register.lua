@@ -1,0 +1,24 @@
+-- A process writes what it holds under one connection index, after Redis has forgotten it or never knew.
+-- KEYS: index (SET of uids). Its sets index:<uid> are derived from it: the same hash tag, so the same slot.
+-- ARGV: now in microseconds ("" for the server's clock), uid, TTL in milliseconds, number of former uids of the
+-- same process, those uids (their leases are counted under the new one now), then lease and age in microseconds
+-- for each lease. Doing it twice changes nothing. Reply: the number of leases of this uid.
+local index, uid, ttl, former = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local mine = index .. ':' .. uid
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+redis.call('PEXPIRE', index, ttl) -- the first write needs no memory: a full Redis then accepts the others
+for i = 5, 4 + former do
+  redis.call('DEL', index .. ':' .. ARGV[i])
+  redis.call('SREM', index, ARGV[i])
+end
+for i = 5 + former, #ARGV, 2 do
+  redis.call('ZADD', mine, 'NX', string.format('%.0f', now - tonumber(ARGV[i + 1])), ARGV[i])
+end
+redis.call('SADD', index, uid)
+redis.call('PEXPIRE', mine, ttl)
+redis.call('PEXPIRE', index, ttl)
+return redis.call('ZCARD', mine)

@@ -1,0 +1,8 @@
+-- Gives one lease back. Doing it twice, or for a lease that is not there, changes nothing.
+-- KEYS: index (SET of uids). Its sets index:<uid> are derived from it: the same hash tag, so the same slot.
+-- ARGV: uid, lease. Reply: 1 when it was held, else 0.
+local index, uid, lease = KEYS[1], ARGV[1], ARGV[2]
+local mine = index .. ':' .. uid
+local freed = redis.call('ZREM', mine, lease)
+if redis.call('EXISTS', mine) == 0 then redis.call('SREM', index, uid) end
+return freed

@@ -1,0 +1,21 @@
+-- The next connection indexes to take a dead process out of; when none is left, the process is forgotten.
+-- KEYS: dead (ZSET uid: moment from which its sweep may be claimed), meta (HASH uid: JSON), held:<uid> (SET of
+-- index keys); one slot.
+-- ARGV: now in microseconds ("" for the server's clock), uid, length of a claim in microseconds, most index keys
+-- wanted, then the index keys that have been reaped. Reply: index keys; none when the sweep is done.
+local dead, meta, held = KEYS[1], KEYS[2], KEYS[3]
+local uid = ARGV[2]
+for i = 5, #ARGV do redis.call('SREM', held, ARGV[i]) end
+local left = redis.call('SRANDMEMBER', held, ARGV[4])
+if #left == 0 then
+  redis.call('ZREM', dead, uid)
+  redis.call('HDEL', meta, uid)
+  return left
+end
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+redis.call('ZADD', dead, 'XX', string.format('%.0f', now + tonumber(ARGV[3])), uid)
+return left
