@@ -116,7 +116,7 @@ class LeaseErrand(DecideErrand):
         store, uid = self.store, self.uid
         keys = [store.process_key(name) for name in ("live", "meta", f"held:{uid}")]
         indexes = [store.key(*pair) for pair in self.unannounced]
-        args = [store.now_arg(), uid, store.leases.introduction, indexes[0], store.lease_ttl_ms * 1000, *indexes[1:]]
+        args = [store.now_arg(), uid, store.leases.introduction, store.lease_ttl_ms, *indexes]
         return Call(script("announce"), keys, args)
 
 
