@@ -25,7 +25,14 @@ NOUNS: Final[dict[str, tuple[str, str, str]]] = {
     "task": ("task", "tasks", "tasks"),
 }
 # Largest first; the first that divides a window names it.
-UNITS: Final = (("week", 604_800_000), ("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
+UNITS: Final = (
+    ("week", 604_800_000),
+    ("day", 86_400_000),
+    ("hour", 3_600_000),
+    ("minute", 60_000),
+    ("second", 1000),
+    ("millisecond", 1),
+)
 # The everyday pair, in everyday words.
 BOTH_DOORS: Final = frozenset(("request", "message"))
 
@@ -63,12 +70,9 @@ def scopes(names: tuple[str, ...]) -> str:
 
 def window(rate: Rate) -> str:
     """The rate's window: "minute", "10 minutes", "1,500 milliseconds"."""
-    milliseconds = rate.window_us / 1000
-    for unit, size in (*UNITS, ("millisecond", 1)):
-        count, rest = divmod(milliseconds, size)
-        if rest == 0:
-            return unit if count == 1 else f"{count:,.0f} {unit}s"
-    return f"{milliseconds:,g} milliseconds"
+    milliseconds = rate.window_us // 1000
+    unit, size = next((unit, size) for unit, size in UNITS if milliseconds % size == 0)
+    return unit if milliseconds == size else f"{milliseconds // size:,} {unit}s"
 
 
 def _amount(rule: Rule) -> str:
@@ -118,4 +122,4 @@ def _without_store(policy: str) -> str:
 
 
 def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
