@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.connections.registry import Owed
 from django_throttle.core.command import Answer, Charge, Decide, Forget, Release
-from django_throttle.exceptions import Cause, StoreError
+from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.failures import COUNTED, cause_of
 from django_throttle.stores.link import Call
 from django_throttle.stores.scripts import decision_script, script
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_throttle")
 
+CALENDAR: Final = "calendar_window"
+TOO_OLD: Final = -1
 FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
 
 
@@ -36,7 +38,7 @@ class Errand:
             raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if error is None:
+        if error is None or isinstance(error, AskAgain):
             self.store.breaker.succeeded()
             return
         self.give_up()
@@ -69,7 +71,7 @@ class DecideErrand(Errand):
         keys: list[str] = []
         args: list[Any] = [store.now_arg(), int(command.commit)]
         for rule, ident, cost in command.charges:
-            algorithm, *numbers = rule.plan
+            algorithm, *numbers = rule.plan if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
             keys.append(store.key(rule.id, ident))
             args += (algorithm, cost, FLAGS[rule.count_denied, rule.action == "shadow"], *numbers)
         algorithms = frozenset(rule.plan.algorithm for rule, _, _ in command.charges)
@@ -79,6 +81,9 @@ class DecideErrand(Errand):
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
         reply = replies[-1]
+        if reply[0] == TOO_OLD:
+            self.store.calendar.learn(reply[1])
+            raise AskAgain
         if reply[0]:
             logger.warning("replaced %d corrupt or foreign values in Redis", reply[0])
         return tuple(Answer(*reply[at : at + 3]) for at in range(1, len(reply), 3))

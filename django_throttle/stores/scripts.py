@@ -6,6 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Final
+
+_NEEDS: Final = {"calendar_window": ("fixed_window", "calendar_window")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,10 @@ def script(name: str) -> Script:
 @cache
 def decision_script(algorithms: frozenset[str]) -> Script:
     """The script that decides rules of these algorithms: the others' fragments would only cost time."""
-    return _script("\n".join(_text(name) for name in ("prelude", *sorted(algorithms), "decide")))
+    fragments = {fragment for name in algorithms for fragment in _NEEDS.get(name, (name,))}
+    # calendar_window sorts first but builds on fixed_window.
+    order = sorted(fragments, key=lambda name: (name == "calendar_window", name))
+    return _script("\n".join(_text(name) for name in ("prelude", *order, "decide")))
 
 
 def _text(name: str) -> str:

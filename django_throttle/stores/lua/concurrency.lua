@@ -19,14 +19,14 @@ algorithms.concurrency = function(key, at, cost)
   end
   local wanted = mine and 0 or cost
   local retry = held + wanted <= limit and 0 or ask_again
-  return max(0, limit - held), retry, held > 0 and ask_again or 0, ask_again
+  return max(0, limit - held), retry, held > 0 and ask_again or 0, ask_again, true
 end
 
--- Returns what is left for others afterwards.
-hold = function(key, at)
+writers.concurrency = function(key, at)
   redis.call('SADD', key, uid)
   redis.call('ZADD', key .. ':' .. uid, 'NX', string.format('%.0f', now), lease)
   redis.call('PEXPIRE', key, ttl)
   redis.call('PEXPIRE', key .. ':' .. uid, ttl)
-  return algorithms.concurrency(key, at, 0)
+  local remaining, _, reset = algorithms.concurrency(key, at, 0)
+  return remaining, reset
 end

@@ -2,7 +2,6 @@
 -- KEYS: one a charge. ARGV: now in microseconds ("" for the server's clock), "1" to commit, then seven
 -- a charge: algorithm, cost, flags (1 counts denied, 2 shadow, 3 both), four numbers of the rule's plan.
 -- Reply: values repaired, then three a charge: retry (-1 never), remaining, reset; in microseconds.
-local commit = ARGV[2] == '1'
 local steps, granted = {}, true
 for i = 1, #KEYS do
   local at = 7 * i - 4
@@ -16,20 +15,17 @@ for i = 1, #KEYS do
   if step[2] ~= 0 and (flags == '0' or flags == '1') then granted = false end
 end
 
--- Milliseconds to live, rounded up so that nothing expires before it is due.
-local function lifetime(time)
-  return ceil(max(least_lifetime, time) / 1000)
-end
-
 local reply = { repaired }
 for i, step in ipairs(steps) do
   local at = 7 * i - 4
   local cost, flags = tonumber(ARGV[at + 1]), ARGV[at + 2]
   local remaining, retry, reset, charged_reset, charged, kept = unpack(step, 1, 6)
   if commit and cost > 0 then
-    if ARGV[at] == 'concurrency' then
-      if granted then remaining = hold(KEYS[i], at) end
-    elseif charged and (granted or flags == '1' or flags == '3') then
+    local write = writers[ARGV[at]]
+    local charges = charged and (granted or flags == '1' or flags == '3')
+    if charges and write then
+      remaining, reset = write(KEYS[i], at, cost, step)
+    elseif charges then
       redis.call('SET', KEYS[i], charged, 'PX', lifetime(charged_reset))
       remaining, reset = remaining - cost, charged_reset
     elseif kept then
