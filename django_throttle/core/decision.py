@@ -74,7 +74,8 @@ class Decision:
     def unavailable(self) -> bool:
         """True when the store's failure refused it: a 503, never a 429."""
         return not self.allowed and any(
-            outcome.reason is Reason.STORE_FAILED and not outcome.allowed for outcome in self.outcomes
+            outcome.reason is Reason.STORE_FAILED and not outcome.allowed and not outcome.shadow
+            for outcome in self.outcomes
         )
 
 

@@ -26,7 +26,7 @@ MONTH: Final = "month"
 # The longest month: what a monthly budget's headers and keys reckon with.
 _MONTH_SECONDS: Final = 31 * 86_400
 _SINGLE: Final[dict[str, str]] = {"ms": "ms", "s": "s", "m": "min", "h": "hour", "d": "day", "w": "week"}
-_SHAPE: Final = re.compile(r"([0-9]{1,12})/([0-9]{0,9})([a-z]{1,12})")
+_SHAPE: Final = re.compile(r"([0-9]{1,12})/([0-9]{0,11})([a-z]{1,12})")
 _HELP: Final = "write a rate like 100/min, 5/10m, 10/s or 1000/day"
 
 
@@ -35,7 +35,7 @@ class Rate:
     """At most ``limit`` cost in any ``window`` seconds.
 
     Raises InvalidRate unless ``limit`` is a whole number from 1 to 94,906,265 and ``window`` is from
-    a millisecond to 366 days, in whole microseconds. ``monthly`` marks a calendar month, whose length varies.
+    a millisecond to 366 days, in whole milliseconds. ``monthly`` marks a calendar month, whose length varies.
     """
 
     limit: int
@@ -49,6 +49,8 @@ class Rate:
             raise InvalidRate(f"a window is a number of seconds, not {self.window!r}")
         if not MIN_WINDOW <= self.window <= MAX_WINDOW:  # also refuses NaN
             raise InvalidRate(f"a window is from {MIN_WINDOW} to {MAX_WINDOW} seconds, not {self.window!r}")
+        if self.window_us % 1000 or self.window_us / 1_000_000 != self.window:
+            raise InvalidRate(f"a window is a whole number of milliseconds, not {self.window!r} seconds")
 
     @classmethod
     def parse(cls, text: str, *, calendar: bool = False) -> Rate:

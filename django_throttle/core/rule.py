@@ -65,7 +65,7 @@ class Rule:
             self._set("rates", tuple(Rate.parse(rate, calendar=calendar) if isinstance(rate, str) else rate
                                      for rate in checks.sequence("rates", self.rates)))
         if self.events == ():
-            self._set("events", ("connection",) if self.is_concurrency else ("request",))
+            self._set("events", self._usual_events())
         for name in ("scopes", "events"):
             self._set(name, checks.names(name, getattr(self, name)))
         checks.check_rule(self)
@@ -98,6 +98,8 @@ class Rule:
             value = getattr(self, option.name)
             if option.name in OPTIONS and value != option.default:
                 found[option.name] = list(value) if isinstance(value, tuple) else value
+        if self.events == self._usual_events():
+            del found["events"]
         if self.rate is not None:
             found["rate"] = str(self.rate)
             del found["limit"]
@@ -119,6 +121,9 @@ class Rule:
         if self.rate is None:
             return replace(self, limit=limit)
         return replace(self, rate=Rate(limit, self.rate.window), limit=None, burst=burst)
+
+    def _usual_events(self) -> tuple[str, ...]:
+        return ("connection",) if self.is_concurrency else ("request",)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -1,9 +1,21 @@
--- Extends the TTL of what one process holds under one connection index.
+-- Extends the TTL of what one process holds under one connection index, and compares.
 -- KEYS: index (SET of uids). Its sets index:<uid> are derived from it: the same hash tag, so the same slot.
--- ARGV: uid, TTL in milliseconds. Reply: the number of leases there; 0 when they must be registered again.
-local index, uid, ttl = KEYS[1], ARGV[1], ARGV[2]
+-- ARGV: now in microseconds ("" for the server's clock), uid, TTL in milliseconds, number of leases expected,
+-- grace in microseconds. Reply: the number of leases there; where that is more than expected, also the leases
+-- taken longer than the grace ago, for the process to say which it does not hold.
+local index, uid, ttl, expected, grace = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local mine = index .. ':' .. uid
-if redis.call('PEXPIRE', mine, ttl) == 0 then return 0 end
+if redis.call('PEXPIRE', mine, ttl) == 0 then return { 0 } end
+local found = redis.pcall('ZCARD', mine)
+-- An error: a foreign value, which the owner's registration replaces.
+if type(found) ~= 'number' or type(redis.pcall('SADD', index, uid)) ~= 'number' then return { 0 } end
 redis.call('PEXPIRE', index, ttl)
-if redis.call('SISMEMBER', index, uid) == 0 then return 0 end
-return redis.call('ZCARD', mine)
+if found <= expected then return { found } end
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local reply = redis.call('ZRANGEBYSCORE', mine, '-inf', string.format('%.0f', now - grace))
+table.insert(reply, 1, found)
+return reply

@@ -10,6 +10,13 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
+local function is(kind, key)
+  local found = redis.call('TYPE', key).ok
+  return found == kind or found == 'none'
+end
+-- A value that is not ours is replaced.
+if not is('set', index) then redis.call('DEL', index) end
+if not is('zset', mine) then redis.call('DEL', mine) end
 redis.call('PEXPIRE', index, ttl) -- the first write needs no memory: a full Redis then accepts the others
 for i = 5, 4 + former do
   redis.call('DEL', index .. ':' .. ARGV[i])
