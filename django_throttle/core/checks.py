@@ -30,7 +30,7 @@ BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
 # A log keeps an entry for each unit; past this a strict sliding_window holds the same cap in one value.
 MAX_LOG: Final = 10_000
 MAX_RATES: Final = 10
-MAX_RESOLUTION: Final = 60
+MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100
 
 

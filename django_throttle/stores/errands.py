@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.connections.registry import Owed
@@ -11,7 +12,7 @@ from django_throttle.core.command import Answer, Charge, Decide, Forget, Release
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.failures import COUNTED, cause_of
 from django_throttle.stores.link import Call
-from django_throttle.stores.scripts import decision_script, script
+from django_throttle.stores.scripts import CODES, decision_script, script
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
@@ -20,7 +21,7 @@ logger = logging.getLogger("django_throttle")
 
 CALENDAR: Final = "calendar_window"
 TOO_OLD: Final = -1
-FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
+PACK: Final = Struct(">BBddddd").pack
 
 
 class Errand:
@@ -69,11 +70,13 @@ class DecideErrand(Errand):
         super().__init__(store)
         self.command = command
         keys: list[str] = []
-        args: list[Any] = [store.now_arg(), int(command.commit)]
+        packed = [b"\1" if command.commit else b"\0"]
         for rule, ident, cost in command.charges:
-            algorithm, *numbers = rule.plan if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
+            plan = rule.plan if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
             keys.append(store.key(rule.id, ident))
-            args += (algorithm, cost, FLAGS[rule.count_denied, rule.action == "shadow"], *numbers)
+            flags = rule.count_denied + 2 * (rule.action == "shadow")
+            packed.append(PACK(CODES[plan.algorithm], flags, cost, *plan[1:]))
+        args: list[Any] = [store.now_arg(), b"".join(packed)]
         algorithms = frozenset(rule.plan.algorithm for rule, _, _ in command.charges)
         if "concurrency" in algorithms:
             args += (store.leases.uid, command.lease or "", store.lease_ttl_ms)

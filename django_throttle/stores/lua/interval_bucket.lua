@@ -1,35 +1,31 @@
--- Fragment: a bucket refilled a whole interval at a time, counted from its first use.
--- KEYS[i]: "refilled at in microseconds:units". ARGV[at+3..5]: burst, interval in microseconds, units it brings.
--- Reply: see prelude.lua.
-algorithms.interval_bucket = function(key, at, cost, counts_denied)
-  local burst, interval, brings = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-  local since, units, kept = now, burst, nil
-  local state = read(key)
-  if state then
-    local found = numbers(state, 2)
-    if found then
-      since, units = found[1], min(found[2], burst)
+  -- Fragment: a bucket of `limit` units to which every whole interval `a` since its first use brings `b`.
+  -- KEYS[i]: "refilled at in microseconds:units". ARGV, reply: see prelude.lua.
+  elseif algorithm == 5 then
+    local since, units = now, limit
+    if state then
+      local found_since, found_units = string.match(state, '^(%d+):(%d+)$')
+      since, units = tonumber(found_since), tonumber(found_units)
+      if not (since and since < EXACT) then
+        repaired, since, units = repaired + 1, now, limit
+      end
+      units = math.min(units, limit)
+    end
+    if since > now then -- the clock went back: the interval begins again
+      since = now
+      kept = string.format('%d:%d', since, units)
+    end
+    local refills = math.floor((now - since) / a)
+    units = math.min(limit, units + math.min(refills, math.ceil(limit / b)) * b)
+    since = units == limit and now or since + refills * a
+    if cost <= units then
+      charged = string.format('%d:%d', since, units - cost)
     else
-      repair(key)
+      if counts_denied then
+        units = math.max(0, units - cost)
+        kept = string.format('%d:%d', since, units)
+      end
+      retry = cost > limit and NEVER or since + math.ceil((cost - units) / b) * a - now
     end
-  end
-  if since > now then -- the clock went back: the interval begins again
-    since = now
-    kept = string.format('%.0f:%.0f', since, units)
-  end
-  local refills = floor((now - since) / interval)
-  units = min(burst, units + min(refills, ceil(burst / brings)) * brings)
-  since = units == burst and now or since + refills * interval
-  local retry = 0
-  if not (cost <= units) then
-    if counts_denied then
-      units = max(0, units - cost)
-      kept = string.format('%.0f:%.0f', since, units)
-    end
-    retry = cost > burst and NEVER or since + ceil((cost - units) / brings) * interval - now
-  end
-  local full = since + ceil((burst - units) / brings) * interval - now
-  local charged_reset = since + ceil((burst - units + cost) / brings) * interval - now
-  local charged = retry == 0 and string.format('%.0f:%.0f', since, units - cost) or nil
-  return units, retry, units < burst and full or 0, charged_reset, charged, kept
-end
+    remaining = units
+    if units < limit then reset = since + math.ceil((limit - units) / b) * a - now end
+    charged_reset = since + math.ceil((limit - units + cost) / b) * a - now
