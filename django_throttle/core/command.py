@@ -25,14 +25,14 @@ class Charge(NamedTuple):
     cost: int
 
 
-def charges_of(rule: Rule, ident: str, cost: int) -> tuple[Charge, ...]:
-    """One call's charges under a rule, one for each of its rates: the call's cost times the rule's.
+def charge(rule: Rule, ident: str, cost: int) -> Charge:
+    """One call's charge under a rule of one rate: its cost times the rule's; a connection holds one slot."""
+    return Charge(rule, ident, min(cost, 1) if rule.is_concurrency else cost * rule.cost)
 
-    A connection holds one slot, whatever it costs.
-    """
-    if rule.is_concurrency:
-        return (Charge(rule, ident, min(cost, 1)),)
-    return tuple(Charge(part, ident, cost * rule.cost) for part in rule.parts)
+
+def charges_of(rule: Rule, ident: str, cost: int) -> tuple[Charge, ...]:
+    """One call's charges under a rule, one for each of its rates."""
+    return tuple(charge(part, ident, cost) for part in rule.parts)
 
 
 class Answer(NamedTuple):
