@@ -6,7 +6,8 @@ ThrottleError
 ├── InvalidCost       a cost is not a whole number in range
 ├── InvalidIdent      an ident is empty, too long or not text
 ├── InvalidSetting    a DJANGO_THROTTLE setting makes no sense
-├── StoreError        the store did not answer; ``reason`` says why
+├── StoreError        the store did not answer; ``cause`` says why
+│   └── AskAgain      the store has learned something and will answer the same command now
 └── Refused           a plain callable was refused; carries the decision
 """
 
@@ -61,6 +62,13 @@ class StoreError(ThrottleError):
         super().__init__(message or cause.value)
         self.cause = cause
         self.retry_after = retry_after
+
+
+class AskAgain(StoreError):
+    """The store has learned something and will answer the same command now."""
+
+    def __init__(self) -> None:
+        super().__init__(Cause.BUG, "asked once more in vain")
 
 
 class Refused(ThrottleError):

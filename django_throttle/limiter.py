@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from django_throttle import agent, rulebook
 from django_throttle.core import flow
-from django_throttle.core.command import Charge, charge, check_cost
+from django_throttle.core.command import Charge, charges_of, check_cost
 from django_throttle.core.decision import Decision, Lease
 from django_throttle.core.key import check_ident
 from django_throttle.core.rule import Rule
@@ -71,7 +71,7 @@ class Limiter:
     def _charges(self, ident: str, cost: int) -> tuple[Charge, ...]:
         check_ident(ident)
         check_cost(cost)
-        return tuple(charge(rule, ident, cost) for rule in self.rules if rule.enabled)
+        return tuple(charge for rule in self.rules if rule.enabled for charge in charges_of(rule, ident, cost))
 
 
 def decide_flow(charges: tuple[Charge, ...], *, commit: bool = True) -> flow.Flow[Decision]:

@@ -35,28 +35,61 @@ class Step(NamedTuple):
 
 
 def fixed_window(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
-    """At most ``limit`` in each epoch-aligned window, so at most twice that in any window. State: index, count."""
-    limit, window = plan.limit, plan.a
-    current = now // window
-    index, count = state or (current, 0)
+    """At most ``limit`` in each epoch-aligned window, so at most twice that in any window. State: start, count."""
+    start = now - now % plan.a
+    return _window_step(state, now, cost, plan.limit, (start, start + plan.a), counts_denied)
+
+
+def calendar_window(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
+    """The same between two moments of a calendar. State: start, count. ``now`` is between ``a`` and ``c``."""
+    bounds = (plan.a, plan.b) if now < plan.b else (plan.b, plan.c)
+    return _window_step(state, now, cost, plan.limit, bounds, counts_denied)
+
+
+def _window_step(
+    state: State | None, now: int, cost: int, limit: int, bounds: tuple[int, int], counts_denied: bool
+) -> Step:
+    start, finish = bounds
+    began, count = state or (start, 0)
     kept = None
-    if index < current:
-        index, count = current, 0
-    elif index > current:  # the clock went back: what was counted counts now
-        index, kept = current, (current, count)
+    if began < start:
+        count = 0
+    elif began > start:  # the clock went back: what was counted counts now
+        kept = (start, count)
+    left = finish - now
     retry = 0
     if count + cost > limit:
-        retry = NEVER if cost > limit else (index + 1) * window - now
+        retry = NEVER if cost > limit else left
         if counts_denied:
             count = min(count + cost, MAX_LIMIT)
-            kept = (index, count)
-    left = (index + 1) * window - now
+            kept = (start, count)
     return Step(
         remaining=max(0, limit - count),
         retry=retry,
         reset=left if count else 0,
         charged_reset=left,
-        charged=(index, count + cost) if retry == 0 else None,
+        charged=(start, count + cost) if retry == 0 else None,
+        kept=kept,
+    )
+
+
+def sliding_log(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
+    """Exactly at most ``limit`` in any window. State: when each unit was taken, oldest first, at most ``limit``."""
+    limit, window = plan.limit, plan.a
+    taken = [min(at, now) for at in state or () if at > now - window]  # a future one: the clock went back
+    kept = tuple(taken) if state and state[-1] > now else None
+    retry = 0
+    if len(taken) + cost > limit:
+        if counts_denied:
+            taken = [*taken, *[now] * min(cost, limit)][-limit:]
+            kept = tuple(taken)
+        retry = NEVER if cost > limit else taken[len(taken) + cost - limit - 1] + window - now
+    return Step(
+        remaining=max(0, limit - len(taken)),
+        retry=retry,
+        reset=taken[-1] + window - now if taken else 0,
+        charged_reset=window,
+        charged=(*taken, *[now] * cost) if retry == 0 else None,
         kept=kept,
     )
 
@@ -113,6 +146,33 @@ def gcra(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bo
         reset=-(-used // fineness),
         charged_reset=-(-charged // fineness),
         charged=_arrival(now, charged, fineness) if retry == 0 else None,
+        kept=kept,
+    )
+
+
+def interval_bucket(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
+    """A bucket refilled by ``limit`` units a whole interval, counted from its first use. State: refilled at, units."""
+    burst, interval, brings = plan.limit, plan.a, plan.b
+    since, units = state or (now, burst)
+    kept = None
+    if since > now:  # the clock went back: the interval begins again
+        since, kept = now, (now, units)
+    refills = (now - since) // interval
+    units = min(burst, units + min(refills, -(-burst // brings)) * brings)
+    since = now if units == burst else since + refills * interval
+    retry = 0
+    if cost > units:
+        if counts_denied:
+            units = max(0, units - cost)
+            kept = (since, units)
+        retry = NEVER if cost > burst else since + -(-(cost - units) // brings) * interval - now
+    full = since + -(-(burst - units) // brings) * interval - now
+    return Step(
+        remaining=units,
+        retry=retry,
+        reset=full if units < burst else 0,
+        charged_reset=since + -(-(burst - units + cost) // brings) * interval - now,
+        charged=(since, units - cost) if retry == 0 else None,
         kept=kept,
     )
 
@@ -182,7 +242,10 @@ def _arrival(now: int, used: int, fineness: int) -> State:
 
 
 RATE_ALGORITHMS: Final[dict[str, Callable[[State | None, int, int, Plan, bool], Step]]] = {
+    "calendar_window": calendar_window,
     "fixed_window": fixed_window,
+    "sliding_log": sliding_log,
     "sliding_window": sliding_window,
+    "interval_bucket": interval_bucket,
     "gcra": gcra,
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.core.rate import MAX_LIMIT, Rate
+from django_throttle.core.periods import period_of, zone
+from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate
 from django_throttle.exceptions import InvalidRule
 
 if TYPE_CHECKING:
@@ -13,11 +14,23 @@ if TYPE_CHECKING:
 
 EVENTS: Final = ("request", "connect", "connection", "message", "send", "publish", "task")
 KEYS: Final = ("user", "ip", "user_or_ip", "session", "everyone")
-ALGORITHMS: Final = ("fixed_window", "sliding_window", "token_bucket", "gcra", "concurrency")
-ACTIONS: Final = ("reject", "shadow")
+ALGORITHMS: Final = (
+    "fixed_window",
+    "sliding_log",
+    "sliding_window",
+    "token_bucket",
+    "leaky_bucket",
+    "gcra",
+    "concurrency",
+)
+ACTIONS: Final = ("reject", "shadow", "delay")
+REFILLS: Final = ("continuous", "interval")
 FAILURE_POLICIES: Final = ("local", "allow", "deny")
-BUCKETS: Final = ("token_bucket", "gcra")
-MAX_RESOLUTION: Final = 60
+BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
+# A log keeps an entry for each unit; past this a strict sliding_window holds the same cap in one value.
+MAX_LOG: Final = 10_000
+MAX_RATES: Final = 10
+MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100
 
 
@@ -31,10 +44,17 @@ def names(option: str, given: object) -> tuple[str, ...]:
     return found
 
 
+def sequence(option: str, given: object) -> tuple[Any, ...]:
+    """The given list or tuple as a tuple; raises InvalidRule for anything else."""
+    if not isinstance(given, (list, tuple)):
+        raise InvalidRule(f"{option} is a list, not {given!r}")
+    return tuple(given)
+
+
 def check_rule(rule: Rule) -> None:
     """Raise InvalidRule, naming the rule, for the first option that makes no sense."""
     try:
-        for check in (_name, _choices, _connection, _limit, _bucket, _window, _numbers, _switches):
+        for check in (_name, _choices, _connection, _limit, _rates, _bucket, _delay, _calendar, _window, _numbers, _switches):
             check(rule)
     except InvalidRule as error:
         raise InvalidRule(f"rule {str(rule.name)[:MAX_NAME]!r}: {error}") from None
@@ -48,6 +68,7 @@ def _name(rule: Rule) -> None:
 def _choices(rule: Rule) -> None:
     _one_of("algorithm", rule.algorithm, ALGORITHMS)
     _one_of("action", rule.action, ACTIONS)
+    _one_of("refill", rule.refill, REFILLS)
     _one_of("on_store_failure", rule.on_store_failure, FAILURE_POLICIES)
     for event in rule.events:
         _one_of("events", event, EVENTS)
@@ -58,13 +79,24 @@ def _choices(rule: Rule) -> None:
 
 def _limit(rule: Rule) -> None:
     if rule.algorithm == "concurrency":
-        if rule.rate is not None:
+        if rule.rate is not None or rule.rates:
             raise InvalidRule("a concurrency rule takes limit=, the number held at once, instead of a rate")
         _whole("limit", rule.limit, 1, MAX_LIMIT)
-    elif not isinstance(rule.rate, Rate):
+        return
+    given = (rule.rate, *rule.rates) if rule.rate is not None else rule.rates
+    if not given or not all(isinstance(rate, Rate) for rate in given):
         raise InvalidRule(f"{rule.algorithm} needs a rate such as '100/min'")
-    elif rule.limit not in (None, rule.rate.limit):
+    if rule.limit not in (None, given[0].limit):
         raise InvalidRule("the limit is part of the rate; limit= belongs to concurrency rules")
+    if rule.algorithm == "sliding_log" and max(rate.limit for rate in given) > MAX_LOG:
+        raise InvalidRule(f"a sliding_log keeps at most {MAX_LOG} calls; use sliding_window with strict=True")
+
+
+def _rates(rule: Rule) -> None:
+    if rule.rates and rule.rate is not None:
+        raise InvalidRule("give rate or rates, not both")
+    if len(rule.rates) > MAX_RATES or len({rate.window for rate in rule.rates}) < len(rule.rates):
+        raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window")
 
 
 def _connection(rule: Rule) -> None:
@@ -82,6 +114,34 @@ def _bucket(rule: Rule) -> None:
     _whole("burst", rule.burst, 1, MAX_LIMIT)
 
 
+def _delay(rule: Rule) -> None:
+    if rule.refill == "interval" and rule.algorithm != "token_bucket":
+        raise InvalidRule("refill='interval' belongs to token_bucket")
+    if rule.action == "delay" and rule.algorithm != "leaky_bucket":
+        raise InvalidRule("action='delay' belongs to leaky_bucket, the queue that drains evenly")
+    if rule.max_delay is None:
+        return
+    if rule.action != "delay":
+        raise InvalidRule("max_delay belongs to action='delay'")
+    if isinstance(rule.max_delay, bool) or not isinstance(rule.max_delay, (int, float)):
+        raise InvalidRule(f"max_delay is a number of seconds, not {rule.max_delay!r}")
+    if not 0 <= rule.max_delay <= MAX_WINDOW:  # also refuses NaN
+        raise InvalidRule(f"max_delay is from 0 to {MAX_WINDOW} seconds, not {rule.max_delay!r}")
+
+
+def _calendar(rule: Rule) -> None:
+    given = [rate for rate in (rule.rate, *rule.rates) if rate is not None]
+    if rule.timezone is None:
+        return
+    if rule.algorithm != "fixed_window":
+        raise InvalidRule("timezone belongs to fixed_window, whose windows it aligns with the calendar")
+    if not isinstance(rule.timezone, str):
+        raise InvalidRule(f"timezone is a name like Europe/Berlin, not {rule.timezone!r}")
+    zone(rule.timezone)
+    if not all(map(period_of, given)):
+        raise InvalidRule("a calendar window is one hour, day, week or month")
+
+
 def _window(rule: Rule) -> None:
     _whole("resolution", rule.resolution, 1, MAX_RESOLUTION)
     if rule.algorithm != "sliding_window" and (rule.resolution != 1 or rule.strict):
@@ -90,7 +150,8 @@ def _window(rule: Rule) -> None:
 
 def _numbers(rule: Rule) -> None:
     _whole("cost", rule.cost, 1, MAX_LIMIT)
-    most = rule.limit if rule.rate is None else (rule.burst or rule.rate.limit)
+    rates = [rate for rate in (rule.rate, *rule.rates) if rate is not None]
+    most = rule.burst or min((rate.limit for rate in rates), default=rule.limit)
     if most is not None and rule.cost > most:
         raise InvalidRule(f"one call costs {rule.cost}, more than the {most} that the rule ever allows at once")
     if rule.algorithm == "concurrency" and (rule.cost != 1 or rule.count_denied):

@@ -26,8 +26,13 @@ class Charge(NamedTuple):
 
 
 def charge(rule: Rule, ident: str, cost: int) -> Charge:
-    """The charge of one call: its cost times the rule's; a connection holds one slot, whatever it costs."""
+    """One call's charge under a rule of one rate: its cost times the rule's; a connection holds one slot."""
     return Charge(rule, ident, min(cost, 1) if rule.is_concurrency else cost * rule.cost)
+
+
+def charges_of(rule: Rule, ident: str, cost: int) -> tuple[Charge, ...]:
+    """One call's charges under a rule, one for each of its rates."""
+    return tuple(charge(part, ident, cost) for part in rule.parts)
 
 
 class Answer(NamedTuple):

@@ -20,7 +20,8 @@ class Outcome:
     """What one rule says of one call; times are seconds from now.
 
     ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
-    ``retry_after`` is 0.0 when this rule allows, None when it never will.
+    ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
+    call waits for its turn in a queue.
     """
 
     rule: str
@@ -33,6 +34,7 @@ class Outcome:
     reason: Reason = Reason.WITHIN
     shadow: bool = False
     window: float | None = None
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Decision:
 
     ``rule`` is the name of the rule that refuses for longest, else of the one with least remaining;
     None, as ``limit`` and ``remaining``, when no rule applies. ``outcomes`` has one entry a rule.
+    ``delay`` is how long an allowed call is to wait for its turn: the longest that any rule says.
     ``lease`` is what was taken of concurrency rules. ``degraded`` is True when the store failed and the
     rules' failure policies decided.
     """
@@ -63,6 +66,7 @@ class Decision:
     reset_after: float = 0.0
     rule: str | None = None
     outcomes: tuple[Outcome, ...] = ()
+    delay: float = 0.0
     lease: Lease | None = None
     degraded: bool = False
 
@@ -93,6 +97,7 @@ def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degra
         reset_after=said.reset_after,
         rule=said.rule,
         outcomes=outcomes,
+        delay=0.0 if refusing else max(outcome.delay for outcome in real),
         lease=None if refusing else lease,
         degraded=degraded,
     )

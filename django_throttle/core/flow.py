@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from django_throttle.core.algorithms import NEVER
 from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release
 from django_throttle.core.decision import Decision, Lease, Outcome, Reason, conclude
-from django_throttle.exceptions import StoreError
+from django_throttle.exceptions import AskAgain, StoreError
 
 T = TypeVar("T")
 Flow = Generator[Command, Any, T]
@@ -24,7 +24,7 @@ def decide(charges: tuple[Charge, ...], *, commit: bool = True, lease: str | Non
         return Decision()
     command = Decide(charges, commit, lease)
     try:
-        answers = yield command
+        answers = yield from _ask(command)
     except StoreError as error:
         return (yield from _without_store(command, error))
     return _decision(charges, tuple(map(_outcome, charges, answers)), command)
@@ -43,6 +43,13 @@ def release(lease: Lease | None) -> Flow[None]:
         yield Release(lease.id, lease.holds)
     except StoreError:
         return
+
+
+def _ask(command: Command) -> Flow[Any]:
+    try:
+        return (yield command)
+    except AskAgain:
+        return (yield command)
 
 
 def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
@@ -100,7 +107,14 @@ def _outcome(charge: Charge, answer: Answer) -> Outcome:
         reason=_reason(retry),
         shadow=rule.action == "shadow",
         window=rule.rate.window if rule.rate else None,
+        delay=_delay(charge, answer) if rule.action == "delay" and retry == 0 else 0.0,
     )
+
+
+def _delay(charge: Charge, answer: Answer) -> float:
+    """How long a queued call waits for its turn: what was queued before it, which is now before its own time."""
+    _, _, unit, _, fineness = charge.rule.plan
+    return max(0, answer.reset - charge.cost * unit // fineness) / 1_000_000
 
 
 def _reason(retry: int) -> Reason:

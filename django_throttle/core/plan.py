@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from django_throttle.exceptions import InvalidRule
 
 if TYPE_CHECKING:
+    from django_throttle.core.rate import Rate
     from django_throttle.core.rule import Rule
 
 # Twice a bucket is the largest sum that a script makes, and doubles are exact up to 2^53.
@@ -23,9 +24,10 @@ class Plan(NamedTuple):
     """What a script receives for one rule; all fields are whole numbers of at most 2^53.
 
     ``limit`` is the most that can be spent at once. The meaning of ``a``, ``b`` and ``c`` is the
-    algorithm's: windows: sub-window in microseconds, number of sub-windows, 1 when strict; buckets:
-    time of one unit and of the whole bucket, in 1/c microseconds, and c; concurrency: when to ask
-    again, in microseconds.
+    algorithm's, times in microseconds: fixed_window: window; calendar_window: where this period begins and
+    ends, and where the next ends; sliding_log: window; sliding_window: sub-window, number of sub-windows, 1
+    when strict; gcra: time of one unit and of the whole bucket, in 1/c microseconds, and c; interval_bucket:
+    interval, units it brings; concurrency: when to ask again.
     """
 
     algorithm: str
@@ -36,27 +38,40 @@ class Plan(NamedTuple):
 
 
 def make_plan(rule: Rule) -> Plan:
-    """The plan of a rule that has been checked."""
-    if rule.rate is None:
+    """The plan of a rule that has been checked; a calendar's bounds are the store's to fill in."""
+    rate = rule.rate
+    if rate is None:
         return Plan(rule.algorithm, rule.limit or 0, ASK_AGAIN)
     if rule.algorithm == "fixed_window":
-        return Plan(rule.algorithm, rule.rate.limit, rule.rate.window_us)
+        return Plan("calendar_window" if is_calendar(rule) else "fixed_window", rate.limit, rate.window_us)
+    if rule.algorithm == "sliding_log":
+        return Plan("sliding_log", rate.limit, rate.window_us)
     if rule.algorithm == "sliding_window":
         # Rounded up, so that n sub-windows are never shorter than the window.
-        sub_window = -(-rule.rate.window_us // rule.resolution)
-        return Plan(rule.algorithm, rule.rate.limit, sub_window, rule.resolution, int(rule.strict))
-    # Token bucket with continuous refill and GCRA are the same algorithm seen from two sides.
-    return Plan("gcra", *_bucket(rule.rate.limit, rule.rate.window_us, rule.burst or rule.rate.limit))
+        sub_window = -(-rate.window_us // rule.resolution)
+        return Plan("sliding_window", rate.limit, sub_window, rule.resolution, int(rule.strict))
+    if rule.refill == "interval":
+        return Plan("interval_bucket", rule.burst or rate.limit, rate.window_us, rate.limit)
+    return _bucket(rate, rule.burst or rate.limit, rule.max_delay)
 
 
-def _bucket(limit: int, window: int, burst: int) -> tuple[int, int, int, int]:
-    """(burst, time of one unit, time of the bucket, fineness): exact where the interval allows it.
+def is_calendar(rule: Rule) -> bool:
+    """True when the rule's windows begin and end with the calendar's."""
+    return rule.timezone is not None or (rule.rate is not None and rule.rate.monthly)
 
-    Otherwise the interval is rounded up to a thousandth of a microsecond, so the rate is never exceeded.
+
+def _bucket(rate: Rate, burst: int, max_delay: float | None) -> Plan:
+    """A token bucket with continuous refill, a leaky bucket and GCRA: one algorithm seen from three sides.
+
+    Exact where the interval allows it; otherwise the interval is rounded up to a thousandth of a
+    microsecond, so the rate is never exceeded.
     """
-    exact = limit // gcd(limit, window)
-    for fineness in (exact, FINEST, 1):
+    limit, window = rate.limit, rate.window_us
+    for fineness in (limit // gcd(limit, window), FINEST, 1):
         unit = -(-window * fineness // limit)
-        if fineness <= FINEST and unit * burst < LARGEST_BUCKET:
-            return burst, unit, unit * burst, fineness
+        bucket = unit * burst
+        if fineness <= FINEST and bucket < LARGEST_BUCKET:
+            if max_delay is not None:  # a queue is full, too, where its last place would wait for longer
+                bucket = min(bucket, round(max_delay * 1_000_000) * fineness + unit)
+            return Plan("gcra", bucket // unit, unit, bucket, fineness)
     raise InvalidRule(f"a burst of {burst} at this rate takes longer than a store can count; make it smaller")

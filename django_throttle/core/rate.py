@@ -22,6 +22,9 @@ _NAMES: Final[dict[str, str]] = {
     **{name: "d" for name in ("d", "day", "days")},
     **{name: "w" for name in ("w", "week", "weeks")},
 }
+MONTH: Final = "month"
+# The longest month: what a monthly budget's headers and keys reckon with.
+_MONTH_SECONDS: Final = 31 * 86_400
 _SINGLE: Final[dict[str, str]] = {"ms": "ms", "s": "s", "m": "min", "h": "hour", "d": "day", "w": "week"}
 _SHAPE: Final = re.compile(r"([0-9]{1,12})/([0-9]{0,11})([a-z]{1,12})")
 _HELP: Final = "write a rate like 100/min, 5/10m, 10/s or 1000/day"
@@ -32,11 +35,12 @@ class Rate:
     """At most ``limit`` cost in any ``window`` seconds.
 
     Raises InvalidRate unless ``limit`` is a whole number from 1 to 94,906,265 and ``window`` is from
-    a millisecond to 366 days, in whole milliseconds.
+    a millisecond to 366 days, in whole milliseconds. ``monthly`` marks a calendar month, whose length varies.
     """
 
     limit: int
     window: float
+    monthly: bool = False
 
     def __post_init__(self) -> None:
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
@@ -49,17 +53,20 @@ class Rate:
             raise InvalidRate(f"a window is a whole number of milliseconds, not {self.window!r} seconds")
 
     @classmethod
-    def parse(cls, text: str) -> Rate:
+    def parse(cls, text: str, *, calendar: bool = False) -> Rate:
         """Read ``"100/min"``: a limit, a slash, an optional multiple and a unit from ms to week.
 
-        Raises InvalidRate for anything else; ``Rate.parse(str(rate)) == rate`` for every parsed rate.
+        With ``calendar``, ``"1000/month"`` too. Raises InvalidRate for anything else;
+        ``Rate.parse(str(rate)) == rate`` for every parsed rate.
         """
         match = _SHAPE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidRate(f"{_shorten(text)} is not a rate: {_HELP}")
         limit, multiple, name = match.groups()
+        if calendar and name == MONTH and not multiple:
+            return cls(int(limit), _MONTH_SECONDS, monthly=True)
         if name in ("month", "months", "year", "years"):
-            raise InvalidRate(f"a {name} has no fixed length; use days: {_HELP}")
+            raise InvalidRate(f"a {name} has no fixed length (a fixed_window can count one month): {_HELP}")
         if name not in _NAMES:
             raise InvalidRate(f"{name!r} is not a unit of time: {_HELP}")
         # Milliseconds are divided, not multiplied: 0.001 has no exact double.
@@ -73,6 +80,8 @@ class Rate:
         return round(self.window * 1_000_000)
 
     def __str__(self) -> str:
+        if self.monthly:
+            return f"{self.limit}/{MONTH}"
         milliseconds = self.window_us // 1000
         for unit in ("w", "d", "h", "m", "s", "ms"):
             size = round(_SECONDS[unit] * 1000)

@@ -22,11 +22,13 @@ LAYOUT: Final = "1"
 class Rule:
     """One limit: at most ``rate`` (or ``limit`` held at once) per ident, where scopes and events match.
 
-    ``rate`` is a Rate or its text. ``events`` are ("request",) unless given; ("connection",) for a concurrency
-    rule, always. ``burst`` (token_bucket, gcra) defaults to the rate's limit.
+    ``rate`` is a Rate or its text; ``rates`` are several, all to be kept. ``events`` are ("request",) unless given; ("connection",) for a concurrency
+    rule, always. ``burst`` (buckets) defaults to the rate's limit. ``refill``
+    is "continuous" or, for a token bucket, "interval". ``max_delay`` is how many seconds a delayed call waits.
+    ``timezone`` makes a fixed window begin with the hour, day, week or month there.
     ``resolution`` is the number of sub-windows of a sliding window; ``strict`` counts the oldest one whole.
     ``cost`` multiplies the cost of each call. ``count_denied`` charges refused calls too.
-    ``action`` is "reject" or "shadow" (decide and record, never refuse).
+    ``action`` is "reject", "shadow" (decide and record, never refuse) or, for a leaky bucket, "delay".
     ``on_store_failure`` is "local", "allow" or "deny".
     Raises InvalidRule or InvalidRate when the options make no sense, alone or together.
     """
@@ -34,11 +36,15 @@ class Rule:
     name: str
     rate: Rate | None = None
     limit: int | None = field(default=None, kw_only=True)
+    rates: tuple[Rate, ...] = field(default=(), kw_only=True)
     scopes: tuple[str, ...] = field(default=("*",), kw_only=True)
     events: tuple[str, ...] = field(default=(), kw_only=True)
     key: str = field(default="user_or_ip", kw_only=True)
     algorithm: str = field(default="sliding_window", kw_only=True)
     burst: int | None = field(default=None, kw_only=True)
+    refill: str = field(default="continuous", kw_only=True)
+    max_delay: float | None = field(default=None, kw_only=True)
+    timezone: str | None = field(default=None, kw_only=True)
     resolution: int = field(default=1, kw_only=True)
     strict: bool = field(default=False, kw_only=True)
     count_denied: bool = field(default=False, kw_only=True)
@@ -47,12 +53,17 @@ class Rule:
     on_store_failure: str = field(default="local", kw_only=True)
     enabled: bool = field(default=True, kw_only=True)
     # Derived once, because the hot path reads them on every call.
+    parts: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
     id: str = field(init=False, repr=False, compare=False)
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        calendar = self.algorithm == "fixed_window"
         if isinstance(self.rate, str):
-            self._set("rate", Rate.parse(self.rate))
+            self._set("rate", Rate.parse(self.rate, calendar=calendar))
+        if self.rates:
+            self._set("rates", tuple(Rate.parse(rate, calendar=calendar) if isinstance(rate, str) else rate
+                                     for rate in checks.sequence("rates", self.rates)))
         if self.events == ():
             self._set("events", self._usual_events())
         for name in ("scopes", "events"):
@@ -62,6 +73,8 @@ class Rule:
             self._set("limit", self.rate.limit)
         self._set("id", _short_id(self))
         self._set("plan", make_plan(self))
+        # One rule with several rates is decided as so many rules of one rate each.
+        self._set("parts", tuple(replace(self, rate=rate, rates=()) for rate in self.rates) or (self,))
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any]) -> Rule:
@@ -90,6 +103,8 @@ class Rule:
         if self.rate is not None:
             found["rate"] = str(self.rate)
             del found["limit"]
+        if self.rates:
+            found["rates"] = [str(rate) for rate in self.rates]
         return found
 
     @property
@@ -118,9 +133,9 @@ OPTIONS: Final = tuple(option.name for option in fields(Rule) if option.init and
 
 
 def _short_id(rule: Rule) -> str:
-    # Resolution and window are in it because they give the stored value its meaning; the limit is not,
-    # so that an edited limit meets what has been counted so far.
+    # What gives the stored value its meaning is in it; the limit is not, so that an edited limit meets
+    # what has been counted so far.
     window = "" if rule.rate is None else str(rule.rate.window_us)
-    parts = (LAYOUT, rule.name, rule.algorithm, str(rule.resolution), window)
+    parts = (LAYOUT, rule.name, rule.algorithm, str(rule.resolution), rule.refill, rule.timezone or "", window)
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=6).digest()).decode()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.connections.registry import Owed
 from django_throttle.core.command import Answer, Charge, Decide, Forget, Release
-from django_throttle.exceptions import Cause, StoreError
+from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.failures import COUNTED, cause_of
 from django_throttle.stores.link import Call
-from django_throttle.stores.scripts import decision_script, script
+from django_throttle.stores.scripts import CODES, decision_script, script
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
 
 logger = logging.getLogger("django_throttle")
 
-FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
+CALENDAR: Final = "calendar_window"
+TOO_OLD: Final = -1
+PACK: Final = Struct(">BBddddd").pack
 
 
 class Errand:
@@ -36,7 +39,7 @@ class Errand:
             raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if error is None:
+        if error is None or isinstance(error, AskAgain):
             self.store.breaker.succeeded()
             return
         self.give_up()
@@ -67,11 +70,13 @@ class DecideErrand(Errand):
         super().__init__(store)
         self.command = command
         keys: list[str] = []
-        args: list[Any] = [store.now_arg(), int(command.commit)]
+        packed = [b"\1" if command.commit else b"\0"]
         for rule, ident, cost in command.charges:
-            algorithm, *numbers = rule.plan
+            plan = rule.plan if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
             keys.append(store.key(rule.id, ident))
-            args += (algorithm, cost, FLAGS[rule.count_denied, rule.action == "shadow"], *numbers)
+            flags = rule.count_denied + 2 * (rule.action == "shadow")
+            packed.append(PACK(CODES[plan.algorithm], flags, cost, *plan[1:]))
+        args: list[Any] = [store.now_arg(), b"".join(packed)]
         algorithms = frozenset(rule.plan.algorithm for rule, _, _ in command.charges)
         if "concurrency" in algorithms:
             args += (store.leases.uid, command.lease or "", store.lease_ttl_ms)
@@ -79,6 +84,9 @@ class DecideErrand(Errand):
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
         reply = replies[-1]
+        if reply[0] == TOO_OLD:
+            self.store.calendar.learn(reply[1])
+            raise AskAgain
         if reply[0]:
             logger.warning("replaced %d corrupt or foreign values in Redis", reply[0])
         return tuple(Answer(*reply[at : at + 3]) for at in range(1, len(reply), 3))

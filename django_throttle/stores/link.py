@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
@@ -54,13 +55,16 @@ class Link:
         if not calls:
             return []
         async with asyncio.timeout(self.seconds):
-            client = await self.loops.get()
-            if len(calls) == 1:
-                return [await self._asend(client, calls[0])]
-            replies = await self._pipeline(client, calls).execute(raise_on_error=False)
-            for at in _lost(replies):
-                replies[at] = await client.execute_command(*calls[at].by_text())
-            return list(replies)
+            with _heed_cancellation():
+                return await self._asend_all(await self.loops.get(), calls)
+
+    async def _asend_all(self, client: Any, calls: Sequence[Call]) -> list[Any]:
+        if len(calls) == 1:
+            return [await self._asend(client, calls[0])]
+        replies = await self._pipeline(client, calls).execute(raise_on_error=False)
+        for at in _lost(replies):
+            replies[at] = await client.execute_command(*calls[at].by_text())
+        return list(replies)
 
     def _send(self, call: Call) -> Any:
         try:
@@ -81,6 +85,19 @@ class Link:
         for call in calls:
             pipeline.execute_command(*call.by_sha())
         return pipeline
+
+
+@contextmanager
+def _heed_cancellation() -> Iterator[None]:
+    """Raise a cancellation that the block has swallowed.
+
+    redis-py waits with asyncio.wait_for, which until Python 3.12 loses one that comes as it is done.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    yield
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 def _lost(replies: Sequence[Any]) -> list[int]:

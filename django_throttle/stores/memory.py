@@ -10,6 +10,7 @@ from typing import Any, Final
 from django_throttle.connections.registry import Registry
 from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step, concurrency
 from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release
+from django_throttle.stores.calendar import Calendar
 
 FIRST_SWEEP: Final = 1024
 
@@ -35,6 +36,7 @@ class MemoryStore:
         self.max_entries = max_entries
         self._counters: dict[tuple[str, str], tuple[State, int]] = {}
         self._sweep_at = FIRST_SWEEP
+        self._calendar = Calendar()
         self._lock = Lock()
 
     def execute(self, command: Command) -> Any:
@@ -73,8 +75,9 @@ class MemoryStore:
             return concurrency(held, mine, charge.cost, rule.plan)
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
+        plan = self._calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
         counts_denied = rule.count_denied and command.commit
-        return RATE_ALGORITHMS[rule.plan.algorithm](state, now, charge.cost, rule.plan, counts_denied)
+        return RATE_ALGORITHMS[plan.algorithm](state, now, charge.cost, plan, counts_denied)
 
     def _settle(self, charge: Charge, step: Step, now: int, command: Decide, granted: bool) -> Answer:
         """Store what this charge leaves behind, and say how things stand afterwards."""

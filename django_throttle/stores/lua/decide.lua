@@ -1,44 +1,17 @@
--- Closes every decision script: decides all charges as one and writes all or nothing.
--- KEYS: one a charge. ARGV: now in microseconds ("" for the server's clock), "1" to commit, then seven
--- a charge: algorithm, cost, flags (1 counts denied, 2 shadow, 3 both), four numbers of the rule's plan.
--- Reply: values repaired, then three a charge: retry (-1 never), remaining, reset; in microseconds.
-local commit = ARGV[2] == '1'
-local steps, granted = {}, true
+  -- Closes every decision script: all charges are made, or none.
+  -- KEYS, ARGV: see prelude.lua. Reply: values repaired, then three a charge: retry (-1 never), remaining,
+  -- reset; times in microseconds, as they stand afterwards.
+  end
+  if retry ~= 0 and flags < 2 then granted = false end
+  steps[i] = { algorithm, flags, cost, remaining, retry, reset, charged_reset, charged, kept, a, limit }
+end
+
+local reply = { 0 }
 for i = 1, #KEYS do
-  local at = 7 * i - 4
-  local cost, flags = tonumber(ARGV[at + 1]), ARGV[at + 2]
-  if not (cost and cost >= 0 and cost < EXACT) then -- also refuses NaN
-    return redis.error_reply('ERR a cost is a whole number')
-  end
-  local counts_denied = commit and (flags == '1' or flags == '3')
-  local step = { algorithms[ARGV[at]](KEYS[i], at, cost, counts_denied) }
-  steps[i] = step
-  if step[2] ~= 0 and (flags == '0' or flags == '1') then granted = false end
-end
-
--- Milliseconds to live, rounded up so that nothing expires before it is due.
-local function lifetime(time)
-  return ceil(max(least_lifetime, time) / 1000)
-end
-
-local reply = { repaired }
-for i, step in ipairs(steps) do
-  local at = 7 * i - 4
-  local cost, flags = tonumber(ARGV[at + 1]), ARGV[at + 2]
-  local remaining, retry, reset, charged_reset, charged, kept = unpack(step, 1, 6)
+  local key = KEYS[i]
+  local algorithm, flags, cost, remaining, retry, reset, charged_reset, charged, kept, a, limit = unpack(steps[i], 1, 11)
   if commit and cost > 0 then
-    if ARGV[at] == 'concurrency' then
-      if granted then remaining = hold(KEYS[i], at) end
-    elseif charged and (granted or flags == '1' or flags == '3') then
-      redis.call('SET', KEYS[i], charged, 'PX', lifetime(charged_reset))
-      remaining, reset = remaining - cost, charged_reset
-    elseif kept then
-      redis.call('SET', KEYS[i], kept, 'PX', lifetime(reset))
-    elseif redis.call('PTTL', KEYS[i]) == -1 then -- somebody made it immortal
-      redis.call('PEXPIRE', KEYS[i], lifetime(reset))
-    end
-  end
-  reply[3 * i - 1], reply[3 * i], reply[3 * i + 1] = retry, remaining, reset
-end
-reply[1] = repaired
-return reply
+    if charged and (granted or flags % 2 == 1) then
+      if charged ~= true then
+        redis.call('SET', key, charged, 'PX', lifetime(charged_reset))
+        remaining, reset = remaining - cost, charged_reset

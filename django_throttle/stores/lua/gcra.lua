@@ -1,36 +1,36 @@
--- Fragment: a bucket of `burst` that refills evenly (GCRA; a token bucket with continuous refill).
--- KEYS[i]: theoretical arrival time in microseconds and three digits of its fraction, one integer.
--- ARGV[at+3..6]: burst, time of one unit and of the bucket in 1/fineness microseconds, fineness.
--- Reply: see prelude.lua.
-algorithms.gcra = function(key, at, cost, counts_denied)
-  local burst, unit = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local bucket, fineness = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
-  local used, kept = 0, nil
-  local state = read(key)
-  if state then
-    if string.find(state, '^%d%d%d%d+$') then
-      local arrival, fraction = tonumber(string.sub(state, 1, -4)), tonumber(string.sub(state, -3))
-      used = max(0, (arrival - now) * fineness + fraction)
-    else
-      repair(key)
+  -- Fragment: a bucket of `limit` units that refills evenly; a unit takes `a`, the bucket `b`, both in 1/c
+  -- microseconds (GCRA; a token bucket with continuous refill; a leaky bucket as a meter and as a queue).
+  -- KEYS[i]: theoretical arrival time in microseconds; when c is not 1, of 16 digits and with three of its
+  -- fraction. ARGV, reply: see prelude.lua.
+  elseif algorithm == 4 then
+    local used = 0
+    if state then
+      local arrival, fraction = tonumber(state), 0
+      if not string.find(state, '^%d+$') then
+        repaired, arrival = repaired + 1, now
+      elseif #state > 16 then
+        arrival, fraction = tonumber(string.sub(state, 1, -4)), tonumber(string.sub(state, -3))
+      end
+      used = (arrival - now) * c + fraction
+      if used < 0 then used = 0 end
     end
-  end
-  local function arrival_after(time)
-    return string.format('%.0f%03d', now + floor(time / fineness), time % fineness)
-  end
-  if used > bucket then -- the clock went back, or the rule became smaller: never owe more than a bucket
-    used = bucket
-    kept = arrival_after(used)
-  end
-  local retry = 0
-  if not (cost <= burst and used + cost * unit <= bucket) then
-    if counts_denied then
-      used = min(used + min(cost, burst) * unit, bucket)
+    local function arrival_after(time)
+      if c == 1 then return string.format('%d', now + time) end
+      return string.format('%016d%03d', now + math.floor(time / c), time % c)
+    end
+    if used > b then -- the clock went back, or the rule became smaller: never owe more than a bucket
+      used = b
       kept = arrival_after(used)
     end
-    retry = cost > burst and NEVER or ceil((used + cost * unit - bucket) / fineness)
-  end
-  local charged = used + cost * unit
-  local value = retry == 0 and arrival_after(charged) or nil
-  return floor((bucket - used) / unit), retry, ceil(used / fineness), ceil(charged / fineness), value, kept
-end
+    local after = used + cost * a
+    if cost <= limit and after <= b then
+      charged = arrival_after(after)
+    else
+      if counts_denied then
+        used = math.min(used + math.min(cost, limit) * a, b)
+        kept = arrival_after(used)
+      end
+      retry = cost > limit and NEVER or math.ceil((used + cost * a - b) / c)
+    end
+    remaining = math.floor((b - used) / a)
+    reset, charged_reset = math.ceil(used / c), math.ceil(after / c)

@@ -1,78 +1,77 @@
--- Fragment: n sub-windows and a weighted (or, strict, whole) oldest one.
--- KEYS[i]: "index:newest count: … :oldest count". ARGV[at+3..6]: limit, sub-window in microseconds,
--- n, 1 when strict. Reply: see prelude.lua.
-
--- floor(room * sub_window / oldest), split so that every product stays below 2^53.
-local function longest(oldest, room, sub_window)
-  if oldest <= room then return sub_window end
-  local part = sub_window % oldest
-  return room * ((sub_window - part) / oldest) + floor(room * part / oldest)
-end
-
--- ceil(oldest * rest / sub_window): estimated in doubles, then put right by the exact test.
-local function weigh(oldest, sub_window, rest)
-  local weight = min(oldest, floor(oldest * (rest / sub_window)))
-  while weight > 0 and rest <= longest(oldest, weight - 1, sub_window) do weight = weight - 1 end
-  while rest > longest(oldest, weight, sub_window) do weight = weight + 1 end
-  return weight
-end
-
-local function packed(index, counts)
-  return string.format('%.0f:', index) .. table.concat(counts, ':')
-end
-
--- The first moment at which cost fits, if nothing else happens until then.
-local function wait_until(counts, cost, limit, sub_window, n, strict, current)
-  for age = 0, n + 1 do
-    local room = limit - cost
-    for i = 1, n - age do room = room - counts[i] end
-    if room >= 0 then
-      local oldest = age <= n and counts[n + 1 - age] or 0
-      if oldest <= room then return (current + age) * sub_window end
-      if not strict then
-        return (current + age + 1) * sub_window - longest(oldest, room, sub_window)
+  -- Fragment: `b` sub-windows of `a` microseconds and a weighted (or, c = 1, whole) oldest one.
+  -- KEYS[i]: "index:newest count: … :oldest count". ARGV, reply: see prelude.lua.
+  elseif algorithm == 3 then
+    local current = (now - now % a) / a
+    local counts, passed = {}, b + 1
+    if state then
+      local found = { string.match(state, '^(%d+)' .. string.rep(':(%d+)', b + 1) .. '$') }
+      local index = tonumber(found[1])
+      local sound = index and index < EXACT
+      for age = 1, b + 1 do
+        local count = tonumber(found[age + 1])
+        sound = sound and count <= MAX_COUNT
+        counts[age] = count
+      end
+      if not sound then
+        repaired, counts = repaired + 1, {}
+      elseif index > current then -- the clock went back: what was counted counts now
+        passed = 0
+        kept = current .. ':' .. table.concat(counts, ':')
+      else
+        passed = math.min(current - index, b + 1)
       end
     end
-  end
-end
-
-algorithms.sliding_window = function(key, at, cost, counts_denied)
-  local limit, sub_window, n = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-  local strict = ARGV[at + 6] == '1'
-  local current = floor(now / sub_window)
-  local counts, kept = {}, nil
-  local state = read(key)
-  local found = state and numbers(state, n + 2)
-  if state and not found then repair(key) end
-  local passed = found and min(max(0, current - found[1]), n + 1) or n + 1
-  for i = 1, passed do counts[i] = 0 end
-  for i = passed + 1, n + 1 do counts[i] = found[i + 1 - passed] end
-  if found and found[1] > current then kept = packed(current, counts) end -- the clock went back
-
-  local rest = strict and sub_window or (current + 1) * sub_window - now
-  local whole = 0
-  for i = 1, n do whole = whole + counts[i] end
-  local room = limit - cost - whole
-  local retry = 0
-  if not (room >= 0 and rest <= longest(counts[n + 1], room, sub_window)) then
-    if counts_denied then
-      local before = counts[1]
-      counts[1] = min(before + cost, MAX_COUNT)
-      whole = whole + counts[1] - before
-      kept = packed(current, counts)
+    if passed > 0 then
+      for age = b + 1, passed + 1, -1 do counts[age] = counts[age - passed] end
+      for age = 1, passed do counts[age] = 0 end
     end
-    retry = cost > limit and NEVER
-      or wait_until(counts, cost, limit, sub_window, n, strict, current) - now
-  end
-  local remaining = max(0, limit - whole - weigh(counts[n + 1], sub_window, rest))
-  local reset = 0
-  for i = n + 1, 1, -1 do
-    if counts[i] > 0 then reset = (current + n + 2 - i) * sub_window - now end
-  end
-  local charged
-  if retry == 0 then
-    counts[1] = counts[1] + cost
-    charged = packed(current, counts)
-  end
-  return remaining, retry, reset, (current + n + 1) * sub_window - now, charged, kept
-end
+
+    local rest = c == 1 and a or (current + 1) * a - now
+    local oldest, whole = counts[b + 1], 0
+    for age = 1, b do whole = whole + counts[age] end
+    -- The most time left at which the oldest count weighs no more than room: floor(room * a / count), split so
+    -- that every product stays below 2^53.
+    local function longest(count, room)
+      if count <= room then return a end
+      local part = a % count
+      return room * ((a - part) / count) + math.floor(room * part / count)
+    end
+    local room = limit - cost - whole
+    if room >= 0 and (oldest <= room or rest <= longest(oldest, room)) then
+      counts[1] = counts[1] + cost
+      charged = current .. ':' .. table.concat(counts, ':')
+      counts[1] = counts[1] - cost
+    else
+      if counts_denied then
+        local before = counts[1]
+        counts[1] = math.min(before + cost, MAX_COUNT)
+        whole = whole + counts[1] - before
+        kept = current .. ':' .. table.concat(counts, ':')
+      end
+      retry = NEVER
+      -- The first moment at which the cost fits, if nothing else happens until then.
+      for age = 0, cost > limit and -1 or b + 1 do
+        room = limit - cost
+        for j = 1, b - age do room = room - counts[j] end
+        local weighed = counts[b + 1 - age] or 0
+        if room >= 0 and weighed <= room then
+          retry = (current + age) * a - now
+        elseif room >= 0 and c ~= 1 then
+          retry = (current + age + 1) * a - longest(weighed, room) - now
+        end
+        if retry ~= NEVER then break end
+      end
+    end
+
+    -- ceil(oldest * rest / a): estimated in doubles, then put right by the exact test.
+    local weight = 0
+    if oldest > 0 then
+      weight = math.min(oldest, math.floor(oldest * (rest / a)))
+      while weight > 0 and rest <= longest(oldest, weight - 1) do weight = weight - 1 end
+      while rest > longest(oldest, weight) do weight = weight + 1 end
+    end
+    remaining = math.max(0, limit - whole - weight)
+    for age = b + 1, 1, -1 do
+      if counts[age] > 0 then reset = (current + b + 2 - age) * a - now end
+    end
+    charged_reset = (current + b + 1) * a - now

@@ -1,0 +1,16 @@
+-- Before the loop: how many leases an index holds, and whether the caller's is among them.
+-- KEYS, ARGV, reply: see prelude.lua and concurrency.lua.
+local uid, lease, ttl = ARGV[3], ARGV[4], ARGV[5]
+local function count_leases(key)
+  local held, mine = 0, false
+  local owners = redis.pcall('SMEMBERS', key)
+  if owners.err then
+    redis.call('DEL', key)
+    repaired, owners = repaired + 1, {}
+  end
+  for _, owner in ipairs(owners) do
+    held = held + redis.call('ZCARD', key .. ':' .. owner)
+    mine = mine or (owner == uid and redis.call('ZSCORE', key .. ':' .. uid, lease))
+  end
+  return held, mine
+end
