@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from django_throttle import agent, rulebook
 from django_throttle.core import flow
@@ -11,8 +12,9 @@ from django_throttle.core.command import Charge, charges_of, check_cost
 from django_throttle.core.decision import Decision, Lease
 from django_throttle.core.key import check_ident
 from django_throttle.core.rule import Rule
-from django_throttle.exceptions import InvalidRule
+from django_throttle.exceptions import InvalidRule, Refused
 from django_throttle.facts import Facts
+from django_throttle.signals import throttled
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Store
 from django_throttle.stores.drive import arun, run
@@ -68,6 +70,28 @@ class Limiter:
         """Release without blocking the event loop."""
         await arun(flow.release(lease), self.store)
 
+    @contextmanager
+    def lease(self, ident: str) -> Iterator[Decision]:
+        """Hold a slot of the concurrency rules inside the block; rates are charged once. Raises Refused."""
+        decision = self.acquire(ident)
+        if not decision.allowed:
+            raise Refused(decision)
+        try:
+            yield decision
+        finally:
+            self.release(decision.lease)
+
+    @asynccontextmanager
+    async def alease(self, ident: str) -> AsyncIterator[Decision]:
+        """Hold a slot without blocking the event loop."""
+        decision = await self.aacquire(ident)
+        if not decision.allowed:
+            raise Refused(decision)
+        try:
+            yield decision
+        finally:
+            await self.arelease(decision.lease)
+
     def _charges(self, ident: str, cost: int) -> tuple[Charge, ...]:
         check_ident(ident)
         check_cost(cost)
@@ -85,7 +109,10 @@ def decide(facts: Facts, *, commit: bool = True) -> Decision:
     charges = rulebook.current().match(facts)
     store = get_store()
     agent.ensure(store)
-    return run(decide_flow(charges, commit=commit), store)
+    decision = run(decide_flow(charges, commit=commit), store)
+    if not decision.allowed and throttled.has_listeners():
+        throttled.send_robust(sender=None, facts=facts, decision=decision)
+    return decision
 
 
 async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
@@ -93,7 +120,10 @@ async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
     charges = (await rulebook.acurrent()).match(facts)
     store = get_store()
     agent.ensure(store)
-    return await arun(decide_flow(charges, commit=commit), store)
+    decision = await arun(decide_flow(charges, commit=commit), store)
+    if not decision.allowed and throttled.has_listeners():
+        await throttled.asend_robust(sender=None, facts=facts, decision=decision)
+    return decision
 
 
 def release(lease: Lease | None) -> None:

@@ -66,7 +66,8 @@ class Breaker:
         """Report a failure; returns True when it has just opened the breaker."""
         with self._lock:
             if self._pause:
-                self._shut_for(min(self._pause * 2, LONGEST_PAUSE))
+                if self._probing:  # else it left before the breaker opened
+                    self._shut_for(min(self._pause * 2, LONGEST_PAUSE))
                 return False
             self._in_a_row += 1
             self._note(failed=True)

@@ -13,8 +13,22 @@ _SERVER_STATES: Final = frozenset(
     ("LOADING", "BUSY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "OOM")
 )
 _CONFIGS: Final = frozenset(("NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "MOVED", "ASK"))
-_SERVER_STATE_ERRORS: Final = (errors.BusyLoadingError, errors.ReadOnlyError, errors.OutOfMemoryError)
-_CONFIG_ERRORS: Final = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
+_SERVER_STATE_ERRORS: Final = (
+    errors.BusyLoadingError,
+    errors.ClusterDownError,
+    errors.MasterDownError,
+    errors.OutOfMemoryError,
+    errors.ReadOnlyError,
+    errors.TryAgainError,
+)
+_CONFIG_ERRORS: Final = (
+    errors.AskError,  # and MovedError: a cluster behind a client that knows of none
+    errors.AuthenticationError,
+    errors.AuthorizationError,
+    errors.ClusterCrossSlotError,
+    errors.NoPermissionError,
+)
+_CONFIG_SIGNS: Final = ("The user executing the script can't run", "unknown command", "invalid password")
 # asyncio.TimeoutError is TimeoutError, which is an OSError, as are gaierror and SSLError.
 _UNAVAILABLE_ERRORS: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
 
@@ -44,9 +58,11 @@ def _is_pool(error: errors.ConnectionError) -> bool:
 
 
 def _by_first_word(message: str) -> Cause:
+    # Redis 6.2 wraps what a script's command answered: "Error running script (…): -READONLY …".
+    message = message.rpartition(": -")[2]
     word = message.split(" ", 1)[0]
     if word in _SERVER_STATES:
         return Cause.SERVER_STATE
-    if word in _CONFIGS or message.startswith(("unknown command", "ERR unknown command")):
+    if word in _CONFIGS or any(sign in message for sign in _CONFIG_SIGNS):
         return Cause.CONFIG
-    return Cause.BUG
+    return Cause.UNAVAILABLE if "max number of clients reached" in message else Cause.BUG
