@@ -12,6 +12,7 @@ from redis.exceptions import NoScriptError
 from django_throttle.stores.clients import LoopClients, connection_settings, sync_client
 from django_throttle.stores.deadline import within
 from django_throttle.stores.scripts import Script
+from django_throttle.stores.wire import Wire
 
 
 class Call(NamedTuple):
@@ -36,6 +37,7 @@ class Link:
         settings = connection_settings(address)
         self.seconds = seconds
         self.client = sync_client(settings, seconds, max_connections)
+        self.wire = Wire(self.client.connection_pool, max_connections, seconds / 2)
         self.loops = LoopClients(settings, seconds, max_connections)
 
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
@@ -68,9 +70,9 @@ class Link:
 
     def _send(self, call: Call) -> Any:
         try:
-            return self.client.execute_command(*call.by_sha())
+            return self.wire.call(call.by_sha())
         except NoScriptError:
-            return self.client.execute_command(*call.by_text())
+            return self.wire.call(call.by_text())
 
     @staticmethod
     async def _asend(client: Any, call: Call) -> Any:
