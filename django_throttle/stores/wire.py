@@ -57,6 +57,8 @@ class Wire:
             self._give(connection)
 
     def _take(self) -> AbstractConnection:
+        if self._waiting:  # nobody overtakes those who wait
+            return self._wait()
         try:
             connection, since = self._free.pop()
         except IndexError:
@@ -76,11 +78,13 @@ class Wire:
         with self._freed:
             self._waiting += 1
             try:
-                while not self._free:
+                queued = self._waiting > 1
+                while queued or not self._free:
                     if self._made < self._most:
                         connection = self._pool.connection_class(**self._pool.connection_kwargs)
                         self._made += 1
                         return connection
+                    queued = False
                     if not self._freed.wait(until - time.monotonic()) and not self._free:
                         raise RedisConnectionError("Too many connections")
                 return self._free.pop()[0]
