@@ -41,12 +41,12 @@ def describe(rule: Rule) -> str:
     """The whole rule in one sentence, such as "each user: 100 requests per minute, bursts up to 20"."""
     parts = (
         f"{who(rule.key)}: {_amount(rule)}",
-        _shape(rule),
+        *_shape(rule),
         _together(rule.events),
         _scopes(rule.scopes),
         f"each counting {rule.cost:,}" if rule.cost != 1 else "",
         "refused ones count too" if rule.count_denied else "",
-        "recorded but never refused" if rule.action == "shadow" else "",
+        _instead_of_refusal(rule),
         _without_store(rule.on_store_failure),
         "" if rule.enabled else "switched off",
     )
@@ -69,16 +69,21 @@ def scopes(names: tuple[str, ...]) -> str:
 
 
 def window(rate: Rate) -> str:
-    """The rate's window: "minute", "10 minutes", "1,500 milliseconds"."""
+    """The rate's window: "minute", "10 minutes", "month"."""
+    if rate.monthly:
+        return "month"
     milliseconds = rate.window_us // 1000
     unit, size = next((unit, size) for unit, size in UNITS if milliseconds % size == 0)
     return unit if milliseconds == size else f"{milliseconds // size:,} {unit}s"
 
 
 def _amount(rule: Rule) -> str:
-    limit = rule.limit or 0
-    noun = f"{limit:,} {_noun(rule.events, limit)}"
-    return f"{noun} at once" if rule.rate is None else f"{noun} per {window(rule.rate)}"
+    rates = rule.rates or ((rule.rate,) if rule.rate is not None else ())
+    most = rates[0].limit if rates else rule.limit or 0
+    noun = f"{most:,} {_noun(rule.events, most)}"
+    if not rates:
+        return f"{noun} at once"
+    return _listed([f"{noun} per {window(rates[0])}", *(f"{rate.limit:,} per {window(rate)}" for rate in rates[1:])])
 
 
 def _noun(names: tuple[str, ...], count: int) -> str:
@@ -90,18 +95,37 @@ def _noun(names: tuple[str, ...], count: int) -> str:
     return NOUNS[kinds.pop()][count != 1]
 
 
-def _shape(rule: Rule) -> str:
+def _shape(rule: Rule) -> tuple[str, ...]:
     """How strictly the amount is meant, in the algorithm's terms."""
-    if rule.rate is None:
-        return ""
+    every = _listed([window(part.rate) for part in rule.parts if part.rate is not None])
     if rule.algorithm == "fixed_window":
-        return f"counted afresh every {window(rule.rate)}"
+        return (f"counted afresh every {every}" + (f" in {rule.timezone}" if rule.timezone else ""),)
+    if rule.algorithm == "sliding_log":
+        return (f"counted exactly in any {every}",)
     if rule.algorithm == "sliding_window":
         steps = f"moving on in {rule.resolution} steps" if rule.resolution != 1 else ""
-        hard = f"never more in any {window(rule.rate)}" if rule.strict else ""
-        return ", ".join(part for part in (steps, hard) if part)
-    burst = rule.burst or rule.rate.limit
-    return "evenly spaced" if burst == 1 else f"bursts up to {burst:,}"
+        return steps, f"never more in any {every}" if rule.strict else ""
+    if rule.algorithm == "concurrency" or rule.action == "delay":
+        return ()
+    refilled = f"refilled all at once every {every}" if rule.refill == "interval" else ""
+    return _bursts(rule), refilled
+
+
+def _bursts(rule: Rule) -> str:
+    most = [rule.burst or part.limit or 0 for part in rule.parts]
+    if max(most) == 1:
+        return "evenly spaced"
+    return f"bursts up to {_listed([f'{burst:,}' for burst in dict.fromkeys(most)])}"
+
+
+def _instead_of_refusal(rule: Rule) -> str:
+    if rule.action == "shadow":
+        return "recorded but never refused"
+    if rule.action != "delay":
+        return ""
+    most = max(rule.burst or part.limit or 0 for part in rule.parts)
+    patience = "" if rule.max_delay is None else f" for at most {rule.max_delay:,g} seconds"
+    return f"evenly spaced, up to {most:,} waiting their turn{patience}"
 
 
 def _together(names: tuple[str, ...]) -> str:

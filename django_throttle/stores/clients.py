@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator
+from threading import Lock
 from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
@@ -97,7 +98,6 @@ class LoopClients:
     def __init__(self, settings: dict[str, Any], seconds: float, max_connections: int) -> None:
         self._arguments = (settings, seconds, max_connections)
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, aioredis.Redis] = WeakKeyDictionary()
-        self._lives: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = WeakKeyDictionary()
         _all_clients.add(self)
 
     async def get(self) -> aioredis.Redis:
@@ -105,17 +105,19 @@ class LoopClients:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            for closed in [known for known in self._clients if known.is_closed()]:
-                del self._clients[closed], self._lives[closed]
-            client = self._clients[loop] = async_client(*self._arguments)
-            life = self._lives[loop] = _life(client)
+            client = async_client(*self._arguments)
+            life = _life(client)
+            with _lock:  # loops live in several threads
+                for closed in [known for known in self._clients if known.is_closed()]:
+                    del self._clients[closed]
+                self._clients[loop] = client
+                _lives.setdefault(loop, []).append(life)
             await anext(life)
         return client
 
     def forget(self) -> None:
         """Drop every client unclosed: in a forked child their sockets are the parent's."""
         self._clients = WeakKeyDictionary()
-        self._lives = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -129,10 +131,16 @@ async def _life(client: aioredis.Redis) -> AsyncGenerator[None]:
         await client.connection_pool.disconnect()
 
 
+_lock = Lock()
+# Held by their loop, not by their store: a client must be closed by the loop that it belongs to.
+_lives: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]] = WeakKeyDictionary()
 _all_clients: WeakSet[LoopClients] = WeakSet()
 
 
 def _forget_all() -> None:
+    global _lock
+    _lock = Lock()  # whoever held it stayed in the parent
+    _lives.clear()
     for clients in _all_clients:
         clients.forget()
 

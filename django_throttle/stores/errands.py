@@ -64,11 +64,12 @@ class Errand:
 class DecideErrand(Errand):
     """Rates only: one call, one reply."""
 
-    __slots__ = ("command",)
+    __slots__ = ("command", "uid")
 
     def __init__(self, store: RedisStore, command: Decide) -> None:
         super().__init__(store)
         self.command = command
+        self.uid = store.leases.uid  # once: the agent may replace it at any moment
         keys: list[str] = []
         packed = [b"\1" if command.commit else b"\0"]
         for rule, ident, cost in command.charges:
@@ -79,7 +80,7 @@ class DecideErrand(Errand):
         args: list[Any] = [store.now_arg(), b"".join(packed)]
         algorithms = frozenset(rule.plan.algorithm for rule, _, _ in command.charges)
         if "concurrency" in algorithms:
-            args += (store.leases.uid, command.lease or "", store.lease_ttl_ms)
+            args += (self.uid, command.lease or "", store.lease_ttl_ms)
         self.calls.append(Call(decision_script(algorithms), keys, args))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
@@ -95,12 +96,11 @@ class DecideErrand(Errand):
 class LeaseErrand(DecideErrand):
     """A lease is asked for: the first time under a key, this process says beforehand what it will hold."""
 
-    __slots__ = ("pairs", "unannounced", "uid")
+    __slots__ = ("pairs", "unannounced")
 
     def __init__(self, store: RedisStore, command: Decide) -> None:
         super().__init__(store, command)
         leases = store.leases
-        self.uid = leases.uid
         self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
         if self.unannounced:
@@ -124,7 +124,7 @@ class LeaseErrand(DecideErrand):
         store, uid = self.store, self.uid
         keys = [store.process_key(name) for name in ("live", "meta", f"held:{uid}")]
         indexes = [store.key(*pair) for pair in self.unannounced]
-        args = [store.now_arg(), uid, store.leases.introduction, store.lease_ttl_ms, *indexes]
+        args = [store.now_arg(), uid, store.leases.introduce(uid), store.lease_ttl_ms, *indexes]
         return Call(script("announce"), keys, args)
 
 

@@ -55,5 +55,5 @@ end
 
 local claimed = redis.call('ZRANGEBYSCORE', dead, '-inf', text(now), 'LIMIT', 0, most)
 for _, uid in ipairs(claimed) do redis.call('ZADD', dead, text(now + claim), uid) end
-for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ttl) end
+redis.call('PEXPIRE', dead, ttl)
 return { mine and 1 or 0, redis.call('ZCARD', live), redis.call('ZCARD', dead), claimed }
