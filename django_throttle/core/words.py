@@ -124,8 +124,10 @@ def _instead_of_refusal(rule: Rule) -> str:
     if rule.action != "delay":
         return ""
     most = max(rule.burst or part.limit or 0 for part in rule.parts)
-    patience = "" if rule.max_delay is None else f" for at most {rule.max_delay:,g} seconds"
-    return f"evenly spaced, up to {most:,} waiting their turn{patience}"
+    queue = f"evenly spaced, up to {most:,} waiting their turn"
+    if rule.max_delay is None:
+        return queue
+    return f"{queue} for at most {rule.max_delay:,g} second" + ("s" if rule.max_delay != 1 else "")
 
 
 def _together(names: tuple[str, ...]) -> str:

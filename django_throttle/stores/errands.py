@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.connections.registry import Owed
 from django_throttle.core.command import Answer, Charge, Decide, Forget, Release
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.failures import COUNTED, cause_of
@@ -149,14 +148,9 @@ class ReleaseErrand(Errand):
 
     def __init__(self, store: RedisStore, command: Release) -> None:
         super().__init__(store)
-        leases, lease = store.leases, command.lease
-        uid = leases.uid
-        held = [pair for pair in command.holds if leases.has(*pair, lease)]
-        for pair in held:
-            leases.owe(*pair, lease)
-            leases.drop(*pair, lease)
-        self.owed = [Owed(uid, *pair, lease) for pair in held]
-        self.calls.extend(Call(script("release"), (store.key(*pair),), (uid, lease)) for pair in held)
+        self.owed = [owed for pair in command.holds for owed in store.leases.let_go(*pair, command.lease)]
+        for one in self.owed:
+            self.calls.append(Call(script("release"), (store.key(one.rule_id, one.ident),), (one.uid, one.lease)))
 
     def read(self, replies: Sequence[Any]) -> None:
         self.store.leases.settle(*self.owed)
