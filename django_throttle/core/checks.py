@@ -54,7 +54,7 @@ def sequence(option: str, given: object) -> tuple[Any, ...]:
 def check_rule(rule: Rule) -> None:
     """Raise InvalidRule, naming the rule, for the first option that makes no sense."""
     try:
-        for check in (_name, _choices, _connection, _limit, _rates, _bucket, _delay, _calendar, _window, _numbers, _switches):
+        for check in _CHECKS:
             check(rule)
     except InvalidRule as error:
         raise InvalidRule(f"rule {str(rule.name)[:MAX_NAME]!r}: {error}") from None
@@ -172,3 +172,18 @@ def _one_of(option: str, given: object, allowed: tuple[str, ...]) -> None:
 def _whole(option: str, given: object, least: int, most: int) -> None:
     if type(given) is not int or not least <= given <= most:
         raise InvalidRule(f"{option} is a whole number from {least} to {most}, not {given!r}")
+
+
+_CHECKS: Final = (
+    _name,
+    _choices,
+    _connection,
+    _limit,
+    _rates,
+    _bucket,
+    _delay,
+    _calendar,
+    _window,
+    _numbers,
+    _switches,
+)

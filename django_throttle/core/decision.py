@@ -1,9 +1,13 @@
-"""What was decided: small frozen values that every door translates and every hook receives."""
+"""What was decided: small frozen values that every door translates and every hook receives.
+
+Named tuples where one is made on every call: they cost a fifth of a frozen dataclass.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Reason(StrEnum):
@@ -15,8 +19,7 @@ class Reason(StrEnum):
     STORE_FAILED = "store_failed"  # decided by the rule's failure policy, without the store
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What one rule says of one call; times are seconds from now.
 
     ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
@@ -48,8 +51,7 @@ class Lease:
     holds: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Whether the call may pass, and what the rule nearest its limit says of it; times are seconds.
 
     ``rule`` is the name of the rule that refuses for longest, else of the one with least remaining;

@@ -14,14 +14,15 @@ MAX_WINDOW: Final = 366 * 86_400
 MIN_WINDOW: Final = 0.001
 
 _SECONDS: Final[dict[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NAMES: Final[dict[str, str]] = {
-    **{name: "ms" for name in ("ms", "msec", "millisecond", "milliseconds")},
-    **{name: "s" for name in ("s", "sec", "secs", "second", "seconds")},
-    **{name: "m" for name in ("m", "min", "mins", "minute", "minutes")},
-    **{name: "h" for name in ("h", "hr", "hour", "hours")},
-    **{name: "d" for name in ("d", "day", "days")},
-    **{name: "w" for name in ("w", "week", "weeks")},
+_SPELLINGS: Final[dict[str, str]] = {
+    "ms": "ms msec millisecond milliseconds",
+    "s": "s sec secs second seconds",
+    "m": "m min mins minute minutes",
+    "h": "h hr hour hours",
+    "d": "d day days",
+    "w": "w week weeks",
 }
+_NAMES: Final = {name: unit for unit, names in _SPELLINGS.items() for name in names.split()}
 MONTH: Final = "month"
 # The longest month: what a monthly budget's headers and keys reckon with.
 _MONTH_SECONDS: Final = 31 * 86_400

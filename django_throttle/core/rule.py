@@ -22,14 +22,13 @@ LAYOUT: Final = "1"
 class Rule:
     """One limit: at most ``rate`` (or ``limit`` held at once) per ident, where scopes and events match.
 
-    ``rate`` is a Rate or its text; ``rates`` are several, all to be kept. ``events`` are ("request",) unless given; ("connection",) for a concurrency
-    rule, always. ``burst`` (buckets) defaults to the rate's limit. ``refill``
-    is "continuous" or, for a token bucket, "interval". ``max_delay`` is how many seconds a delayed call waits.
-    ``timezone`` makes a fixed window begin with the hour, day, week or month there.
-    ``resolution`` is the number of sub-windows of a sliding window; ``strict`` counts the oldest one whole.
-    ``cost`` multiplies the cost of each call. ``count_denied`` charges refused calls too.
-    ``action`` is "reject", "shadow" (decide and record, never refuse) or, for a leaky bucket, "delay".
-    ``on_store_failure`` is "local", "allow" or "deny".
+    ``rate`` is a Rate or its text; ``rates`` are several, all to be kept. ``events`` are ("request",) unless
+    given; ("connection",) for a concurrency rule, always. ``burst`` (buckets) defaults to the rate's limit.
+    ``refill`` is "continuous" or, for a token bucket, "interval". ``timezone`` makes a fixed window begin with
+    the hour, day, week or month there. ``resolution`` is the number of sub-windows of a sliding window;
+    ``strict`` counts the oldest one whole. ``cost`` multiplies the cost of each call. ``count_denied`` charges
+    refused calls too. ``action`` is "reject", "shadow" (decide and record, never refuse) or, for a leaky bucket,
+    "delay", for at most ``max_delay`` seconds. ``on_store_failure`` is "local", "allow" or "deny".
     Raises InvalidRule or InvalidRate when the options make no sense, alone or together.
     """
 
@@ -58,12 +57,9 @@ class Rule:
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        calendar = self.algorithm == "fixed_window"
         if isinstance(self.rate, str):
-            self._set("rate", Rate.parse(self.rate, calendar=calendar))
-        if self.rates:
-            self._set("rates", tuple(Rate.parse(rate, calendar=calendar) if isinstance(rate, str) else rate
-                                     for rate in checks.sequence("rates", self.rates)))
+            self._set("rate", self._parsed(self.rate))
+        self._set("rates", tuple(map(self._parsed, checks.sequence("rates", self.rates))))
         if self.events == ():
             self._set("events", self._usual_events())
         for name in ("scopes", "events"):
@@ -121,6 +117,11 @@ class Rule:
         if self.rate is None:
             return replace(self, limit=limit)
         return replace(self, rate=Rate(limit, self.rate.window), limit=None, burst=burst)
+
+    def _parsed(self, rate: object) -> Rate:
+        if isinstance(rate, Rate):
+            return rate
+        return Rate.parse(rate, calendar=self.algorithm == "fixed_window")  # type: ignore[arg-type]  # it says so
 
     def _usual_events(self) -> tuple[str, ...]:
         return ("connection",) if self.is_concurrency else ("request",)

@@ -30,7 +30,7 @@ class _Left(local):
 _left = _Left()
 
 
-class within:
+class Within:
     """All Redis I/O of this thread inside the block ends within ``seconds``."""
 
     __slots__ = ("_seconds",)
@@ -77,7 +77,7 @@ class DeadlineSocket:
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
-    """The same connection class, obeying ``within``, connecting included."""
+    """The same connection class, obeying ``Within``, connecting included."""
 
     class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> DeadlineSocket:

@@ -21,6 +21,8 @@ logger = logging.getLogger("django_throttle")
 CALENDAR: Final = "calendar_window"
 TOO_OLD: Final = -1
 PACK: Final = Struct(">BBddddd").pack
+ONE: Final = Struct(">d")
+TOLD: Final = Struct(">ddd")
 
 
 class Errand:
@@ -70,7 +72,7 @@ class DecideErrand(Errand):
         self.command = command
         self.uid = store.leases.uid  # once: the agent may replace it at any moment
         keys: list[str] = []
-        packed = [b"\1" if command.commit else b"\0"]
+        packed = [bytes((command.commit, len(command.charges)))]
         for rule, ident, cost in command.charges:
             plan = rule.plan if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
             keys.append(store.key(rule.id, ident))
@@ -83,13 +85,13 @@ class DecideErrand(Errand):
         self.calls.append(Call(decision_script(algorithms), keys, args))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
-        reply = replies[-1]
-        if reply[0] == TOO_OLD:
-            self.store.calendar.learn(reply[1])
+        (repaired,) = ONE.unpack_from(replies[-1])
+        if repaired == TOO_OLD:
+            self.store.calendar.learn(int(ONE.unpack_from(replies[-1], ONE.size)[0]))
             raise AskAgain
-        if reply[0]:
-            logger.warning("replaced %d corrupt or foreign values in Redis", reply[0])
-        return tuple(Answer(*reply[at : at + 3]) for at in range(1, len(reply), 3))
+        if repaired:
+            logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
+        return tuple(Answer(*map(int, told)) for told in TOLD.iter_unpack(replies[-1][ONE.size :]))
 
 
 class LeaseErrand(DecideErrand):

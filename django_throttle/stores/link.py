@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoScriptError
 
 from django_throttle.stores.clients import LoopClients, connection_settings, sync_client
-from django_throttle.stores.deadline import within
+from django_throttle.stores.deadline import Within
 from django_throttle.stores.scripts import Script
 from django_throttle.stores.wire import Wire
 
@@ -44,7 +44,7 @@ class Link:
         """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
         if not calls:
             return []
-        with within(seconds or self.seconds):
+        with Within(seconds or self.seconds):
             if len(calls) == 1:
                 return [self._send(calls[0])]
             replies = self._pipeline(self.client, calls).execute(raise_on_error=False)

@@ -1,3 +1,7 @@
+      -- Closes every decision script.
+      -- KEYS, ARGV: see prelude.lua. Reply: big-endian doubles in one text, which is read at once where an array is
+      -- read number by number: values repaired, then three a charge: retry (-1 never), remaining, reset; times in
+      -- microseconds, as they stand afterwards.
       end
     elseif kept then
       redis.call('SET', key, kept, 'PX', lifetime(reset))
@@ -5,7 +9,9 @@
       redis.call('PEXPIRE', key, lifetime(reset))
     end
   end
-  reply[3 * i - 1], reply[3 * i], reply[3 * i + 1] = retry, remaining, reset
+  told = told + 1
+  reply[told] = struct.pack('>ddd', retry, remaining, reset)
 end
-reply[1] = repaired
-return reply
+end
+reply[1] = struct.pack('>d', repaired)
+return table.concat(reply)

@@ -1,9 +1,13 @@
--- Opens the loop over the charges; the fragments are its branches.
--- KEYS, ARGV, reply: see prelude.lua.
-for i = 1, #KEYS do
-  local key = KEYS[i]
+-- Opens the loop over the calls and the loop over a call's charges; the fragments are branches of that one.
+-- KEYS, ARGV: see prelude.lua. Reply: see end.lua.
+while place <= #blob do
+local commit, total, granted, first, steps = string.byte(blob, place) == 1, string.byte(blob, place + 1), true, charges, {}
+place = place + 2
+charges = charges + total
+for i = 1, total do
+  local key = KEYS[first + i]
   local algorithm, flags, cost, limit, a, b, c
-  algorithm, flags, cost, limit, a, b, c, at = struct.unpack('>BBddddd', blob, at)
+  algorithm, flags, cost, limit, a, b, c, place = struct.unpack('>BBddddd', blob, place)
   if not (cost >= 0 and cost < EXACT) then -- also refuses NaN
     return redis.error_reply('ERR a cost is a whole number')
   end

@@ -1,8 +1,9 @@
 -- Opens every decision script: the clock, and what all charges share.
--- KEYS: one a charge. ARGV: now in microseconds ("" for the server's clock), then one byte that is 1 to commit
--- and for each charge two bytes and five big-endian doubles: algorithm, flags (1 counts denied, 2 shadow), cost
--- and the rule's plan: limit, a, b, c. With concurrency, also uid and lease of the caller and the leases' time
--- to live in milliseconds. Reply: see decide.lua, which closes the script.
+-- KEYS: one a charge. ARGV: now in microseconds ("" for the server's clock), then the calls, each decided as one:
+-- a byte that is 1 to commit, a byte with the number of charges, and for each charge two bytes and five
+-- big-endian doubles: algorithm, flags (1 counts denied, 2 shadow), cost and the rule's plan: limit, a, b, c.
+-- With concurrency, also uid and lease of the caller and the leases' time to live in milliseconds.
+-- Reply: see end.lua, which closes the script.
 -- A fragment is a branch of the loop over the charges: it reads key, cost, limit, a, b, c and counts_denied, writes nothing, and sets the
 -- Step of core/algorithms.py: remaining, retry, reset, charged_reset, charged and kept; charged and kept are
 -- texts to SET, or charged is true when <algorithm>.write.lua stores it. Times are microseconds.
@@ -15,8 +16,7 @@ if not now then
 end
 local NEVER, MAX_COUNT, EXACT = -1, 94906265, 9007199254740992
 local blob = ARGV[2]
-local commit = string.byte(blob) == 1
-local repaired, granted, at, steps = 0, true, 2, {}
+local repaired, place, charges, told, reply = 0, 1, 0, 1, {}
 
 -- Milliseconds to live, rounded up so that nothing expires before it is due.
 local function lifetime(time)

@@ -1,37 +1,10 @@
-"""The reference algorithms: pure functions over whole numbers, one for each Lua fragment.
-
-Each takes ``(state, now, cost, plan, counts_denied)``: the stored state or None, the store's time in
-microseconds, the cost asked for, the rule's Plan, and whether a refused call is charged too. Each
-returns a Step. The fragments in ``stores/lua`` carry the same variable names; one table of cases and
-the property tests run on both. Lua computes in doubles, so no product here may pass 2^53.
-"""
+"""Windows: counts, or the times themselves, between then and now."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
-
+from django_throttle.core.algorithms.step import NEVER, State, Step
 from django_throttle.core.plan import Plan
 from django_throttle.core.rate import MAX_LIMIT
-
-State = tuple[int, ...]
-NEVER: Final = -1
-
-
-class Step(NamedTuple):
-    """What an algorithm says; times in microseconds from now.
-
-    ``remaining`` and ``reset`` are before the charge, ``charged_reset`` after it. ``retry`` is 0 when
-    the cost fits, NEVER when it cannot. ``kept`` is a state to store although the call is refused:
-    a counted denial, or a repaired clock.
-    """
-
-    remaining: int
-    retry: int
-    reset: int
-    charged_reset: int
-    charged: State | None
-    kept: State | None
 
 
 def fixed_window(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
@@ -120,71 +93,6 @@ def sliding_window(state: State | None, now: int, cost: int, plan: Plan, counts_
     )
 
 
-def gcra(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
-    """A bucket of ``burst`` that refills evenly. State: theoretical arrival time in microseconds, its fraction.
-
-    Source: the ATM Forum's generic cell rate algorithm; times of a unit are in 1/fineness microseconds,
-    so the first and the last unit of a burst are both usable and nothing drifts.
-    """
-    burst, unit, bucket, fineness = plan.limit, plan.a, plan.b, plan.c
-    arrival, fraction = state or (now, 0)
-    used = max(0, (arrival - now) * fineness + fraction)
-    kept = None
-    if used > bucket:  # the clock went back, or the rule became smaller: never owe more than a bucket
-        used = bucket
-        kept = _arrival(now, used, fineness)
-    retry = 0
-    if cost > burst or used + cost * unit > bucket:
-        if counts_denied:
-            used = min(used + min(cost, burst) * unit, bucket)
-            kept = _arrival(now, used, fineness)
-        retry = NEVER if cost > burst else -(-(used + cost * unit - bucket) // fineness)
-    charged = used + cost * unit
-    return Step(
-        remaining=(bucket - used) // unit,
-        retry=retry,
-        reset=-(-used // fineness),
-        charged_reset=-(-charged // fineness),
-        charged=_arrival(now, charged, fineness) if retry == 0 else None,
-        kept=kept,
-    )
-
-
-def interval_bucket(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
-    """A bucket refilled by ``limit`` units a whole interval, counted from its first use. State: refilled at, units."""
-    burst, interval, brings = plan.limit, plan.a, plan.b
-    since, units = state or (now, burst)
-    kept = None
-    if since > now:  # the clock went back: the interval begins again
-        since, kept = now, (now, units)
-    refills = (now - since) // interval
-    units = min(burst, units + min(refills, -(-burst // brings)) * brings)
-    since = now if units == burst else since + refills * interval
-    retry = 0
-    if cost > units:
-        if counts_denied:
-            units = max(0, units - cost)
-            kept = (since, units)
-        retry = NEVER if cost > burst else since + -(-(cost - units) // brings) * interval - now
-    full = since + -(-(burst - units) // brings) * interval - now
-    return Step(
-        remaining=units,
-        retry=retry,
-        reset=full if units < burst else 0,
-        charged_reset=since + -(-(burst - units + cost) // brings) * interval - now,
-        charged=(since, units - cost) if retry == 0 else None,
-        kept=kept,
-    )
-
-
-def concurrency(held: int, mine: bool, cost: int, plan: Plan) -> Step:
-    """At most ``limit`` leases at once; one that is held already is granted again."""
-    limit, ask_again = plan.limit, plan.a
-    wanted = 0 if mine else cost
-    retry = 0 if held + wanted <= limit else ask_again
-    return Step(max(0, limit - held), retry, ask_again if held else 0, ask_again, None, None)
-
-
 def _slide(state: State | None, current: int, n: int) -> tuple[list[int], State | None]:
     """The n + 1 counts as they stand in sub-window ``current``, and what to keep when the clock went back."""
     if state is None:
@@ -235,17 +143,3 @@ def _wait(counts: list[int], cost: int, plan: Plan, current: int) -> int:
         if not strict:
             return (current + age + 1) * sub_window - _longest(oldest, room, sub_window)
     raise AssertionError("an empty window refuses only what never fits")
-
-
-def _arrival(now: int, used: int, fineness: int) -> State:
-    return now + used // fineness, used % fineness
-
-
-RATE_ALGORITHMS: Final[dict[str, Callable[[State | None, int, int, Plan, bool], Step]]] = {
-    "calendar_window": calendar_window,
-    "fixed_window": fixed_window,
-    "sliding_log": sliding_log,
-    "sliding_window": sliding_window,
-    "interval_bucket": interval_bucket,
-    "gcra": gcra,
-}
