@@ -1,0 +1,167 @@
+"""The leases of one process, and what the store notes of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from typing import NamedTuple
+from weakref import WeakSet
+
+from django_throttle.connections import process
+
+Pair = tuple[str, str]  # rule id, ident
+
+
+class Owed(NamedTuple):
+    """A release that Redis has not confirmed; ``uid`` is the process under which the lease was taken.
+
+    ``again`` is True for one that a registration on its way may have undone: the first one's confirmation
+    does not settle it.
+    """
+
+    uid: str
+    rule_id: str
+    ident: str
+    lease: str
+    again: bool = False
+
+
+class Holdings:
+    """What a process holds open, by (rule id, ident), and what Redis has not confirmed of it.
+
+    Safe to use from any thread; empty, with a new uid, after a fork.
+    """
+
+    def __init__(self) -> None:
+        self.restart()
+        _all.add(self)
+
+    def restart(self) -> None:
+        """Forget everything and become a new process: the first thing a forked child does."""
+        self._lock = threading.Lock()
+        self.uid = new_uid()
+        self.former: tuple[str, ...] = ()  # uids of this process that may still be in Redis
+        self.lost = False  # Redis does not know our uid any more
+        self._introduced = False
+        self._held: dict[Pair, dict[str, float]] = {}  # lease: when taken, on the monotonic clock
+        self._announced: set[Pair] = set()
+        self._unsent: set[Pair] = set()
+        self._owed: set[Owed] = set()
+        self._suspect: dict[Pair, float] = {}
+        self._idle: set[Pair] = set()
+        self._retiring: set[Pair] = set()
+
+    @property
+    def introduction(self) -> str:
+        """Who this process is, for Redis to keep; empty once Redis knows it."""
+        return "" if self._introduced else self.report()
+
+    def introduce(self, uid: str) -> str:
+        """The same for a caller that has read ``uid`` before: empty when that has been replaced since."""
+        introduction = self.introduction
+        return introduction if uid == self.uid else ""
+
+    def report(self) -> str:
+        """Who this process is and how much it holds, as JSON."""
+        return process.describe(len(self))
+
+    def is_announced(self, rule_id: str, ident: str) -> bool:
+        """True when Redis knows that this process may hold leases of this rule and ident."""
+        return (rule_id, ident) in self._announced
+
+    def confirm(self, uid: str, reply: int, *pairs: Pair) -> None:
+        """Take note of announce.lua's reply: 1 when it announced ``pairs`` under ``uid``, 0 when it did not know it."""
+        with self._lock:
+            if uid != self.uid:
+                return
+            if reply:
+                self._introduced = True
+                self._announced.update(pairs)
+            else:
+                self.lost = True
+
+    def hold(self, rule_id: str, ident: str, lease: str, uid: str | None = None, *, sent: bool = True) -> None:
+        """A lease is ours. ``uid`` is the one it was taken under; ``sent`` is False when Redis was not asked."""
+        pair = rule_id, ident
+        with self._lock:
+            self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
+            self._owed.discard(Owed(self.uid, rule_id, ident, lease))  # a failed call, then granted locally
+            stray = uid is not None and uid != self.uid
+            if uid is not None and stray:  # the uid was replaced while the call was under way
+                self._owed.add(Owed(uid, rule_id, ident, lease))
+            if stray or not sent or pair not in self._announced:
+                self._unsent.add(pair)
+
+    def drop(self, rule_id: str, ident: str, lease: str) -> bool:
+        """A lease is ours no more, and Redis need not be told; False when it was not."""
+        with self._lock:
+            return self._drop((rule_id, ident), lease)
+
+    def let_go(self, rule_id: str, ident: str, lease: str) -> tuple[Owed, ...]:
+        """Drop a lease, and owe its release in the same moment: what to tell Redis; nothing when it was not ours."""
+        pair = rule_id, ident
+        with self._lock:
+            # Before its registration under a new uid has arrived, it may be in Redis under an old one.
+            uids = (self.uid, *self.former) if pair in self._unsent else (self.uid,)
+            if not self._drop(pair, lease):
+                return ()
+            owed = tuple(Owed(uid, rule_id, ident, lease) for uid in uids)
+            self._owed.update(owed)
+            return owed
+
+    def owe(self, rule_id: str, ident: str, lease: str, uid: str) -> None:
+        """Nobody knows whether ``uid`` has this lease in Redis: have it released.
+
+        The acquire may still arrive after that, so what Redis has is compared with what is held later on.
+        """
+        with self._lock:
+            self._owed.add(Owed(uid, rule_id, ident, lease))
+            self._suspect.setdefault((rule_id, ident), time.monotonic())
+
+    def settle(self, *done: Owed) -> None:
+        """Redis has confirmed these releases."""
+        with self._lock:
+            self._owed.difference_update(done)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(map(len, self._held.values()))
+
+    def count(self, rule_id: str, ident: str) -> int:
+        """How many leases of this rule and ident this process holds."""
+        return len(self._held.get((rule_id, ident), ()))
+
+    def has(self, rule_id: str, ident: str, lease: str) -> bool:
+        """True when this process holds the lease."""
+        return lease in self._held.get((rule_id, ident), ())
+
+    def holdings(self) -> dict[Pair, tuple[str, ...]]:
+        """All leases, by (rule id, ident)."""
+        with self._lock:
+            return {pair: tuple(leases) for pair, leases in self._held.items()}
+
+    def _drop(self, pair: Pair, lease: str) -> bool:
+        leases = self._held.get(pair, {})
+        known = leases.pop(lease, None) is not None
+        if known and not leases:
+            del self._held[pair]
+            self._unsent.discard(pair)
+        return known
+
+
+def new_uid() -> str:
+    """An identity that no process has had before: 12 characters."""
+    return secrets.token_urlsafe(9)
+
+
+_all: WeakSet[Holdings] = WeakSet()
+
+
+def _restart_all() -> None:
+    for holdings in list(_all):
+        holdings.restart()
+
+
+os.register_at_fork(after_in_child=_restart_all)

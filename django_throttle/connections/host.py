@@ -1,0 +1,86 @@
+"""Looks after the processes of this host from outside: those it can see alive, and those it can see dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django_throttle.conf import conf
+from django_throttle.connections import process
+from django_throttle.connections.ledger import Ledger
+from django_throttle.core.rate import MAX_LIMIT
+
+if TYPE_CHECKING:
+    from django_throttle.stores.redis import RedisStore
+
+
+class Judgement(NamedTuple):
+    """Uids of this host's processes; those of other hosts are in neither list."""
+
+    living: list[str]
+    dead: list[str]
+
+
+class Status(NamedTuple):
+    """What one pass saw and did: processes alive and found dead, connections held and freed, keys extended."""
+
+    alive: int
+    dead: int
+    held: int
+    freed: int
+    extended: int
+
+
+class HostRefresher:
+    """Beats for this host's processes that run, buries those that do not, sweeps what any dead one left.
+
+    It is no process that holds connections: it never counts as alive. Running twice, late or not at all
+    changes nothing for processes that beat for themselves. Raises StoreError.
+    """
+
+    def __init__(self, store: RedisStore) -> None:
+        self.ledger = Ledger(store)
+        self._extended: dict[str, float] = {}  # uid: when, on the monotonic clock
+
+    def refresh(self, *, buries: bool | None = None) -> Status:
+        """One pass; ``buries`` True trusts the silence of other hosts' processes at once."""
+        census = self.ledger.census()
+        living, dead = judge(census)
+        seen = self.ledger.beat(living, dead, buries=buries)
+        freed = sum(map(self.ledger.sweep, seen.claimed))
+        extended = sum(self._extend(uid) for uid in self._due(living))
+        gone = {*dead, *seen.claimed}
+        held = sum(_held(meta) for uid, meta in census.items() if uid not in gone)
+        return Status(seen.alive, seen.dead, held, freed, extended)
+
+    def _due(self, living: list[str]) -> list[str]:
+        now = time.monotonic()
+        # One that has gone needs no memory.
+        self._extended = {uid: self._extended[uid] for uid in living if uid in self._extended}
+        due = [uid for uid in living if now >= self._extended.get(uid, now) + conf().EXTEND_INTERVAL]
+        new = [uid for uid in living if uid not in self._extended]
+        self._extended.update(dict.fromkeys((*due, *new), now))
+        return due + new
+
+    def _extend(self, uid: str) -> int:
+        extended = 0
+        for indexes in self.ledger.walk(uid):
+            # Only the process itself knows what it should hold.
+            found = self.ledger.extend(uid, dict.fromkeys(indexes, MAX_LIMIT))
+            extended += sum(1 for there in found if there.leases)
+        return extended
+
+
+def judge(census: Mapping[str, Mapping[str, Any]]) -> Judgement:
+    """Which of these processes this host sees running, and which it knows to have ended."""
+    verdicts = {uid: process.is_alive(meta) for uid, meta in census.items()}
+    return Judgement(
+        living=[uid for uid, alive in verdicts.items() if alive],
+        dead=[uid for uid, alive in verdicts.items() if alive is False],
+    )
+
+
+def _held(meta: Mapping[str, Any]) -> int:
+    held = meta.get("held")
+    return held if type(held) is int else 0

@@ -1,0 +1,154 @@
+"""The bookkeeping of processes in Redis: a method for each script, bytes and batches kept inside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from django_throttle.conf import conf
+from django_throttle.connections import process
+from django_throttle.exceptions import Cause, StoreError
+
+if TYPE_CHECKING:
+    from django_throttle.stores.redis import RedisStore
+
+T = TypeVar("T")
+BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few milliseconds of Redis' time
+MAX_CLAIMS: Final = 10  # dead processes that one beat takes on
+# A sweeper that dies leaves its work to others after this long; each batch renews the claim.
+CLAIM_SECONDS: Final = 3.0
+# A lease in Redis that is not in the registry is on its way there, or was lost on it; by now it was lost.
+GRACE_SECONDS: Final = 10.0
+
+
+class Seen(NamedTuple):
+    """What a beat saw: itself known or not, processes alive, dead ones not swept yet, those now ours to sweep."""
+
+    known: bool
+    alive: int
+    dead: int
+    claimed: list[str]
+
+
+class Found(NamedTuple):
+    """The leases of a process under one index: how many, and which are to be checked when that is too many."""
+
+    leases: int
+    doubtful: list[str]
+
+
+class Ledger:
+    """Reads and writes who lives and who holds what; raises StoreError."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self.store = store
+        self._streak_began: float | None = None
+        self._last_beat = 0.0
+
+    def beat(
+        self,
+        living: Sequence[str],
+        dead: Sequence[str] = (),
+        *,
+        report: str = "",
+        buries: bool | None = None,
+        most: int = MAX_CLAIMS,
+    ) -> Seen:
+        """These live, those are dead; with a ``report`` the first living uid is the caller's own.
+
+        ``buries`` says whether silence means death; by default only to a caller that has itself beaten
+        without interruption for a while, since Redis may have been away for everybody.
+        """
+        silence = _micros(conf().PROCESS_TTL)
+        may_bury = self._is_steady() if buries is None else buries
+        args = [self.store.now_arg(), silence, _micros(CLAIM_SECONDS), int(may_bury), most, self.store.lease_ttl_ms]
+        try:
+            reply = self.store.call(
+                "beat", self._keys("live", "dead", "meta"), [*args, report, len(living), *living, *dead]
+            )
+        except StoreError:
+            self._streak_began = None
+            raise
+        self._last_beat = time.monotonic()
+        known, alive, unswept, claimed = reply
+        return Seen(bool(known), alive, unswept, list(map(_text, claimed)))
+
+    def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
+        """This process lives, and may hold leases under these index keys; False when Redis does not know the uid."""
+        args = (self.store.now_arg(), uid, introduction, self.store.lease_ttl_ms, *indexes)
+        return bool(self.store.call("announce", self._keys("live", "meta", f"held:{uid}"), args))
+
+    def retire(self, uid: str, indexes: Iterable[str]) -> None:
+        """It holds nothing under these index keys any more."""
+        self.store.call("retire", self._keys(f"held:{uid}"), tuple(indexes))
+
+    def census(self) -> dict[str, dict[str, Any]]:
+        """The living processes: uid, and what each says of itself."""
+        reply = list(map(_text, self.store.call("census", self._keys("live", "meta"), ())))
+        return {uid: process.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
+
+    def sweep(self, uid: str, seconds: float = 60.0) -> int:
+        """Take a dead process out of every index that it announced; returns the number of leases freed.
+
+        What is left after ``seconds``, or when this process dies, is found by the next beat.
+        """
+        keys, claim = self._keys("dead", "meta", f"held:{uid}"), _micros(CLAIM_SECONDS)
+        freed, until = 0, time.monotonic() + seconds
+        reaped: list[str] = []
+        while indexes := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
+            reaped = list(map(_text, indexes))
+            replies = self.store.pipeline([("reap", (index,), (uid,)) for index in reaped])
+            freed += sum(check(replies))
+            if time.monotonic() > until:
+                break
+        return freed
+
+    def walk(self, uid: str) -> Iterator[list[str]]:
+        """The index keys that a process has announced, in batches; one may come twice."""
+        cursor = "0"
+        while True:
+            following, indexes = self.store.call("walk", self._keys(f"held:{uid}"), (cursor, BATCH))
+            yield list(map(_text, indexes))
+            cursor = _text(following)
+            if cursor == "0":
+                return
+
+    def extend(self, uid: str, expected: Mapping[str, int]) -> list[Found]:
+        """Make the TTL of each index key whole again; ``expected`` says how many leases the process has there."""
+        common, grace = (self.store.now_arg(), uid, self.store.lease_ttl_ms), _micros(GRACE_SECONDS)
+        calls = [("extend", (index,), (*common, leases, grace)) for index, leases in expected.items()]
+        return [Found(reply[0], list(map(_text, reply[1:]))) for reply in check(self.store.pipeline(calls))]
+
+    def _keys(self, *names: str) -> tuple[str, ...]:
+        return tuple(map(self.store.process_key, names))
+
+    def _is_steady(self) -> bool:
+        now = time.monotonic()
+        if self._streak_began is None or now - self._last_beat > conf().PROCESS_TTL:
+            self._streak_began = now
+        return now - self._streak_began > 0.9 * conf().BEAT_INTERVAL
+
+
+def check(replies: list[Any]) -> list[Any]:
+    """The replies of a pipeline; raises StoreError for the first that is an exception."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise StoreError(Cause.BUG, str(reply)) from reply
+    return replies
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of at most BATCH, in order."""
+    rest = iter(items)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * 1_000_000)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,82 @@
+"""Who a process is, and whether it still runs, as far as this host can tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+
+
+def describe(held: int) -> str:
+    """This process as JSON: host, pid, start in clock ticks since boot, and the number of leases it holds."""
+    return json.dumps({**_self(os.getpid()), "held": held}, separators=(",", ":"))
+
+
+def read(text: str | bytes) -> dict[str, Any]:
+    """What ``describe`` wrote; an empty dict for anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_alive(meta: Mapping[str, Any]) -> bool | None:
+    """Whether the process runs; None when this host cannot tell, because it is another's or hidden.
+
+    A defunct process is dead, and so is one whose pid now belongs to a process with another start.
+    """
+    pid, started = meta.get("pid"), meta.get("started")
+    if not meta.get("host") or meta["host"] != host() or type(pid) is not int or pid <= 0:
+        return None
+    stat = _stat(pid)
+    if stat is None or started is None:
+        return False if _is_gone(pid) else None
+    state, ticks = stat
+    return state not in "ZXx" and ticks == started
+
+
+@lru_cache(maxsize=1)
+def host() -> str:
+    """Hostname, pid namespace and boot, so that no two containers judge each other's pids; empty when unknown."""
+    try:
+        namespace = (PROC / "self/ns/pid").stat().st_ino
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "" if PROC.is_dir() else socket.gethostname()
+    return f"{socket.gethostname()}/{namespace}/{boot}"
+
+
+@lru_cache(maxsize=1)
+def _self(pid: int) -> dict[str, Any]:
+    stat = _stat(pid)
+    return {"host": host(), "pid": pid, "started": stat[1] if stat else None}
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start of a process; None when it cannot be read. Source: proc(5), fields 3 and 22."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        fields = text.rpartition(")")[2].split()  # the name in brackets may hold spaces and brackets
+        return fields[0], int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _is_gone(pid: int) -> bool:
+    """True only when the kernel says that there is no such process: it may just be hidden from us."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,155 @@
+"""Keeps Redis true to what this process holds: beats, sends again, extends, and sweeps what others left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django_throttle.connections import host
+from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check
+from django_throttle.connections.registry import Owed, Pair
+from django_throttle.exceptions import StoreError
+
+if TYPE_CHECKING:
+    from django_throttle.stores.redis import RedisStore
+
+FAREWELL_SECONDS: Final = 1.0
+
+
+class Registration(NamedTuple):
+    """Some leases of one pair, with their ages in seconds."""
+
+    pair: Pair
+    leases: Mapping[str, float]
+
+
+class Refresher:
+    """The periodic work for one store and one process; used by one thread. Its methods raise StoreError."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self.store = store
+        self.leases = store.leases
+        self.ledger = Ledger(store)
+        self._has_looked_around = False
+
+    def beat(self) -> None:
+        """Say that this process lives; the number of commands does not depend on how much it holds.
+
+        A process that Redis does not know any more becomes a new one and registers again what it holds.
+        """
+        leases = self.leases
+        if leases.introduction:
+            self._announce(())
+        seen = self.ledger.beat([leases.uid], self._dead_neighbours(), report=leases.report())
+        self.store.processes = seen.alive + (not seen.known)
+        if seen.known:
+            leases.lost = False
+        else:
+            self._start_anew()
+        for uid in seen.claimed:
+            self.ledger.sweep(uid)
+        self._retire()
+
+    def resend(self) -> None:
+        """Send what Redis does not know: leases taken while it was away, and releases not confirmed."""
+        if self.leases.lost:
+            self.beat()
+        while taken := self.leases.take_unsent(BATCH):
+            if not self._register(taken):
+                break
+        while owed := self.leases.take_owed(BATCH):
+            check(self._release(owed))
+        if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
+            self._compare(suspects)
+
+    def extend(self) -> None:
+        """Renew the TTL of everything held, and make Redis and registry agree on it."""
+        for pairs in batches(self.leases.holdings()):
+            self._compare(pairs)
+
+    def leave(self) -> None:
+        """Give back all that is held, because the process ends; what that takes too long for, others sweep."""
+        if not self.leases.introduction:
+            uid = self.leases.renew()
+            self.ledger.beat((), [uid], buries=False, most=0)
+            self.ledger.sweep(uid, FAREWELL_SECONDS)
+
+    def _dead_neighbours(self) -> list[str]:
+        """Once, at the start: the successor of a crashed worker frees its slots, without waiting for the silence."""
+        if self._has_looked_around:
+            return []
+        dead = host.judge(self.ledger.census()).dead
+        self._has_looked_around = True
+        return dead
+
+    def _start_anew(self) -> None:
+        former = self.leases.renew()
+        self._announce(())
+        self.resend()
+        self.ledger.sweep(former)
+
+    def _announce(self, pairs: Iterable[Pair]) -> bool:
+        uid, pairs = self.leases.uid, tuple(pairs)
+        known = self.ledger.announce(uid, self.leases.introduce(uid), self._indexes(pairs))
+        self.leases.confirm(uid, known, *pairs)
+        return known
+
+    def _register(self, taken: Mapping[Pair, Mapping[str, float]]) -> bool:
+        """Announced before registered: what a process holds is always named where a sweeper looks."""
+        uid, whole = self.leases.uid, False
+        try:
+            if self._announce(taken):
+                sent = list(_registrations(taken))
+                replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
+                whole = True
+                for (pair, leases), _ in zip(sent, check(replies), strict=True):
+                    self.leases.sent(uid, pair, leases)
+        except StoreError:
+            whole = False
+            raise
+        finally:
+            if not whole:
+                self.leases.doubt(taken)
+        return whole
+
+    def _registration(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[Any]]:
+        args: list[Any] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
+        args += [len(self.leases.former), *self.leases.former]
+        for lease, age in leases.items():
+            args += (lease, round(age * 1_000_000))
+        return "register", (self.store.key(*pair),), args
+
+    def _compare(self, pairs: list[Pair]) -> None:
+        uid, leases = self.leases.uid, self.leases
+        expected = {self.store.key(*pair): leases.count(*pair) for pair in pairs}
+        try:
+            found = self.ledger.extend(uid, expected)
+        except StoreError:
+            leases.suspect(pairs)
+            raise
+        for pair, there in zip(pairs, found, strict=True):
+            if there.leases < leases.count(*pair):
+                leases.doubt([pair])
+            for lease in there.doubtful:
+                if not leases.has(*pair, lease):
+                    leases.owe(*pair, lease, uid)
+
+    def _release(self, owed: list[Owed]) -> list[Any]:
+        calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in owed]
+        replies = self.store.pipeline(calls)
+        self.leases.settle(*(one for one, reply in zip(owed, replies, strict=True) if not isinstance(reply, Exception)))
+        return replies
+
+    def _retire(self) -> None:
+        if pairs := self.leases.retire(BATCH):
+            self.ledger.retire(self.leases.uid, self._indexes(pairs))
+            self.leases.retired(pairs)
+
+    def _indexes(self, pairs: Iterable[Pair]) -> list[str]:
+        return [self.store.key(*pair) for pair in pairs]
+
+
+def _registrations(taken: Mapping[Pair, Mapping[str, float]]) -> Iterator[Registration]:
+    for pair, leases in taken.items():
+        for some in batches(leases.items()):
+            yield Registration(pair, dict(some))

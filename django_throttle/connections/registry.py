@@ -1,0 +1,92 @@
+"""What this process holds open: the truth that Redis is told, and told again when it forgets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final
+
+from django_throttle.connections.holdings import Holdings, Owed, Pair, new_uid
+
+__all__ = ["Owed", "Pair", "Registry"]
+
+MAX_FORMER: Final = 4
+
+
+class Registry(Holdings):
+    """Holdings, and what the refresher must still tell Redis of them.
+
+    *Unsent* pairs have leases that Redis may not know. *Owed* releases have not been confirmed. *Suspect*
+    pairs may have leases in Redis that nobody holds. *Retiring* pairs are announced without need.
+    """
+
+    def renew(self) -> str:
+        """Become a new uid, since Redis has buried or lost the old one, which is returned; all is unsent."""
+        with self._lock:
+            former, self.uid = self.uid, new_uid()
+            self.former = (former, *self.former)[:MAX_FORMER]
+            self.lost = self._introduced = False
+            self._unsent.update(self._held)
+            for pairs in (self._announced, self._idle, self._retiring):
+                pairs.clear()
+            return former
+
+    def doubt(self, pairs: Iterable[Pair]) -> None:
+        """Redis may not know the leases of these pairs: send them (again)."""
+        with self._lock:
+            self._unsent.update(pairs)
+
+    def take_unsent(self, most: int) -> dict[Pair, dict[str, float]]:
+        """Up to ``most`` unsent pairs, each lease with its age in seconds; ``doubt`` what fails."""
+        with self._lock:
+            now = time.monotonic()
+            self._unsent.intersection_update(self._held)
+            taken = list(islice(self._unsent, most))
+            self._unsent.difference_update(taken)
+            return {pair: {lease: now - since for lease, since in self._held[pair].items()} for pair in taken}
+
+    def sent(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> None:
+        """Redis has these leases now; what was dropped while they travelled is owed."""
+        with self._lock:
+            if uid != self.uid:
+                self._unsent.add(pair)
+            held = self._held.get(pair, {})
+            self._owed.update(Owed(uid, *pair, lease, again=True) for lease in leases if lease not in held)
+
+    def take_owed(self, most: int) -> list[Owed]:
+        """Up to ``most`` owed releases; ``settle`` those that arrive."""
+        with self._lock:
+            return list(islice(self._owed, most))
+
+    def suspect(self, pairs: Iterable[Pair]) -> None:
+        """Compare these pairs with Redis later."""
+        with self._lock:
+            self._suspect.update(dict.fromkeys(pairs, time.monotonic()))
+
+    def take_suspect(self, seconds: float, most: int) -> list[Pair]:
+        """Up to ``most`` pairs that have been suspect for ``seconds``."""
+        with self._lock:
+            ripe = time.monotonic() - seconds
+            taken = list(islice((pair for pair, since in self._suspect.items() if since <= ripe), most))
+            for pair in taken:
+                del self._suspect[pair]
+            return taken
+
+    def retire(self, most: int) -> list[Pair]:
+        """Up to ``most`` announced pairs of which nothing was held at the last call either; then call ``retired``."""
+        with self._lock:
+            idle = self._announced.difference(self._held, ((owed.rule_id, owed.ident) for owed in self._owed))
+            room = max(0, most - len(self._retiring))
+            self._retiring.update(islice(idle & self._idle, room))
+            self._announced -= self._retiring
+            self._idle = idle - self._retiring
+            return list(self._retiring)
+
+    def retired(self, pairs: Iterable[Pair]) -> None:
+        """Redis has forgotten these pairs; one that was announced again meanwhile may be among them: send it."""
+        with self._lock:
+            self._retiring.difference_update(pairs)
+            again = self._announced.intersection(pairs)
+            self._announced -= again
+            self._unsent |= again

@@ -1,0 +1,93 @@
+"""Keeps connection counts true from outside the processes that hold them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from argparse import ArgumentParser
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from django_throttle.connections.host import HostRefresher, Status
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.stores import RedisStore, get_store
+
+
+class Command(BaseCommand):
+    """One pass a second, until SIGTERM or Ctrl-C; one status line for each."""
+
+    help = (
+        "Beat for the processes of this host that run, free the connections of those that do not at once, "
+        "and sweep what silent hosts left. Run one on each host, or none: processes beat for themselves."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--once", action="store_true", help="Make one pass; fails when Redis does not answer.")
+        parser.add_argument("--interval", type=_seconds, default=1.0, help="Seconds between two passes (default 1.0).")
+
+    def handle(self, *, once: bool, interval: float, **options: Any) -> None:
+        try:
+            store = get_store()
+        except InvalidSetting as error:
+            raise CommandError(str(error)) from error
+        if not isinstance(store, RedisStore):
+            raise CommandError(
+                'DJANGO_THROTTLE["STORE"] is "memory": its connections live in one process and need no refreshing.'
+            )
+        refresher = HostRefresher(store)
+        if once:
+            self._once(refresher)
+        else:
+            self._repeat(refresher, interval)
+
+    def _once(self, refresher: HostRefresher) -> None:
+        try:
+            # There is no earlier pass to compare with: who runs this by hand or by cron trusts silence.
+            self._say(_line(refresher.refresh(buries=True)))
+        except StoreError as error:
+            raise CommandError(f"Redis does not answer: {error}") from error
+
+    def _repeat(self, refresher: HostRefresher, interval: float) -> None:
+        stopped, reachable = _stopped_by_signals(), True
+        while not stopped.is_set():
+            try:
+                line = _line(refresher.refresh())
+                if not reachable:
+                    self._say("Redis answers again.")
+                reachable = True
+                self._say(line)
+            except StoreError as error:
+                if reachable:
+                    self._say(f"Redis does not answer ({error}); trying again every {interval:g} s.")
+                reachable = False
+            stopped.wait(interval)
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} {text}")
+        self.stdout.flush()
+
+
+def _line(status: Status) -> str:
+    return (
+        f"processes {status.alive} alive, {status.dead} dead; connections {status.held} held, {status.freed} freed; "
+        f"keys {status.extended} extended"
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.05 <= seconds <= 3600:
+        raise ValueError(text)
+    return seconds
+
+
+def _stopped_by_signals() -> threading.Event:
+    """Set by the first SIGTERM or SIGINT; the pass under way is finished."""
+    stopped = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopped.set())
+    return stopped

@@ -1,0 +1,93 @@
+"""However takes, releases, beats, burials and lost data interleave, Redis ends with what is truly held."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from tests.connections.conftest import Site
+from tests.servers import RedisServer
+
+IDENTS = [f"user:{number}" for number in range(6)]
+SECONDS = 2.0
+
+
+@pytest.fixture(autouse=True)
+def hasty(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that usually takes seconds happens all the time."""
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
+    for module in ("refresher", "ledger"):
+        monkeypatch.setattr(f"django_throttle.connections.{module}.BATCH", 3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_drifts(seed: int, redis_server: RedisServer, redis_url: str) -> None:
+    sites = [Site(redis_url) for _ in range(3)]
+    until = time.monotonic() + SECONDS
+    threads = [
+        threading.Thread(target=hold_and_release, args=(site, random.Random(f"{seed}/{number}/{worker}"), until))
+        for number, site in enumerate(sites)
+        for worker in range(2)
+    ]
+    threads += [threading.Thread(target=refresh, args=(site, until)) for site in sites]
+    with redis_server.client() as redis:
+        threads.append(threading.Thread(target=meddle, args=(redis, random.Random(seed), until)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for _ in range(2):
+            for site in sites:
+                site.beat()
+                site.refresher.extend()
+                site.refresher.resend()
+        held = {ident: sum(site.leases.count(site.rule.id, ident) for site in sites) for ident in IDENTS}
+        assert {ident: sites[0].count(ident) for ident in IDENTS} == held
+        assert sum(held.values()) > 0
+        assert len(redis.zrange("dt:{p}:live", 0, -1)) == 3
+        for site in sites:
+            site.leases.retire(10**6)
+            for lease in list(leases_of(site)):
+                site.limiter.release(lease)
+        assert {sites[0].count(ident) for ident in IDENTS} == {0}
+
+
+def leases_of(site: Site) -> Any:
+    return site.open.values()  # type: ignore[attr-defined]
+
+
+def hold_and_release(site: Site, chance: random.Random, until: float) -> None:
+    site.__dict__.setdefault("open", {})
+    mine: list[Any] = []
+    while time.monotonic() < until:
+        if mine and chance.random() < 0.5:
+            lease = mine.pop(chance.randrange(len(mine)))
+            site.limiter.release(lease)
+            del site.open[lease.id]  # type: ignore[attr-defined]
+        else:
+            (decision,) = site.take(chance.choice(IDENTS))
+            assert decision.lease is not None
+            mine.append(decision.lease)
+            site.open[decision.lease.id] = decision.lease  # type: ignore[attr-defined]
+
+
+def refresh(site: Site, until: float) -> None:
+    while time.monotonic() < until:
+        site.beat()
+        site.refresher.resend()
+        site.refresher.extend()
+
+
+def meddle(redis: Redis, chance: random.Random, until: float) -> None:
+    """Lose all data, or make one process look silent for an hour."""
+    while time.monotonic() < until:
+        time.sleep(chance.uniform(0, 0.05))
+        if chance.random() < 0.2:
+            redis.flushall()
+        elif live := redis.zrange("dt:{p}:live", 0, -1):
+            redis.zadd("dt:{p}:live", {chance.choice(live): 1}, xx=True)  # type: ignore[arg-type]

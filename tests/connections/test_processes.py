@@ -1,0 +1,289 @@
+"""Real processes that hold connections, and what becomes of these when the processes do not behave."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from tests.connections.conftest import QUICK, ROOT, Site, Worker
+from tests.connections.worker import RULE
+from tests.servers import RedisServer, slack, wait_until
+
+MakeWorker = Callable[..., Worker]
+# As long after a crash as silence and the longest beat of another process may take: 25 s by default.
+CRASH_SECONDS = QUICK["PROCESS_TTL"] + QUICK["BEAT_INTERVAL"]
+
+
+class Refreshing:
+    """``manage.py refresh_connections`` in a process of its own."""
+
+    def __init__(self, url: str, *arguments: str, database: str = "") -> None:
+        environment = {**os.environ, "REDIS_URL": url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "django", "refresh_connections", *arguments],
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": str(ROOT), "DATABASE": database},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.stdout = self.process.stdout
+
+    def line(self) -> str:
+        return self.stdout.readline()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
+        output, _ = self.process.communicate(timeout=10)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def site(redis_url: str, quick: None) -> Site:
+    """An onlooker that holds nothing and beats only when a test says so."""
+    return Site(redis_url)
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Any:
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def refreshing(redis_url: str) -> Iterator[Callable[..., Refreshing]]:
+    started: list[Refreshing] = []
+
+    def start(*arguments: str, url: str = redis_url) -> Refreshing:
+        started.append(Refreshing(url, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+        one.stdout.close()
+
+
+def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site) -> None:
+    killed, living = make_worker(), make_worker()
+    assert killed.ask("acquire", "user:1", 20) == 20
+    assert living.ask("acquire", "user:1", 3) == 3
+    time.sleep(2 * QUICK["BEAT_INTERVAL"])
+    assert site.count("user:1") == 23
+    killed.kill()
+    took = wait_until(lambda: site.count("user:1") == 3, timeout=slack(CRASH_SECONDS + 0.5))
+    print(f"slots back {took:.2f} s after SIGKILL, with silence {QUICK['PROCESS_TTL']} s: {took * 10:.0f} s by default")
+    assert took * 10 <= 30
+    assert took > QUICK["PROCESS_TTL"] - QUICK["BEAT_INTERVAL"] - 0.1
+
+
+def test_with_the_command_on_the_host_they_come_back_at_once(
+    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site
+) -> None:
+    killed, living = make_worker(PROCESS_TTL=20.0), make_worker(PROCESS_TTL=20.0)
+    killed.ask("acquire", "user:1", 20)
+    living.ask("acquire", "user:1", 3)
+    command = refreshing()
+    assert "processes 2 alive, 0 dead" in command.line()
+    killed.kill()
+    took = wait_until(lambda: site.count("user:1") == 3, timeout=slack(2))
+    print(f"slots back {took:.2f} s after SIGKILL with refresh_connections")
+    code, output = command.end()
+    assert code == 0
+    assert re.search(r"processes 1 alive, 1 dead; connections \d+ held, 20 freed; keys 0 extended", output), output
+
+
+def test_a_successor_frees_them_too(make_worker: MakeWorker, site: Site) -> None:
+    killed = make_worker(PROCESS_TTL=20.0)
+    killed.ask("acquire", "user:1", 20)
+    killed.kill()
+    successor = make_worker(PROCESS_TTL=20.0)
+    successor.ask("acquire", "user:2")
+    wait_until(lambda: site.count("user:1") == 0, timeout=slack(1))
+
+
+def test_who_is_asked_to_end_leaves_nothing(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
+    leaving, living = make_worker(), make_worker()
+    leaving.ask("acquire", "user:1", 20)
+    living.ask("acquire", "user:1", 1)
+    uid = leaving.ask("uid")
+    leaving.leave()
+    assert site.count("user:1") == 1
+    assert not [key for key in redis.scan_iter() if uid in key]
+    assert uid not in redis.zrange("dt:{p}:live", 0, -1)
+
+
+def test_redis_emptied_under_real_processes(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
+    workers = [make_worker(), make_worker()]
+    for worker in workers:
+        worker.ask("acquire", "user:1", 4)
+    redis.flushall()
+    took = wait_until(lambda: site.count("user:1") == 8, timeout=slack(QUICK["BEAT_INTERVAL"] + 0.3))
+    print(f"registered again {took:.2f} s after FLUSHALL, with a beat of {QUICK['BEAT_INTERVAL']} s")
+    assert workers[0].ask("release", 4) == 0
+    assert site.count("user:1") == 4
+
+
+def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site) -> None:
+    paused, living = make_worker(), make_worker()
+    paused.ask("acquire", "user:1", 5)
+    living.ask("acquire", "user:1", 2)
+    uid = paused.ask("uid")
+    paused.signal(signal.SIGSTOP)
+    wait_until(lambda: site.count("user:1") == 2, timeout=slack(CRASH_SECONDS + 0.5))
+    paused.signal(signal.SIGCONT)
+    took = wait_until(lambda: site.count("user:1") == 7, timeout=slack(1))
+    print(f"registered again {took:.2f} s after SIGCONT")
+    assert paused.ask("uid") != uid
+    time.sleep(1)
+    assert site.count("user:1") == 7
+    assert paused.ask("release", 5) == 0
+    assert site.count("user:1") == 2
+
+
+def test_redis_crashes_and_comes_back(make_worker: MakeWorker, quick: None) -> None:
+    with RedisServer() as server:
+        workers = [make_worker(REDIS=server.url), make_worker(REDIS=server.url)]
+        for worker in workers:
+            worker.ask("acquire", "user:1", 5)
+        server.kill()
+        assert workers[0].ask("acquire", "user:1", 2) == 2  # by the failure policy
+        assert workers[1].ask("release", 1) == 4
+        time.sleep(1)
+        server.start()
+        site = Site(server.url)
+        took = wait_until(lambda: site.count("user:1") == 11, timeout=slack(3))
+        print(f"registered again {took:.2f} s after Redis' restart")
+        time.sleep(0.5)
+        assert site.count("user:1") == 11
+
+
+def test_redis_hangs_for_longer_than_the_silence(make_worker: MakeWorker, quick: None) -> None:
+    """Nobody is buried for a silence that was Redis' own."""
+    with RedisServer() as server:
+        site, lowest = Site(server.url), 10
+        workers = [make_worker(REDIS=server.url), make_worker(REDIS=server.url)]
+        for worker in workers:
+            worker.ask("acquire", "user:1", 5)
+        uids = [worker.ask("uid") for worker in workers]
+        time.sleep(2 * QUICK["BEAT_INTERVAL"])
+        server.pause()
+        time.sleep(QUICK["PROCESS_TTL"] + 0.5)
+        server.resume()
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            lowest = min(lowest, site.count("user:1"))
+            time.sleep(0.02)
+        assert lowest == 10
+        assert [worker.ask("uid") for worker in workers] == uids
+
+
+def test_a_forked_child_is_a_process_of_its_own(make_worker: MakeWorker, site: Site) -> None:
+    parent = make_worker()
+    parent.ask("acquire", "user:1", 3)
+    inherited, uid, held = parent.ask("fork", "user:1")
+    assert (inherited, held) == (0, 1)
+    assert uid != parent.ask("uid")
+    assert site.count("user:1") == 4
+    wait_until(lambda: site.count("user:1") == 3, timeout=slack(CRASH_SECONDS + 0.5))  # it ended without a word
+    assert parent.ask("release", 3) == 0
+    assert site.count("user:1") == 0
+
+
+def test_two_commands_at_once_one_killed_in_the_middle(
+    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, redis: Redis
+) -> None:
+    living, dead = make_worker(PROCESS_TTL=20.0), make_worker(PROCESS_TTL=20.0)
+    living.ask("acquire", "user:1", 5)
+    one, two = (refreshing("--interval", "0.1") for _ in range(2))
+    assert "2 alive" in one.line() + two.line() or "1 alive" in one.line()
+    dead.ask("acquire", "user:2", 400)
+    dead.kill()
+    one.process.send_signal(signal.SIGKILL)  # wherever it is
+    wait_until(lambda: site.count("user:2") == 0, timeout=slack(5))
+    time.sleep(0.5)
+    assert site.count("user:1") == 5
+    assert two.end()[0] == 0
+    assert redis.zcard("dt:{p}:dead") == 0
+
+
+def test_a_command_killed_in_the_middle_of_a_sweep(
+    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, redis: Redis
+) -> None:
+    """What it had claimed is taken on by the next beat after the claim has lapsed."""
+    dead, living = make_worker(PROCESS_TTL=60.0), make_worker(PROCESS_TTL=60.0)
+    dead.ask("acquire", "user:1", 5)
+    dead.ask("acquire", "user:2", 5)
+    uid = dead.ask("uid")
+    dead.kill()
+    # As far as a pass gets before it is killed: buried and claimed, one index reaped.
+    ledger = site.refresher.ledger
+    assert ledger.beat((), [uid]).claimed == [uid]
+    site.store.call("reap", (site.store.key(RULE.id, "user:1"),), (uid,))
+    living.ask("acquire", "user:3")
+    assert site.count("user:2") == 5
+    took = wait_until(lambda: site.count("user:2") == 0, timeout=slack(5))
+    print(f"swept {took:.2f} s after the first sweeper died")
+    assert site.count("user:1") == 0
+    wait_until(lambda: not redis.zcard("dt:{p}:dead"), timeout=1)
+    assert not [key for key in redis.scan_iter() if uid in key]
+
+
+def test_a_command_paused_for_longer_than_the_silence(
+    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site
+) -> None:
+    living, dead = make_worker(), make_worker()
+    for worker in (living, dead):
+        worker.ask("acquire", "user:1", 5)
+    command = refreshing("--interval", "0.1")
+    command.line()
+    command.process.send_signal(signal.SIGSTOP)
+    dead.kill()
+    wait_until(lambda: site.count("user:1") == 5, timeout=slack(CRASH_SECONDS + 0.5))
+    command.process.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    assert site.count("user:1") == 5
+    assert command.end(signal.SIGINT)[0] == 0
+
+
+def test_the_command_keeps_trying_and_says_so_once(refreshing: Callable[..., Refreshing], quick: None) -> None:
+    with RedisServer() as server:
+        command = refreshing("--interval", "0.1", url=server.url)
+        assert "processes 0 alive, 0 dead; connections 0 held, 0 freed; keys 0 extended" in command.line()
+        server.kill()
+        while "does not answer" not in (line := command.line()):
+            assert "processes 0 alive" in line
+        time.sleep(0.5)
+        server.start()
+        assert "Redis answers again" in command.line()
+        assert "processes 0 alive" in command.line()
+        code, output = command.end()
+        assert code == 0
+        assert "does not answer" not in output
+
+
+def test_once_extends_and_ends(
+    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, redis: Redis
+) -> None:
+    make_worker().ask("acquire", "user:1", 5)
+    index = site.store.key(RULE.id, "user:1")
+    redis.pexpire(index, 5000)
+    command = refreshing("--once")
+    output, _ = command.process.communicate(timeout=20)
+    assert command.process.returncode == 0
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d processes 1 alive, 0 dead; connections \d held, 0 freed; keys 1 extended\n",
+        output,
+    )
+    assert redis.pttl(index) > 500_000

@@ -1,0 +1,195 @@
+"""The registry tells what is held, and what Redis does not know yet, whatever the order of events."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+import pytest
+
+from django_throttle.connections.registry import Owed, Registry
+
+PAIR = ("rule", "user:1")
+
+
+@pytest.fixture
+def registry() -> Registry:
+    registry = Registry()
+    registry.confirm(registry.uid, 1, PAIR)
+    return registry
+
+
+def test_holds_and_drops_once() -> None:
+    registry = Registry()
+    registry.hold(*PAIR, "a")
+    registry.hold(*PAIR, "a")
+    registry.hold(*PAIR, "b")
+    assert (len(registry), registry.count(*PAIR), registry.has(*PAIR, "a")) == (2, 2, True)
+    assert registry.holdings() == {PAIR: ("a", "b")}
+    assert registry.drop(*PAIR, "a")
+    assert not registry.drop(*PAIR, "a")
+    assert registry.drop(*PAIR, "b")
+    assert not registry.drop("rule", "user:2", "b")
+    assert (len(registry), registry.holdings(), registry.count(*PAIR)) == (0, {}, 0)
+
+
+def test_introduces_itself_until_redis_knows_it() -> None:
+    registry = Registry()
+    assert len(registry.uid) == 12
+    assert json.loads(registry.introduction)["pid"] == os.getpid()
+    registry.confirm("another", 1, PAIR)  # a reply to a call made under a uid that was replaced meanwhile
+    assert registry.introduction and not registry.is_announced(*PAIR)
+    registry.confirm(registry.uid, 1, PAIR)
+    assert registry.introduction == "" and registry.is_announced(*PAIR)
+    registry.confirm(registry.uid, 0, PAIR)
+    assert registry.lost
+
+
+def test_what_redis_was_told_is_not_sent_again(registry: Registry) -> None:
+    registry.hold(*PAIR, "a", registry.uid)
+    assert registry.take_unsent(10) == {}
+
+
+def test_what_redis_was_not_told_is_sent_with_its_age(registry: Registry) -> None:
+    registry.hold(*PAIR, "a", sent=False)
+    registry.hold("rule", "user:2", "b", registry.uid)  # its announcement failed
+    taken = registry.take_unsent(10)
+    assert set(taken) == {PAIR, ("rule", "user:2")}
+    assert 0 <= taken[PAIR]["a"] < 1
+    assert registry.take_unsent(10) == {}
+    registry.doubt(taken)
+    assert set(registry.take_unsent(1)) <= set(taken)
+
+
+def test_a_lease_taken_under_a_replaced_uid_is_moved(registry: Registry) -> None:
+    old = registry.uid
+    assert registry.renew() == old != registry.uid
+    assert registry.former == (old,)
+    registry.hold(*PAIR, "a", old)
+    assert registry.take_owed(10) == [Owed(old, *PAIR, "a")]
+    assert list(registry.take_unsent(10)) == [PAIR]
+
+
+def test_renewing_sends_everything_again(registry: Registry) -> None:
+    registry.hold(*PAIR, "a", registry.uid)
+    registry.lost = True
+    registry.renew()
+    assert list(registry.take_unsent(10)) == [PAIR]
+    assert registry.introduction and not registry.is_announced(*PAIR) and not registry.lost
+
+
+def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Registry) -> None:
+    registry.hold(*PAIR, "a", registry.uid)
+    old = registry.renew()
+    owed = registry.let_go(*PAIR, "a")
+    assert set(owed) == set(registry.take_owed(10)) == {Owed(old, *PAIR, "a"), Owed(registry.uid, *PAIR, "a")}
+    assert registry.let_go(*PAIR, "a") == ()
+
+
+def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Registry) -> None:
+    registry.hold(*PAIR, "a", sent=False)
+    ((pair, leases),) = registry.take_unsent(10).items()
+    registry.let_go(*PAIR, "a")
+    registry.sent(registry.uid, pair, leases)
+    registry.settle(Owed(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
+    assert registry.take_owed(10) == [Owed(registry.uid, *PAIR, "a", again=True)]
+
+
+def test_owed_until_settled(registry: Registry) -> None:
+    registry.hold(*PAIR, "a", registry.uid)
+    registry.let_go(*PAIR, "a")
+    owed = registry.take_owed(10)
+    assert registry.take_owed(10) == owed == [Owed(registry.uid, *PAIR, "a")]
+    registry.settle(*owed)
+    assert registry.take_owed(10) == []
+
+
+def test_a_caller_with_a_replaced_uid_introduces_nobody() -> None:
+    registry = Registry()
+    uid = registry.uid
+    assert registry.introduce(uid)
+    registry.renew()
+    assert registry.introduce(uid) == ""
+    assert registry.introduce(registry.uid)
+
+
+def test_a_failed_acquire_granted_locally_is_not_released(registry: Registry) -> None:
+    registry.owe(*PAIR, "a", registry.uid)
+    registry.hold(*PAIR, "a", sent=False)
+    assert registry.take_owed(10) == []
+    assert registry.take_suspect(0, 10) == [PAIR]
+    assert registry.take_suspect(0, 10) == []
+
+
+def test_what_was_released_before_it_was_sent_leaves_nothing_behind() -> None:
+    registry = Registry()
+    for number in range(100):
+        registry.hold("rule", f"user:{number}", "a", sent=False)
+        registry.drop("rule", f"user:{number}", "a")
+    assert registry._unsent == set()
+
+
+def test_retires_what_stays_idle(registry: Registry) -> None:
+    assert registry.retire(10) == []  # idle for the first time
+    assert registry.retire(10) == [PAIR]
+    assert not registry.is_announced(*PAIR)
+    assert registry.retire(10) == [PAIR]  # until it is confirmed
+    registry.retired([PAIR])
+    assert registry.retire(10) == []
+
+
+def test_does_not_retire_what_is_held_or_owed(registry: Registry) -> None:
+    registry.hold(*PAIR, "a", registry.uid)
+    assert [registry.retire(10) for _ in range(3)] == [[], [], []]
+    registry.let_go(*PAIR, "a")
+    assert [registry.retire(10) for _ in range(3)] == [[], [], []]
+
+
+def test_announced_again_while_retiring_is_sent_again(registry: Registry) -> None:
+    registry.retire(10)
+    assert registry.retire(10) == [PAIR]
+    registry.confirm(registry.uid, 1, PAIR)
+    registry.hold(*PAIR, "a", registry.uid)
+    registry.retired([PAIR])
+    assert list(registry.take_unsent(10)) == [PAIR]
+
+
+def test_threads_lose_nothing() -> None:
+    registry = Registry()
+
+    def hammer(worker: int) -> None:
+        for number in range(500):
+            pair, lease = ("rule", f"user:{number % 7}"), f"{worker}-{number}"
+            registry.hold(*pair, lease, sent=bool(number % 2))
+            registry.holdings()
+            registry.take_unsent(3)
+            if number % 5:
+                assert registry.let_go(*pair, lease)
+
+    threads = [threading.Thread(target=hammer, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(registry) == 16 * 100
+    assert len(registry.take_owed(10**6)) == 16 * 400
+
+
+def test_a_forked_child_holds_nothing() -> None:
+    registry = Registry()
+    registry.hold(*PAIR, "a")
+    registry._lock.acquire()  # some thread may be at work while another forks
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, json.dumps([len(registry), registry.uid]).encode())
+        os._exit(0)
+    registry._lock.release()
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        held, uid = json.load(pipe)
+    os.waitpid(child, 0)
+    assert held == 0
+    assert uid != registry.uid
+    assert len(registry) == 1

@@ -1,0 +1,161 @@
+"""The background thread goes on, whatever its jobs do, and ends when it is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_throttle import agent
+from django_throttle.agent import Agent
+from django_throttle.stores import MemoryStore, RedisStore
+from tests.servers import slack, wait_until
+
+
+@pytest.fixture
+def running() -> Iterator[Agent]:
+    running = Agent()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    agent.stop()
+    wait_until(lambda: not agent_threads(), timeout=2)
+
+
+def agent_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "django_throttle agent"]
+
+
+def test_does_each_job_in_its_own_time(running: Agent) -> None:
+    often: list[float] = []
+    seldom: list[float] = []
+    running.every(0.02, lambda: often.append(time.monotonic()), "often")
+    running.every(60, lambda: seldom.append(time.monotonic()), "seldom", wait=60)
+    running.start()
+    wait_until(lambda: len(often) >= 5, timeout=slack(1))
+    assert seldom == []
+
+
+def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
+    running: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[int] = []
+
+    def fail() -> None:
+        done.append(1)
+        raise ValueError("on purpose")
+
+    running.every(0.01, fail, "the failing job")
+    with caplog.at_level(logging.WARNING, logger="django_throttle"):
+        running.start()
+        wait_until(lambda: len(done) >= 5, timeout=slack(1))
+    assert [record.message for record in caplog.records] == [
+        "the failing job failed, trying again: ValueError: on purpose"
+    ]
+
+
+def test_a_failed_job_is_tried_again_soon(running: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "RETRY_SECONDS", 0.05)
+    done: list[int] = []
+
+    def fail() -> None:
+        done.append(1)
+        raise ValueError
+
+    running.every(60, fail, "the failing job")
+    running.start()
+    wait_until(lambda: len(done) >= 3, timeout=slack(1))
+
+
+def test_one_thread_however_often_it_is_started(running: Agent) -> None:
+    for _ in range(5):
+        running.start()
+    assert len(agent_threads()) == 1
+    running.stop()
+    assert agent_threads() == []
+
+
+@pytest.mark.agent
+def test_serves_the_store_in_use(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    first, second = RedisStore(redis_url), RedisStore(redis_url)
+    for _ in range(3):
+        agent.ensure(first)
+    assert len(agent_threads()) == 1
+    wait_until(lambda: not first.leases.introduction, timeout=slack(2))
+    agent.ensure(second)
+    wait_until(lambda: not second.leases.introduction and len(agent_threads()) == 1, timeout=slack(2))
+    uid = second.leases.uid
+    agent.stop()
+    assert second.link.client.zscore("dt:{p}:live", uid) is None
+
+
+@pytest.mark.agent
+def test_a_thread_that_cannot_be_had_is_no_error(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
+    store, tries = MemoryStore(), []
+
+    def refuse(thread: threading.Thread) -> None:
+        tries.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(5):
+            agent.ensure(store)
+    assert len(tries) == len(caplog.records) == 1
+    agent._service.not_before = 0.0  # a while later
+    agent.ensure(store)
+    assert len(agent_threads()) == 1
+
+
+def test_without_an_agent_nothing_runs(settings: Any) -> None:
+    agent.ensure(MemoryStore())
+    assert agent_threads() == []
+
+
+@pytest.mark.agent
+def test_memory_needs_no_beat(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False, "RULES_POLL": 0.01}
+    agent.ensure(MemoryStore())
+    assert len(agent_threads()) == 1
+
+
+@pytest.mark.agent
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    store = RedisStore(redis_url)
+    agent.ensure(store)
+    wait_until(lambda: not store.leases.introduction, timeout=slack(2))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        before = len(agent_threads())
+        agent.ensure(store)
+        until = time.monotonic() + 3
+        while store.leases.introduction and time.monotonic() < until:
+            time.sleep(0.01)
+        answer = [before, len(agent_threads()), store.leases.uid, store.leases.introduction]
+        os.write(writing, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        before, after, uid, introduction = json.load(pipe)
+    os.waitpid(child, 0)
+    assert (before, after, introduction) == (0, 1, "")
+    assert uid != store.leases.uid
+    with store.link.client as client:
+        assert client.zcard("dt:{p}:live") == 2
