@@ -1,0 +1,5 @@
+"""Rules in the admin: a list to oversee and edit them, a form that says in words what a rule means."""
+
+from django_throttle.admin.rules import ThrottleRuleAdmin
+
+__all__ = ["ThrottleRuleAdmin"]

@@ -1,0 +1,19 @@
+"""What Django is told of this app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class ThrottleConfig(AppConfig):
+    """Connects what must be told of an edited rule, and the checks; touches no database."""
+
+    name = "django_throttle"
+    verbose_name = "Throttling"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from django_throttle import checks  # noqa: F401  (registers itself)
+        from django_throttle.rulebook import edits
+
+        edits.connect()

@@ -1,0 +1,93 @@
+"""The two kinds of text that a rule is stored as: rates, and names, with commas in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db import models
+
+from django_throttle.core import Rate
+from django_throttle.exceptions import InvalidRate
+
+
+def split(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The names in a comma separated text (or any iterable), each once, without the spaces around them."""
+    found = names.split(",") if isinstance(names, str) else names
+    return tuple(dict.fromkeys(name.strip() for name in found if name.strip()))
+
+
+def tidy_rates(text: str) -> str:
+    """The rates as this package writes them, whatever spaces and capitals were typed; raises InvalidRate."""
+    typed = "".join(text.split()).lower()
+    return ", ".join(str(Rate.parse(rate, calendar=True)) for rate in split(typed))
+
+
+def is_tidy(rates: str) -> bool:
+    """True when every rate in the text is one."""
+    try:
+        tidy_rates(rates)
+    except InvalidRate:
+        return False
+    return True
+
+
+class RatesField(models.CharField):  # type: ignore[type-arg]
+    """One rate or several as text, in its shortest form: "100 / Minute,1000/day" is stored as "100/min, 1000/day"."""
+
+    description = "Rates"
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        if not text:
+            return text
+        try:
+            return tidy_rates(text)
+        except InvalidRate as error:
+            raise ValidationError(str(error), code="invalid") from error
+
+    def get_prep_value(self, value: Any) -> Any:
+        text = super(models.CharField, self).get_prep_value(value)
+        try:
+            return tidy_rates(str(text)) if text else text
+        except InvalidRate:
+            return str(text)  # the table's constraint refuses it
+
+
+class NamesField(models.CharField):  # type: ignore[type-arg]
+    """A list of names, stored as comma separated text; in Python a tuple."""
+
+    description = "List of names"
+
+    def from_db_value(self, value: str, *_: object) -> tuple[str, ...]:
+        return split(value)
+
+    def to_python(self, value: Any) -> Any:
+        return split(value or ())
+
+    def get_prep_value(self, value: Any) -> Any:
+        return ",".join(split(value or ()))
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return str(self.get_prep_value(self.value_from_object(obj)))
+
+    def run_validators(self, value: Any) -> None:
+        super().run_validators(self.get_prep_value(value))
+
+    def formfield(self, **options: Any) -> Any:
+        return super().formfield(**{"form_class": NamesInput, **options})
+
+
+class NamesInput(forms.CharField):
+    """Names that a person types with commas between them."""
+
+    def to_python(self, value: Any) -> Any:
+        return split(value or ())
+
+    def prepare_value(self, value: Any) -> Any:
+        return ", ".join(value) if isinstance(value, (list, tuple)) else value
+
+    def run_validators(self, value: Any) -> None:
+        super().run_validators(",".join(value))

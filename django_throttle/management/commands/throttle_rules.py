@@ -1,0 +1,123 @@
+"""manage.py throttle_rules: list, check, export and import rules."""
+
+from __future__ import annotations
+
+import sys
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
+
+from django_throttle.core import Rule
+from django_throttle.core.words import describe
+from django_throttle.models import ThrottleRule
+from django_throttle.rulebook import file, sources
+from django_throttle.rulebook.diff import Diff, compare
+
+
+class Command(BaseCommand):
+    """Each subcommand is one method below."""
+
+    help = "List, check, export and import throttle rules."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import")
+        todo.add_parser("list", help="say in words what each rule means, and where it comes from")
+        todo.add_parser("check", help="exit with status 1 when a rule makes no sense, naming it")
+        export = todo.add_parser("export", help="write the database's rules as JSON")
+        export.add_argument("--output", metavar="FILE", help="a file rather than standard output")
+        export.add_argument("--all", action="store_true", help="also the rules that only settings have")
+        take = todo.add_parser("import", help="read rules from JSON into the database, all or none")
+        take.add_argument("file", help='what "export" wrote; - is standard input')
+        take.add_argument("--dry-run", action="store_true", help="only show what would change")
+        take.add_argument("--replace", action="store_true", help="delete the database's rules that are not in the file")
+
+    def handle(self, *args: Any, todo: str, **options: Any) -> None:
+        {"list": self.list, "check": self.check_rules, "export": self.export, "import": self.take}[todo](options)
+
+    def list(self, options: dict[str, Any]) -> None:
+        """One line for each rule in force or suspended, then what is skipped."""
+        reading = _read()
+        rules = sorted(reading.rules, key=attrgetter("name"))
+        rows = [(rule.name, _source(rule, reading), describe(rule)) for rule in rules]
+        for line in _table(rows):
+            self.stdout.write(line)
+        for source, name, fault in sorted(reading.faults):
+            self.stderr.write(f"{name} ({source}) is skipped: {fault}")
+        if not rows:
+            self.stdout.write("There are no rules.")
+
+    def check_rules(self, options: dict[str, Any]) -> None:
+        """Say what is wrong with each bad rule; fail when there is one."""
+        reading = _read()
+        for source, name, fault in sorted(reading.faults):
+            self.stderr.write(f"{name} ({source}): {fault}")
+        if reading.faults:
+            raise CommandError(f"{_count(len(reading.faults), 'rule')} cannot be used")
+        self.stdout.write(f"{_count(len(reading.rules), 'rule')}, nothing wrong")
+
+    def export(self, options: dict[str, Any]) -> None:
+        """Write the database's rules; what is written can be imported, or pasted into settings."""
+        others = sources.from_settings().rules.values() if options["all"] else ()
+        text = file.dump(ThrottleRule.objects.all(), others)
+        if not options["output"]:
+            self.stdout.write(text, ending="")
+            return
+        try:
+            Path(options["output"]).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"cannot write {options['output']}: {error.strerror}") from error
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Show what changes, and change it in one transaction."""
+        try:
+            wanted = file.load(_bytes(options["file"]))
+        except file.InvalidFile as error:
+            raise CommandError("\n".join(("nothing was imported:", *error.faults))) from error
+        with transaction.atomic(using=sources.alias()):
+            present = {row.name: row for row in ThrottleRule.objects.select_for_update()}
+            diff = compare(present, wanted, replace=options["replace"])
+            if not options["dry_run"]:
+                diff.apply()
+        self._tell(diff, dry_run=options["dry_run"])
+
+    def _tell(self, diff: Diff, *, dry_run: bool) -> None:
+        paint = {"+": self.style.SUCCESS, "-": self.style.ERROR, "~": self.style.WARNING}
+        for line in diff.lines():
+            self.stdout.write(paint.get(line[0], str)(line))
+        self.stdout.write(diff.summary() + (" (dry run: nothing was written)" if dry_run else ""))
+
+
+def _read() -> sources.Reading:
+    reading = sources.read()
+    if reading.failure is not None:
+        raise CommandError(f"the database cannot be read: {reading.failure}") from reading.failure
+    return reading
+
+
+def _bytes(name: str) -> bytes:
+    """What is in the file, but not more than is needed to see that it is too much."""
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read(file.MAX_BYTES + 1)
+        with Path(name).open("rb") as opened:
+            return opened.read(file.MAX_BYTES + 1)
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror}") from error
+
+
+def _source(rule: Rule, reading: sources.Reading) -> str:
+    if rule.name not in reading.database.rules:
+        return "settings"
+    return "database, replaces settings" if rule.name in reading.settings.rules else "database"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _table(rows: list[tuple[str, str, str]]) -> list[str]:
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    return [f"{name:<{widths[0]}}  {source:<{widths[1]}}  {words}" for name, source, words in rows]

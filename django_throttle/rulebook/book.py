@@ -1,0 +1,158 @@
+"""The snapshot that this process goes by, and how it learns of a new one.
+
+``current`` is all that the hot path calls: once loaded, an attribute. Edits made here are put in force by
+``changed``, on commit; those made elsewhere by ``poll``, which the background thread calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Lock, Thread
+from time import monotonic
+from typing import Final
+
+from asgiref.sync import sync_to_async
+from django.core.signals import setting_changed
+from django.db import connections
+from django.dispatch import receiver
+
+from django_throttle.conf import conf
+from django_throttle.rulebook import sources, version
+from django_throttle.rulebook.snapshot import Snapshot
+from django_throttle.signals import rules_changed
+from django_throttle.stores.base import Store
+
+logger = logging.getLogger("django_throttle")
+
+
+@dataclass(slots=True)
+class _Book:
+    """What this process knows of the rules. ``settled`` is False until the database was read, and well."""
+
+    snapshot: Snapshot | None = None
+    settled: bool = False
+    seen: str | None = None  # the version in Redis that the snapshot is at least as new as
+    read_at: float = 0.0
+    newest: int = -1  # the reading that the snapshot is from
+    faults: frozenset[tuple[str, str, str]] = frozenset()
+    failing: bool = False
+    reader: Thread | None = None
+    lock: Lock = field(default_factory=Lock)
+
+
+_book: Final = _Book()
+_readings: Final = count()
+
+
+def current() -> Snapshot:
+    """The rules in force; the first call in a process reads them."""
+    return _book.snapshot or refresh()
+
+
+async def acurrent() -> Snapshot:
+    """The same, without blocking the event loop for the first reading."""
+    return _book.snapshot or await sync_to_async(current)()
+
+
+def refresh(seen: str | None = None) -> Snapshot:
+    """Read settings and database again and put the result in force.
+
+    When the database fails, the rules in force stay; when none are, those of settings hold.
+    ``seen`` is the version that was in Redis before the reading.
+    """
+    number = next(_readings)
+    reading = sources.read()
+    with _book.lock:
+        old = _book.snapshot
+        if number > _book.newest:  # else a reading that began later is in force already
+            _install(reading, number, seen)
+        new = _book.snapshot
+    if new is not old:
+        rules_changed.send_robust(sender=Snapshot, old=old, new=new)
+    return new or current()
+
+
+def changed() -> None:
+    """An edit was committed: put it in force here and tell the other processes. Never raises."""
+    try:
+        # Told first and read afterwards: whatever another process commits after our reading, it tells after
+        # our telling, so that we hear of it.
+        refresh(version.publish())
+    except Exception:
+        logger.exception("the edited rules could not be put in force")
+
+
+def poll(store: Store) -> None:
+    """Learn of edits made elsewhere. Cheap unless there is one; never raises StoreError.
+
+    The rules are read in a thread of their own, so that a database that hangs holds up nothing else.
+    """
+    if not conf().DATABASE_RULES or sources.is_private():
+        return
+    there = version.fetch(store)
+    stale = monotonic() - _book.read_at >= conf().RULES_REREAD
+    if there is None or there != _book.seen or stale or not _book.settled:
+        _read_apart(there)
+
+
+def _install(reading: sources.Reading, number: int, seen: str | None) -> None:
+    _report(reading)
+    _book.newest, _book.read_at = number, monotonic()
+    if reading.failure is None:
+        _book.settled = reading.settled
+        _book.seen = seen or _book.seen
+    elif _book.snapshot is not None:
+        return
+    new = Snapshot(reading.rules)
+    # The same rules are the same object, so that what others derived from it stays good.
+    if _book.snapshot is None or _book.snapshot.version != new.version:
+        _book.snapshot = new
+
+
+def _report(reading: sources.Reading) -> None:
+    """One line for each new thing that is wrong, not for each time it is found."""
+    if reading.failure is not None:
+        if not _book.failing:
+            kept = "the rules in force stay" if _book.snapshot else "only the rules in settings hold"
+            logger.warning("rules cannot be read from the database (%s); %s", reading.failure, kept)
+        _book.failing = True
+        return
+    for source, name, message in sorted(reading.faults - _book.faults):
+        logger.error("rule %r from %s is skipped: %s", name, source, message)
+    _book.failing, _book.faults = False, reading.faults
+
+
+def _read_apart(seen: str | None) -> None:
+    with _book.lock:
+        if _book.reader is not None and _book.reader.is_alive():
+            return
+        _book.reader = Thread(target=_read, args=(seen,), name="django_throttle.rules", daemon=True)
+        _book.reader.start()
+
+
+def _read(seen: str | None) -> None:
+    try:
+        refresh(seen)
+    except Exception:
+        logger.exception("the rules could not be read")
+    finally:
+        connections.close_all()  # this thread's own
+
+
+@receiver(setting_changed, dispatch_uid="django_throttle.rulebook")
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
+        with _book.lock:
+            _book.snapshot, _book.seen, _book.settled, _book.newest = None, None, False, next(_readings)
+            _book.faults, _book.failing = frozenset(), False
+
+
+def _after_fork() -> None:
+    # Whoever held the lock, or was reading, does not exist in this process.
+    _book.lock, _book.reader = Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)

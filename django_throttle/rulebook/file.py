@@ -1,0 +1,124 @@
+"""Rules as a JSON file: an object of names, each with its options, exactly as DJANGO_THROTTLE["RULES"] has them.
+
+A ``description`` is welcome beside the options. Whatever else is in a file makes it refused whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn
+
+from django.core.exceptions import ValidationError
+
+from django_throttle.core import Rule
+from django_throttle.exceptions import InvalidRate, InvalidRule
+from django_throttle.models import ThrottleRule
+from django_throttle.rulebook.sources import check_key, sentence
+
+MAX_BYTES: Final = 1_000_000
+
+
+class InvalidFile(InvalidRule):
+    """A file of rules is not one; ``faults`` are the reasons, one sentence each."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+def dump(rows: Iterable[ThrottleRule], others: Iterable[Rule] = ()) -> str:
+    """The text of a file that ``load`` reads back."""
+    found = {rule.name: rule.as_options() for rule in others}
+    found.update({row.name: _options(row) for row in rows})
+    return json.dumps(dict(sorted(found.items())), indent=2, ensure_ascii=False) + "\n"
+
+
+def load(raw: bytes) -> list[ThrottleRule]:
+    """The rules in a file, as rows that are not saved; raises InvalidFile with everything that is wrong with it."""
+    rows, faults = [], []
+    for name, options in _parse(raw).items():
+        try:
+            rows.append(_row(name, options))
+        except (InvalidRule, InvalidRate) as error:
+            faults.append(f"rule {name!r}: {sentence(name, error)}")
+    if faults:
+        raise InvalidFile(*faults)
+    return rows
+
+
+def _options(row: ThrottleRule) -> dict[str, Any]:
+    """The row's options that differ from the defaults; of a row that makes no sense, all that it holds."""
+    try:
+        options = row.as_rule().as_options()
+    except (InvalidRule, InvalidRate):
+        options = row.as_options()
+    return {**options, "description": row.description} if row.description else options
+
+
+def _parse(raw: bytes) -> Mapping[str, Any]:
+    if len(raw) > MAX_BYTES:
+        raise InvalidFile(f"the file is larger than {MAX_BYTES:,} bytes; rules are small")
+    try:
+        found = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_constant)
+    except InvalidFile:
+        raise
+    except UnicodeDecodeError as error:
+        raise InvalidFile("the file is not UTF-8 text") from error
+    except RecursionError as error:
+        raise InvalidFile("the file is nested too deeply") from error
+    except ValueError as error:  # JSONDecodeError, and numbers of more digits than Python reads
+        raise InvalidFile(f"the file is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidFile('the file holds an object of rules: {"api": {"rate": "100/min"}}')
+    return found
+
+
+def _row(name: str, options: object) -> ThrottleRule:
+    if not isinstance(options, dict):
+        raise InvalidRule(f"rule {name!r}: its options are an object, not {type(options).__name__}")
+    description = options.pop("description", "")
+    if not isinstance(description, str):
+        raise InvalidRule(f"rule {name!r}: description is text")
+    row = row_of(check_key(Rule.from_options(name, options)))
+    row.description = description
+    try:
+        row.full_clean(validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        raise InvalidRule(f"rule {name!r}: {_sentence(error)}") from error
+    return row
+
+
+def row_of(rule: Rule) -> ThrottleRule:
+    """The row, not saved, that describes this rule."""
+    return ThrottleRule(
+        **{option: getattr(rule, option) for option in rule.__dataclass_fields__ if option in _STORED},
+        rate=", ".join(str(part.rate) for part in rule.parts if part.rate is not None),
+        limit=rule.limit if rule.is_concurrency else None,
+        timezone=rule.timezone or "",
+    )
+
+
+def _sentence(error: ValidationError) -> str:
+    return "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidFile(f"{twice!r} is there twice")
+    return found
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise InvalidFile(f"{text} is not a number that a rule can have")
+
+
+_STORED: Final = frozenset(field.name for field in ThrottleRule._meta.get_fields()) - {
+    "id",
+    "rate",
+    "limit",
+    "timezone",
+}

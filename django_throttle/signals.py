@@ -1,0 +1,11 @@
+"""What happened, for whoever wants to know."""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+# Sent when a call was refused; arguments: ``facts`` and ``decision``.
+throttled = Signal()
+
+# Sent in each process when other rules are in force there; arguments: ``old`` (a Snapshot or None) and ``new``.
+rules_changed = Signal()

@@ -1,0 +1,76 @@
+// Says in words what a rule means while it is being typed, and hides the fields that its algorithm does not have.
+"use strict";
+
+(() => {
+  const RATES = ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra"];
+  const OF_ALGORITHM = {
+    rate: RATES,
+    limit: ["concurrency"],
+    burst: ["token_bucket", "leaky_bucket", "gcra"],
+    refill: ["token_bucket"],
+    resolution: ["sliding_window"],
+    strict: ["sliding_window"],
+    timezone: ["fixed_window"],
+    max_delay: ["leaky_bucket"],
+    cost: RATES,
+    count_denied: RATES,
+  };
+  const DEFAULTS = { rate: "", limit: "", burst: "", refill: "continuous", resolution: "1", timezone: "", max_delay: "", cost: "1" };
+  const PAUSE = 200; // milliseconds without a key before the server is asked
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const output = document.getElementById("rule-preview");
+    const form = output && output.closest("form");
+    if (!form || !form.elements.algorithm) return;
+    let timer = 0;
+    let asked = 0;
+
+    function hideForeignFields() {
+      for (const [name, algorithms] of Object.entries(OF_ALGORITHM)) {
+        const field = form.elements[name];
+        const row = form.querySelector(`.form-row.field-${name}`);
+        if (!field || !row) continue;
+        const empty = field.type === "checkbox" ? !field.checked : field.value === DEFAULTS[name];
+        // What holds a value stays in sight, or nobody would find out why the rule is refused.
+        row.hidden = !algorithms.includes(form.elements.algorithm.value) && empty && !row.querySelector(".errorlist");
+      }
+    }
+
+    // Open connections are counted by concurrency and by nothing else, so choosing one chooses the other.
+    function alignEvents() {
+      const boxes = [...form.querySelectorAll("input[name=events]")];
+      const ticked = boxes.filter((box) => box.checked).map((box) => box.value).join();
+      const concurrency = form.elements.algorithm.value === "concurrency";
+      const wanted = concurrency ? "connection" : "request";
+      if (concurrency || ticked === "connection") boxes.forEach((box) => { box.checked = box.value === wanted; });
+    }
+
+    function show(answer) {
+      const untouched = !form.elements.rate.value && !form.elements.limit.value;
+      output.classList.toggle("rule-empty", untouched);
+      output.classList.toggle("rule-wrong", answer.errors.length > 0 && !untouched);
+      output.textContent = untouched ? output.dataset.empty : answer.words || answer.errors.join("; ");
+    }
+
+    async function ask() {
+      const number = ++asked;
+      try {
+        const response = await fetch(output.dataset.url, { method: "POST", body: new FormData(form) });
+        if (response.ok && number === asked) show(await response.json());
+      } catch {
+        // No connection: the words stay as they are, saving will say so.
+      }
+    }
+
+    function changed() {
+      hideForeignFields();
+      clearTimeout(timer);
+      timer = setTimeout(ask, PAUSE);
+    }
+
+    form.addEventListener("input", changed);
+    form.elements.algorithm.addEventListener("change", alignEvents);
+    form.addEventListener("change", changed);
+    changed();
+  });
+})();

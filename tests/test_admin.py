@@ -1,0 +1,335 @@
+"""The admin: who may see and do what, what it shows, and what it does with what was typed."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from django_throttle import rulebook
+from django_throttle.admin.forms import KEY_LABELS
+from django_throttle.core.checks import KEYS
+from django_throttle.models import ThrottleRule
+from django_throttle.rulebook.diff import FIELDS
+
+pytestmark = pytest.mark.django_db
+
+LIST = reverse("admin:django_throttle_throttlerule_changelist")
+ADD = reverse("admin:django_throttle_throttlerule_add")
+PREVIEW = reverse("admin:django_throttle_preview")
+TYPED = {
+    "name": "api",
+    "enabled": "on",
+    "algorithm": "token_bucket",
+    "rate": "100/min",
+    "burst": "20",
+    "refill": "continuous",
+    "resolution": "1",
+    "key": "user",
+    "scopes": "search, chat",
+    "events": ["request", "message"],
+    "action": "reject",
+    "on_store_failure": "local",
+    "cost": "1",
+}
+WORDS = "each user: 100 requests per minute, bursts up to 20, HTTP and WebSocket together, on search and chat together"
+NASTY = '<img src=x onerror="alert(1)">'
+
+
+class Scripts(HTMLParser):
+    """Collects what would run, or load what should not be there."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("img", "iframe", "object") or any(name.startswith("on") for name, _ in attrs):
+            self.found.append(self.get_starttag_text() or "")
+
+
+def user(*permissions: str, staff: bool = True, superuser: bool = False) -> User:
+    found = User.objects.create_user("somebody", is_staff=staff, is_superuser=superuser)
+    for name in permissions:
+        found.user_permissions.add(Permission.objects.get(codename=f"{name}_throttlerule"))
+    return found
+
+
+@pytest.fixture
+def operator(client: Client) -> Client:
+    client.force_login(user(superuser=True))
+    return client
+
+
+def change_url(row: ThrottleRule) -> str:
+    return reverse("admin:django_throttle_throttlerule_change", args=[row.pk])
+
+
+def text(page: Any) -> str:
+    """The page without its tags, as it reads."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.content.decode())).split())
+
+
+class TestPermissions:
+    MATRIX = [
+        ("anonymous", None, 302, 302, 302, 302),
+        ("no staff", {"staff": False}, 302, 302, 302, 302),
+        ("staff", {}, 403, 403, 403, 403),
+        ("view", {"permissions": ["view"]}, 200, 200, 403, 200),
+        ("add", {"permissions": ["add"]}, 403, 403, 200, 200),
+        ("change", {"permissions": ["change"]}, 200, 200, 403, 200),
+        ("superuser", {"superuser": True}, 200, 200, 200, 200),
+    ]
+
+    @pytest.mark.parametrize(
+        ("who", "options", "seen_list", "seen_change", "seen_add", "seen_preview"),
+        MATRIX,
+        ids=[row[0] for row in MATRIX],
+    )
+    def test_matrix(
+        self, client: Client, who: str, options: Any, seen_list: int, seen_change: int, seen_add: int, seen_preview: int
+    ) -> None:
+        row = ThrottleRule.objects.create(name="api", rate="5/min")
+        if options is not None:
+            client.force_login(user(*options.pop("permissions", ()), **options))
+        assert client.get(LIST).status_code == seen_list
+        assert client.get(change_url(row)).status_code == seen_change
+        assert client.get(ADD).status_code == seen_add
+        assert client.get(PREVIEW, TYPED).status_code == seen_preview
+        assert client.post(PREVIEW, TYPED).status_code == seen_preview
+
+    def test_who_may_only_see_edits_nothing(self, client: Client) -> None:
+        row = ThrottleRule.objects.create(name="api", rate="5/min")
+        client.force_login(user("view"))
+        assert client.post(change_url(row), TYPED).status_code == 403
+        page = client.get(LIST)
+        assert "form-0-rate" not in page.content.decode()
+        assert "Replace it here" not in text(page)
+        row.refresh_from_db()
+        assert row.rate == "5/min"
+
+    def test_who_may_only_see_is_told_what_it_means(self, client: Client) -> None:
+        row = ThrottleRule.objects.create(name="api", rate="5/min", scopes=("search", "chat"))
+        client.force_login(user("view"))
+        shown = text(client.get(change_url(row)))
+        assert row.meaning in shown
+        assert "search, chat" in shown
+
+
+class TestPreview:
+    @pytest.mark.parametrize("method", ["get", "post"])
+    def test_it_says_what_is_typed(self, operator: Client, method: str) -> None:
+        answer = getattr(operator, method)(PREVIEW, TYPED)
+        assert answer.json() == {"words": WORDS, "errors": []}
+        assert not ThrottleRule.objects.exists()
+
+    def test_a_name_can_come_last(self, operator: Client) -> None:
+        assert operator.get(PREVIEW, {**TYPED, "name": ""}).json()["words"] == WORDS
+
+    def test_a_name_that_is_there_already_is_no_matter(self, operator: Client) -> None:
+        ThrottleRule.objects.create(name="api", rate="5/min")
+        assert operator.get(PREVIEW, TYPED).json()["words"] == WORDS
+
+    @pytest.mark.parametrize(
+        ("typed", "said"),
+        [
+            ({"rate": "100"}, "'100' is not a rate"),
+            ({"algorithm": "fixed_window"}, "burst belongs to token_bucket and"),
+            ({"events": []}, "Events: This field is required."),
+            ({"key": "os.abort"}, "Who: Select a valid choice."),
+            ({"cost": "many"}, "Cost: Enter a whole number."),
+        ],
+    )
+    def test_it_says_what_is_wrong(self, operator: Client, typed: dict[str, Any], said: str) -> None:
+        answer = operator.post(PREVIEW, {**TYPED, **typed}).json()
+        assert answer["words"] == ""
+        assert said in " ".join(answer["errors"])
+
+    def test_nothing_at_all_is_answered_too(self, operator: Client) -> None:
+        assert operator.get(PREVIEW).json()["errors"]
+
+    def test_it_asks_the_database_only_who_is_asking(self, operator: Client, django_assert_num_queries: Any) -> None:
+        with django_assert_num_queries(2):  # session and user
+            operator.get(PREVIEW, TYPED)
+
+    def test_it_wants_its_token(self) -> None:
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(user(superuser=True))
+        assert client.post(PREVIEW, TYPED).status_code == 403
+        assert client.delete(PREVIEW).status_code == 403
+        assert client.get(PREVIEW, TYPED).status_code == 200
+
+    def test_other_methods_are_refused(self, operator: Client) -> None:
+        assert operator.put(PREVIEW).status_code == 405
+
+
+class TestForm:
+    def test_what_is_typed_is_stored(self, operator: Client) -> None:
+        assert operator.post(ADD, {**TYPED, "rate": "100 / Minute"}).status_code == 302
+        row = ThrottleRule.objects.get()
+        assert row.meaning == WORDS
+        assert (row.rate, row.scopes, row.events) == ("100/min", ("search", "chat"), ("request", "message"))
+        assert LogEntry.objects.count() == 1
+
+    def test_it_shows_what_is_stored(self, operator: Client) -> None:
+        operator.post(ADD, TYPED)
+        page = operator.get(change_url(ThrottleRule.objects.get()))
+        html = page.content.decode()
+        assert WORDS in text(page)
+        assert 'value="search, chat"' in html
+        assert re.findall(r'name="events" value="(\w+)"[^>]*checked', html) == ["request", "message"]
+
+    def test_saving_what_is_shown_changes_nothing(self, operator: Client) -> None:
+        operator.post(ADD, TYPED)
+        row = ThrottleRule.objects.get()
+        operator.post(change_url(row), TYPED)
+        assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
+
+    def test_an_error_stands_at_its_field(self, operator: Client) -> None:
+        page = operator.post(ADD, {**TYPED, "algorithm": "fixed_window"})
+        assert page.status_code == 200
+        assert list(page.context["adminform"].form.errors) == ["burst"]
+        assert not ThrottleRule.objects.exists()
+
+    def test_zero_is_no_limit(self, operator: Client) -> None:
+        concurrency = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
+        page = operator.post(ADD, {**concurrency, "limit": "0"})
+        assert "limit is a whole number from 1" in text(page)
+        operator.post(ADD, {**concurrency, "limit": "5"})
+        assert ThrottleRule.objects.get().as_rule().is_concurrency
+
+    def test_a_rule_of_settings_fills_the_form_that_replaces_it(self, operator: Client, settings: Any) -> None:
+        options = {"rate": "9/s", "scopes": ["chat", "search"], "events": ["request", "message"], "key": "ip"}
+        settings.DJANGO_THROTTLE = {"RULES": {"a&b": options}}
+        page = operator.get(LIST)
+        link = re.search(r'href="([^"]+\?replace=[^"]+)"', page.content.decode())
+        assert link is not None
+        form = operator.get(link[1]).context["adminform"].form
+        assert {name: form[name].value() for name in ("name", "rate", "key")} == {
+            "name": "a&b",
+            "rate": "9/s",
+            "key": "ip",
+        }
+        assert form["scopes"].value() == "chat, search"
+        assert list(form["events"].value()) == ["request", "message"]
+        assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
+
+    def test_every_field_has_its_place(self, operator: Client) -> None:
+        shown = [field for line in operator.get(ADD).context["adminform"] for place in line for field in place.fields]
+        assert set(shown) == {"name", *FIELDS, "in_words", "updated_at"}
+
+    def test_every_key_has_a_label(self) -> None:
+        assert set(KEY_LABELS) == set(KEYS)
+
+
+class TestList:
+    def row(self, **changes: Any) -> dict[str, Any]:
+        row = ThrottleRule.objects.get()
+        shown = {"id": row.pk, "rate": row.rate, "limit": "", "action": row.action, "enabled": "on", **changes}
+        form = {f"form-0-{name}": value for name, value in shown.items()}
+        return {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", **form}
+
+    def test_it_reads_well(self, operator: Client) -> None:
+        operator.post(ADD, TYPED)
+        shown = text(operator.get(LIST))
+        assert WORDS in shown
+        assert "search and chat" in shown
+        assert "HTTP requests and WebSocket messages" in shown
+
+    @pytest.mark.django_db(transaction=True)
+    def test_an_edit_in_the_list_is_in_force(self, operator: Client) -> None:
+        operator.post(ADD, TYPED)
+        assert operator.post(LIST, self.row(rate="7/s", action="shadow")).status_code == 302
+        rule = rulebook.current().by_name("api")
+        assert rule is not None
+        assert (str(rule.rate), rule.action, rule.enabled) == ("7/s", "shadow", True)
+        operator.post(LIST, {**self.row(), "form-0-enabled": ""})
+        assert rulebook.current().by_name("api").enabled is False  # type: ignore[union-attr]
+
+    def test_what_makes_no_sense_is_refused_there_too(self, operator: Client) -> None:
+        ThrottleRule.objects.create(name="api", rate="50/s", cost=10)
+        for typed, said in (("sometimes", "is not a rate"), ("5/s", "one call costs 10, more than the 5")):
+            page = operator.post(LIST, self.row(rate=typed))
+            assert page.status_code == 200
+            assert said in text(page)
+        assert ThrottleRule.objects.get().rate == "50/s"
+
+    def test_a_row_has_a_rate_or_a_limit_to_type_in(self, operator: Client) -> None:
+        ThrottleRule.objects.create(name="a", rate="5/s")
+        ThrottleRule.objects.create(name="b", limit=5, algorithm="concurrency", events=["connection"])
+        html = operator.get(LIST).content.decode()
+        assert re.search(r'type="hidden" name="form-0-limit"', html)
+        assert re.search(r'type="text" name="form-0-rate"', html)
+        assert re.search(r'type="number" name="form-1-limit"', html)
+        assert re.search(r'type="hidden" name="form-1-rate"', html)
+
+    def test_a_row_that_makes_no_sense_is_red_and_breaks_nothing(self, operator: Client) -> None:
+        row = ThrottleRule.objects.create(name="api", rate="5/s")
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA ignore_check_constraints = ON")
+            cursor.execute("UPDATE django_throttle_throttlerule SET rate = 'often', events = '', \"key\" = 'shoe'")
+            cursor.execute("PRAGMA ignore_check_constraints = OFF")
+        page = operator.get(LIST)
+        assert 'class="rule-wrong"' in page.content.decode()
+        assert "Not in force: 'often' is not a rate" in text(page)
+        assert operator.get(change_url(row)).status_code == 200
+
+    def test_rules_of_settings_are_shown_unless_they_are_replaced(self, operator: Client, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "3/s"}, "mine": {"rate": "4/s"}, "bad": {"rate": "x"}}}
+        ThrottleRule.objects.create(name="mine", rate="5/s")
+        page = operator.get(LIST)
+        assert [row["name"] for row in page.context["settings_rules"]] == ["api", "bad"]
+        assert "each user or address: 3 requests per second" in text(page)
+        assert "Not in force: 'x' is not a rate" in text(page)
+        assert "(replaces the rule in settings)" in text(page)
+
+    @pytest.mark.parametrize(
+        ("query", "found"),
+        [
+            ("?event=connect", ["knock"]),
+            ("?event=message", ["api"]),
+            ("?event=sneeze", ["api", "knock"]),
+            ("?key=user", ["api"]),
+            ("?algorithm__exact=gcra", ["knock"]),
+            ("?q=chat", ["knock"]),
+            ("?q=sear", ["api"]),
+        ],
+    )
+    def test_filters_and_search(self, operator: Client, query: str, found: list[str]) -> None:
+        ThrottleRule.objects.create(
+            name="api", rate="5/s", events=["request", "message"], key="user", scopes="search,orders"
+        )
+        ThrottleRule.objects.create(name="knock", rate="5/s", events=["connect"], algorithm="gcra", scopes="chat")
+        assert [row.name for row in operator.get(LIST + query).context["cl"].result_list] == found
+
+
+@pytest.mark.parametrize("where", ["list", "change", "history", "delete", "settings"])
+def test_what_is_typed_never_runs(operator: Client, settings: Any, where: str) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {f"settings {NASTY}": {"rate": "1/s", "scopes": [NASTY]}}}
+    operator.post(ADD, {**TYPED, "name": NASTY, "scopes": NASTY, "description": NASTY})
+    row = ThrottleRule.objects.get()
+    pages = {
+        "list": LIST,
+        "settings": LIST,
+        "change": change_url(row),
+        "history": reverse("admin:django_throttle_throttlerule_history", args=[row.pk]),
+        "delete": reverse("admin:django_throttle_throttlerule_delete", args=[row.pk]),
+    }
+    page = operator.get(pages[where]).content.decode()
+    assert NASTY not in page
+    assert [tag for tag in Scripts(page).found if "alert" in tag] == []
+
+
+def test_the_preview_answers_in_json_which_no_browser_renders(operator: Client) -> None:
+    answer = operator.get(PREVIEW, {**TYPED, "scopes": NASTY})
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"

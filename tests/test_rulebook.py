@@ -1,0 +1,503 @@
+"""Settings and database become one snapshot, which never costs the hot path anything."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.test import override_settings
+from pytest_django import DjangoAssertNumQueries
+
+from django_throttle import rulebook
+from django_throttle.core import Rule
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.facts import Facts
+from django_throttle.models import ThrottleRule
+from django_throttle.rulebook import Snapshot, book, sources
+from django_throttle.rulebook.snapshot import MAX_REMEMBERED
+from django_throttle.signals import rules_changed
+from django_throttle.stores import MemoryStore, RedisStore
+from tests.servers import RedisServer, wait_until
+
+
+class Caller:
+    """A caller with an ident under some keys."""
+
+    def __init__(self, **idents: str) -> None:
+        self.idents = idents
+
+    def ident(self, key: str) -> str | None:
+        return self.idents.get(key)
+
+
+ANNA = Caller(user="user:1", user_or_ip="user:1", ip="ip:192.0.2.1")
+GUEST = Caller(user_or_ip="ip:192.0.2.1", ip="ip:192.0.2.1")
+
+
+@pytest.fixture
+def rules(settings: Any) -> Any:
+    """Replaces the rules of settings."""
+
+    def put(**rules: dict[str, Any]) -> None:
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": rules}
+
+    put()
+    return put
+
+
+@pytest.fixture(autouse=True)
+def fresh_book() -> Iterator[None]:
+    yield
+    book._forget(setting="DATABASES")
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    return [rule.name for rule in snapshot.rules]
+
+
+def charged(
+    snapshot: Snapshot, scope: str, *events: str, who: Caller = ANNA, cost: int = 1
+) -> list[tuple[str, str, int]]:
+    found = snapshot.match(Facts(scope, events, who, cost))
+    return [(charge.rule.name, charge.ident, charge.cost) for charge in found]
+
+
+class TestSnapshot:
+    SNAPSHOT = Snapshot(
+        [
+            Rule("users", "9/min", key="user", events=("request", "message")),
+            Rule("search", "9/min", scopes=("search",), cost=2),
+            Rule("shop", "9/min", scopes=("shop:*", "basket"), key="ip"),
+            Rule("off", "9/min", enabled=False),
+            Rule("sockets", limit=2, algorithm="concurrency", events=("connection",)),
+        ]
+    )
+
+    def test_rules_of_the_scope_and_the_event_apply(self) -> None:
+        assert charged(self.SNAPSHOT, "search", "request") == [("search", "user:1", 2), ("users", "user:1", 1)]
+        assert charged(self.SNAPSHOT, "search", "message") == [("users", "user:1", 1)]
+        assert charged(self.SNAPSHOT, "search", "task") == []
+
+    def test_a_pattern_covers_what_it_matches_and_nothing_else(self) -> None:
+        assert ("shop", "ip:192.0.2.1", 1) in charged(self.SNAPSHOT, "shop:list", "request")
+        assert ("shop", "ip:192.0.2.1", 1) in charged(self.SNAPSHOT, "basket", "request")
+        assert ("shop", "ip:192.0.2.1", 1) not in charged(self.SNAPSHOT, "Shop:list", "request")
+
+    def test_a_rule_that_two_events_match_is_charged_once(self) -> None:
+        assert charged(self.SNAPSHOT, "chat", "request", "message") == [("users", "user:1", 1)]
+
+    def test_a_rule_whose_key_does_not_apply_to_the_caller_does_not_apply(self) -> None:
+        assert charged(self.SNAPSHOT, "chat", "request", who=GUEST) == []
+
+    def test_costs_multiply_but_a_connection_holds_one_slot(self) -> None:
+        assert charged(self.SNAPSHOT, "search", "request", cost=5)[0] == ("search", "user:1", 10)
+        assert charged(self.SNAPSHOT, "search", "connection", cost=5) == [("sockets", "user:1", 1)]
+
+    def test_each_rate_is_a_charge(self) -> None:
+        snapshot = Snapshot([Rule("both", rates=("10/s", "100/day"))])
+        assert charged(snapshot, "search", "request") == [("both", "user:1", 1)] * 2
+
+    def test_disabled_rules_are_known_but_not_charged(self) -> None:
+        assert self.SNAPSHOT.by_name("off") is not None
+        assert "off" not in [name for name, *_ in charged(self.SNAPSHOT, "x", "request")]
+        assert self.SNAPSHOT.by_name("nobody") is None
+
+    def test_what_it_remembers_is_bounded(self) -> None:
+        snapshot = Snapshot(self.SNAPSHOT.rules)
+        for number in range(MAX_REMEMBERED + 10):
+            charged(snapshot, f"scope {number}", "request")
+        assert len(snapshot._found) <= MAX_REMEMBERED
+        assert charged(snapshot, "search", "request")
+
+    def test_the_order_in_which_rules_come_does_not_matter(self) -> None:
+        turned = Snapshot(reversed(self.SNAPSHOT.rules))
+        assert turned.rules == self.SNAPSHOT.rules
+        assert turned.version == self.SNAPSHOT.version
+        assert turned.version != Snapshot(self.SNAPSHOT.rules[1:]).version
+
+
+@pytest.mark.django_db
+class TestMerge:
+    def test_both_sources_are_in_force_and_the_database_wins(self, rules: Any) -> None:
+        rules(api={"rate": "10/min"}, login={"rate": "5/min"})
+        ThrottleRule.objects.create(name="api", rate="20/min")
+        ThrottleRule.objects.create(name="extra", rate="1/s")
+        snapshot = rulebook.refresh()
+        assert names(snapshot) == ["api", "extra", "login"]
+        assert snapshot.by_name("api") == Rule("api", "20/min")
+
+    def test_a_disabled_row_suspends_the_rule_of_settings(self, rules: Any) -> None:
+        rules(api={"rate": "10/min"})
+        ThrottleRule.objects.create(name="api", rate="10/min", enabled=False)
+        assert charged(rulebook.refresh(), "any", "request") == []
+
+    def test_without_the_database_only_settings_count(
+        self, settings: Any, django_assert_num_queries: DjangoAssertNumQueries
+    ) -> None:
+        ThrottleRule.objects.create(name="extra", rate="1/s")
+        settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "1/s"}}, "DATABASE_RULES": False}
+        with django_assert_num_queries(0):
+            assert names(rulebook.current()) == ["api"]
+
+    def test_a_rule_of_settings_that_makes_no_sense_is_skipped(
+        self, rules: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rules(good={"rate": "1/s"}, bad={"rate": "1/s", "burts": 3})
+        assert names(rulebook.refresh()) == ["good"]
+        assert "rule 'bad' from settings is skipped" in caplog.text
+
+    def test_rules_that_are_no_dictionary_are_none(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": ["api"]}
+        assert rulebook.refresh().rules == ()
+
+
+@pytest.mark.django_db
+class TestRows:
+    def insert(self, row: str, **columns: Any) -> None:
+        """A row as a slip of raw SQL leaves it, past the constraints."""
+        ThrottleRule.objects.create(name=row, rate="5/min")
+        changes = ", ".join(f'"{column}" = %s' for column in columns)
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA ignore_check_constraints = ON")
+            cursor.execute(
+                f"UPDATE django_throttle_throttlerule SET {changes} WHERE name = %s", [*columns.values(), row]
+            )
+            cursor.execute("PRAGMA ignore_check_constraints = OFF")
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {"limit": -1, "algorithm": "concurrency", "rate": "", "events": "connection"},
+            {"events": "connection"},
+            {"rate": "5/0m"},
+            {"rate": "nonsense"},
+            {"rate": ""},
+            {"algorithm": "sundial"},
+            {"key": "("},
+            {"key": "os.abort"},
+            {"events": "request,sneeze"},
+            {"scopes": " , "},
+            {"resolution": 0},
+            {"cost": 2**62},
+            {"burst": 5},
+            {"refill": "sometimes"},
+            {"max_delay": -1},
+            {"timezone": "Mars/Olympus"},
+            {"rate": "5/month"},
+            {"rate": "5/min, 6/min"},
+            {"name": "bad\x00name"},
+        ],
+        ids=str,
+    )
+    def test_a_bad_row_is_skipped_with_one_line_and_the_others_work(
+        self, rules: Any, columns: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ThrottleRule.objects.create(name="good", rate="7/min")
+        self.insert("bad", **columns)
+        for _ in range(3):
+            snapshot = rulebook.refresh()
+        assert names(snapshot) == ["good"]
+        assert charged(snapshot, "any", "request") == [("good", "user:1", 1)]
+        lines = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
+        assert len(lines) == 1
+        assert "from database is skipped" in lines[0]
+
+    def test_a_bad_row_leaves_the_rule_of_settings_in_force(self, rules: Any) -> None:
+        rules(api={"rate": "10/min"})
+        self.insert("api", rate="nonsense")
+        assert rulebook.refresh().by_name("api") == Rule("api", "10/min")
+
+    def test_a_callable_that_settings_name_may_be_used(self, rules: Any) -> None:
+        rules(tenants={"rate": "1/s", "key": "os.path.basename", "enabled": False})
+        ThrottleRule.objects.create(name="mine", rate="2/s", key="os.path.basename")
+        assert "mine" in names(rulebook.refresh())
+
+
+@pytest.mark.django_db
+class TestCurrent:
+    def test_once_loaded_it_is_an_attribute(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+        first = rulebook.current()
+        with django_assert_num_queries(0):
+            assert all(rulebook.current() is first for _ in range(100))
+
+    def test_the_first_call_makes_one_query(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+        with transaction.atomic(), django_assert_num_queries(3):  # with the savepoint that guards the transaction
+            rulebook.current()
+
+    def test_the_same_rules_are_the_same_object(self) -> None:
+        assert rulebook.refresh() is rulebook.refresh()
+
+    def test_changed_settings_count_at_once(self, rules: Any) -> None:
+        rules(api={"rate": "10/min"})
+        assert names(rulebook.current()) == ["api"]
+        with override_settings(DJANGO_THROTTLE={"RULES": {"other": {"rate": "1/s"}}}):
+            assert names(rulebook.current()) == ["other"]
+        assert names(rulebook.current()) == ["api"]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_the_first_reading_does_not_run_on_the_event_loop(rules: Any) -> None:
+    await ThrottleRule.objects.acreate(name="api", rate="3/min")
+    book._forget(setting="DATABASES")
+    assert names(await rulebook.acurrent()) == ["api"]
+    assert await rulebook.acurrent() is rulebook.current()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestEdits:
+    def test_a_saved_rule_is_in_force_when_it_is_committed_and_not_before(self, rules: Any) -> None:
+        assert names(rulebook.current()) == []
+        with transaction.atomic():
+            ThrottleRule.objects.create(name="api", rate="3/min")
+            assert names(rulebook.current()) == []
+        assert names(rulebook.current()) == ["api"]
+
+    def test_a_rolled_back_edit_never_is(self, rules: Any) -> None:
+        rulebook.current()
+        with transaction.atomic():
+            ThrottleRule.objects.create(name="api", rate="3/min")
+            transaction.set_rollback(True)
+        ThrottleRule.objects.create(name="next", rate="3/min")
+        assert names(rulebook.current()) == ["next"]
+
+    def test_an_inner_rollback_does_not_lose_the_outer_edit(self, rules: Any) -> None:
+        rulebook.current()
+        with transaction.atomic():
+            ThrottleRule.objects.create(name="outer", rate="3/min")
+            with transaction.atomic():
+                ThrottleRule.objects.create(name="inner", rate="3/min")
+                transaction.set_rollback(True)
+        assert names(rulebook.current()) == ["outer"]
+
+    @pytest.mark.parametrize(
+        "edit",
+        [
+            lambda row: ThrottleRule.objects.update(rate="9/min"),
+            lambda row: ThrottleRule.objects.bulk_create([ThrottleRule(name="more", rate="1/s")]),
+            lambda row: ThrottleRule.objects.bulk_update([_with_rate(row)], ["rate"]),
+            lambda row: ThrottleRule.objects.all().delete(),
+            lambda row: row.delete(),
+            lambda row: _with_rate(row).save(),
+            lambda row: ThrottleRule.objects.update_or_create(name="api", defaults={"rate": "9/min"}),
+        ],
+        ids=["update", "bulk_create", "bulk_update", "delete all", "delete", "save", "update_or_create"],
+    )
+    def test_every_way_to_edit_counts(self, rules: Any, edit: Any) -> None:
+        row = ThrottleRule.objects.create(name="api", rate="3/min")
+        before = rulebook.current()
+        edit(row)
+        assert rulebook.current().version != before.version
+
+    def test_many_edits_of_one_transaction_are_read_once(self, rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[int] = []
+        monkeypatch.setattr(book, "changed", lambda: told.append(1))
+        with transaction.atomic():
+            for number in range(20):
+                ThrottleRule.objects.create(name=f"rule {number}", rate="3/min")
+        assert told == [1]
+
+    def test_listeners_are_told_of_the_old_and_the_new(self, rules: Any) -> None:
+        old = rulebook.current()
+        heard: list[tuple[Snapshot, Snapshot]] = []
+
+        def listen(old: Snapshot, new: Snapshot, **_: object) -> None:
+            heard.append((old, new))
+
+        rules_changed.connect(listen)
+        ThrottleRule.objects.create(name="api", rate="3/min")
+        ThrottleRule.objects.filter(name="api").update(description="no other rule by that")
+        assert heard == [(old, rulebook.current())]
+
+
+def _with_rate(row: ThrottleRule) -> ThrottleRule:
+    row.rate = "9/min"
+    return row
+
+
+@pytest.mark.django_db(transaction=True)
+class TestTrouble:
+    def test_a_failing_database_leaves_the_last_good_rules_in_force(
+        self, rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ThrottleRule.objects.create(name="api", rate="3/min")
+        good = rulebook.current()
+        self.fail(monkeypatch)
+        assert rulebook.refresh() is good
+        assert rulebook.refresh() is good
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert "the rules in force stay" in caplog.text
+
+    def test_a_database_that_fails_from_the_start_leaves_those_of_settings(
+        self, rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rules(api={"rate": "10/min"})
+        self.fail(monkeypatch)
+        assert names(rulebook.current()) == ["api"]
+        assert "only the rules in settings hold" in caplog.text
+
+    def test_a_missing_table_is_one_warning(self, rules: Any, caplog: pytest.LogCaptureFixture) -> None:
+        rules(api={"rate": "10/min"})
+        with connection.schema_editor() as editor:
+            editor.delete_model(ThrottleRule)
+        try:
+            assert names(rulebook.refresh()) == ["api"]
+            assert names(rulebook.refresh()) == ["api"]
+        finally:
+            with connection.schema_editor() as editor:
+                editor.create_model(ThrottleRule)
+        assert len(caplog.records) == 1
+        ThrottleRule.objects.create(name="extra", rate="1/s")
+        assert names(rulebook.current()) == ["api", "extra"]
+
+    def test_a_failed_reading_does_not_spoil_the_transaction_around_it(
+        self, rules: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with transaction.atomic():
+            self.fail(monkeypatch)
+            rulebook.refresh()
+            monkeypatch.undo()
+            ThrottleRule.objects.create(name="api", rate="3/min")
+        assert ThrottleRule.objects.count() == 1
+
+    def test_a_save_is_never_spoiled_by_the_rulebook(self, rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def burst(seen: object = None) -> None:
+            raise RuntimeError("anything")
+
+        monkeypatch.setattr(book, "refresh", burst)
+        ThrottleRule.objects.create(name="api", rate="3/min")
+        assert ThrottleRule.objects.count() == 1
+
+    @staticmethod
+    def fail(monkeypatch: pytest.MonkeyPatch) -> None:
+        def from_database() -> None:
+            raise DatabaseError("the database is away")
+
+        monkeypatch.setattr(sources, "from_database", from_database)
+
+
+def test_a_slow_reading_never_replaces_a_later_one(rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow() -> sources.Reading:
+        monkeypatch.setattr(sources, "read", lambda: _reading("2/min"))
+        began.set()
+        assert go_on.wait(10)
+        return _reading("1/min")
+
+    monkeypatch.setattr(sources, "read", slow)
+    thread = threading.Thread(target=rulebook.refresh)
+    thread.start()
+    assert began.wait(10)
+    rulebook.refresh()
+    go_on.set()
+    thread.join()
+    assert rulebook.current().by_name("api") == Rule("api", "2/min")
+
+
+def _reading(rate: str) -> sources.Reading:
+    return sources.Reading(sources.Found({"api": Rule("api", rate)}, {}))
+
+
+class TestPoll:
+    """Polling, with a database that only pretends to be shared between threads."""
+
+    @pytest.fixture(autouse=True)
+    def readings(self, monkeypatch: pytest.MonkeyPatch, rules: Any) -> list[int]:
+        seen: list[int] = []
+
+        def read() -> sources.Reading:
+            seen.append(1)
+            return sources.Reading(sources.from_settings())
+
+        monkeypatch.setattr(sources, "read", read)
+        monkeypatch.setattr(sources, "is_private", lambda: False)
+        return seen
+
+    @staticmethod
+    def poll(store: Any) -> None:
+        rulebook.poll(store)
+        if book._book.reader is not None:
+            book._book.reader.join()
+
+    @pytest.fixture
+    def store(self, redis_url: str) -> RedisStore:
+        return RedisStore(redis_url)
+
+    def test_it_reads_when_the_version_is_another_and_only_then(self, store: RedisStore, readings: list[int]) -> None:
+        self.poll(store)
+        self.poll(store)
+        self.poll(store)
+        assert len(readings) == 1
+        store.call("publish_rules", [store.process_key("rules")], ["another", 1000])
+        self.poll(store)
+        self.poll(store)
+        assert len(readings) == 2
+
+    def test_a_redis_that_lost_its_data_is_a_change(
+        self, store: RedisStore, readings: list[int], redis_server: RedisServer
+    ) -> None:
+        self.poll(store)
+        redis_server.client().flushall()
+        self.poll(store)
+        self.poll(store)
+        assert len(readings) == 2
+
+    def test_without_redis_it_reads_each_time(self, readings: list[int]) -> None:
+        for _ in range(3):
+            self.poll(MemoryStore())
+        assert len(readings) == 3
+
+    def test_it_reads_now_and_then_all_the_same(self, store: RedisStore, readings: list[int], settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES_REREAD": 0.0}
+        self.poll(store)
+        self.poll(store)
+        assert len(readings) == 2
+
+    def test_an_edit_that_redis_was_not_told_is_told_later(
+        self, redis_url: str, readings: list[int], settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "REDIS": redis_url}
+        store, other = RedisStore(redis_url), RedisStore(redis_url)
+        before = other.call("rules_version", [other.process_key("rules")], ["first", 60_000])
+
+        def away(*_: object) -> None:
+            raise StoreError(Cause.UNAVAILABLE)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RedisStore, "call", away)
+            rulebook.changed()
+        self.poll(store)
+        after = other.call("rules_version", [other.process_key("rules")], ["second", 60_000])
+        assert before != after
+        self.poll(store)
+        assert after == other.call("rules_version", [other.process_key("rules")], ["third", 60_000])
+
+    def test_a_hanging_database_does_not_hold_up_the_thread_that_polls(
+        self, readings: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        go_on = threading.Event()
+
+        def hang() -> sources.Reading:
+            readings.append(1)
+            go_on.wait(10)
+            return sources.Reading(sources.from_settings())
+
+        monkeypatch.setattr(sources, "read", hang)
+        for _ in range(5):
+            rulebook.poll(MemoryStore())
+        assert len(readings) == 1
+        go_on.set()
+        reader = book._book.reader
+        assert reader is not None
+        wait_until(lambda: not reader.is_alive())
+
+
+@pytest.mark.django_db
+def test_a_database_in_memory_is_left_to_its_own_thread(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    with django_assert_num_queries(0):
+        rulebook.poll(MemoryStore())
+    assert book._book.reader is None or not book._book.reader.is_alive()
