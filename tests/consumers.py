@@ -1,0 +1,99 @@
+"""Consumers of every kind behind one guard each, and sockets to them without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from channels.generic.websocket import (
+    AsyncJsonWebsocketConsumer,
+    AsyncWebsocketConsumer,
+    JsonWebsocketConsumer,
+    WebsocketConsumer,
+)
+from channels.testing import WebsocketCommunicator
+
+from django_throttle import limiter
+from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
+from tests.doors import Store
+
+DENIAL = {"websocket.http.response": {}}
+TWO_SOCKETS = {"limit": 2, "algorithm": "concurrency", "events": ["connection"], "key": "everyone"}
+TWO_FRAMES = {"rate": "2/min", "events": ["message"], "key": "everyone", "algorithm": "fixed_window"}
+
+
+class AsyncEcho(ThrottledConsumerMixin, AsyncWebsocketConsumer):
+    throttle_scope = "chat"
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        await self.send(text_data, bytes_data)
+
+
+class SyncEcho(ThrottledConsumerMixin, WebsocketConsumer):
+    throttle_scope = "chat"
+
+    def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        self.send(text_data, bytes_data)
+
+
+class AsyncJsonEcho(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
+    throttle_scope = "chat"
+
+    async def receive_json(self, content: Any, **_: Any) -> None:
+        await self.send_json(content)
+
+
+class SyncJsonEcho(ThrottledConsumerMixin, JsonWebsocketConsumer):
+    throttle_scope = "chat"
+
+    def receive_json(self, content: Any, **_: Any) -> None:
+        self.send_json(content)
+
+
+class PlainEcho(AsyncWebsocketConsumer):
+    receive = AsyncEcho.receive
+
+
+KINDS = {
+    "async": AsyncEcho.as_asgi(),
+    "sync": SyncEcho.as_asgi(),
+    "async json": AsyncJsonEcho.as_asgi(),
+    "sync json": SyncJsonEcho.as_asgi(),
+    "middleware": ThrottleMiddleware(PlainEcho.as_asgi(), scope="chat"),
+}
+EVERY_KIND = pytest.mark.parametrize("app", KINDS.values(), ids=KINDS.keys())
+
+
+def socket(app: Any = KINDS["async"], **scope: Any) -> WebsocketCommunicator:
+    communicator = WebsocketCommunicator(app, "/chat")
+    communicator.scope.update(scope)
+    return communicator
+
+
+async def opened(app: Any = KINDS["async"], **scope: Any) -> WebsocketCommunicator:
+    """A socket that has been accepted."""
+    communicator = socket(app, **scope)
+    assert (await communicator.connect())[0] is True
+    return communicator
+
+
+async def handshake(app: Any = KINDS["async"], **scope: Any) -> list[dict[str, Any]]:
+    """Everything that the server is told until the application ends, or a second passes."""
+    communicator = socket(app, **scope)
+    await communicator.send_input({"type": "websocket.connect"})
+    await asyncio.wait({communicator.future}, timeout=1)
+    assert communicator.future.done()
+    communicator.future.result()
+    return [communicator.output_queue.get_nowait() for _ in range(communicator.output_queue.qsize())]
+
+
+def held(store: Store) -> int:
+    return len(store.leases)
+
+
+async def count_in_redis(store: Store) -> int:
+    """How many connections Redis holds, by what a peek says of the rule "sockets"."""
+    decision = limiter.Limiter([next(iter((await limiter.rulebook.acurrent()).rules))], store).peek("everyone")
+    assert decision.limit is not None and decision.remaining is not None
+    return decision.limit - decision.remaining

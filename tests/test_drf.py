@@ -1,0 +1,321 @@
+"""The REST framework door: one decision for all rules, exact Retry-After, and DRF's own throttles replaced."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.urls import include, path
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIClient, APIRequestFactory
+from rest_framework.views import APIView
+
+from django_throttle import drf
+from django_throttle.core import Decision
+from django_throttle.exceptions import Cause, InvalidRate, StoreError
+from tests.clock import FrozenClock
+from tests.doors import BOTH, Enforce, enforcer
+
+
+class View(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_scope: str | None = None
+    throttle_classes: ClassVar[Any] = [drf.RuleThrottle]
+
+    def get(self, request: Request, **kwargs: Any) -> Response:
+        return Response({"decisions": len(getattr(request._request, "throttle_decisions", ()))})
+
+
+class SearchView(View):
+    throttle_scope = "search"
+
+
+class CostlyView(SearchView):
+    throttle_cost = 3
+
+
+class PricedView(SearchView):
+    @staticmethod
+    def throttle_cost(request: Request) -> int:
+        return int(request.query_params["cost"])
+
+
+class BurstUser(drf.UserRateThrottle):
+    scope = "burst"
+    rate = "3/s"
+
+
+class SustainedUser(drf.UserRateThrottle):
+    scope = "sustained"
+    rate = "4/min"
+
+
+urlpatterns = [
+    path("search", SearchView.as_view()),
+    path("costly", CostlyView.as_view()),
+    path("priced", PricedView.as_view()),
+    path("named/<int:number>", View.as_view(), name="by-name"),
+    path("unnamed/<int:number>", View.as_view()),
+    path("space/", include(([path("x", View.as_view(), name="inner")], "space"))),
+    path("anon", View.as_view(throttle_classes=[drf.AnonRateThrottle])),
+    path("user", View.as_view(throttle_classes=[drf.UserRateThrottle])),
+    path("scoped/x", View.as_view(throttle_classes=[drf.ScopedRateThrottle], throttle_scope="x")),
+    path("scoped/y", View.as_view(throttle_classes=[drf.ScopedRateThrottle], throttle_scope="y")),
+    path("scoped/none", View.as_view(throttle_classes=[drf.ScopedRateThrottle])),
+    path("several", View.as_view(throttle_classes=[BurstUser, SustainedUser])),
+]
+
+
+@pytest.fixture(autouse=True)
+def urls(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+
+
+enforce = pytest.fixture(enforcer)
+
+
+@pytest.fixture
+def client() -> APIClient:
+    return APIClient()
+
+
+def statuses(client: APIClient, address: str, times: int) -> list[int]:
+    return [client.get(address).status_code for _ in range(times)]
+
+
+class TestRuleThrottle:
+    @BOTH
+    def test_refuses_with_429_and_an_exact_retry_after(
+        self, enforce: Enforce, client: APIClient, clock: FrozenClock
+    ) -> None:
+        enforce(api={"rate": "2/min", "scopes": ["search"], "algorithm": "fixed_window"})
+        clock.to(14.5)
+        assert statuses(client, "/search", 3) == [200, 200, 429]
+        refused = client.get("/search")
+        assert refused.headers["Retry-After"] == "46"  # 45.5 s, rounded up
+        assert refused.json()["detail"].endswith("Expected available in 46 seconds.")
+        clock.to(59.999999)
+        assert client.get("/search").status_code == 429
+        clock.to(60)
+        assert client.get("/search").status_code == 200
+
+    @BOTH
+    def test_all_rules_are_one_decision(self, enforce: Enforce, client: APIClient, clock: FrozenClock) -> None:
+        enforce(
+            slow={"rate": "4/min", "algorithm": "fixed_window"},
+            quick={"rate": "2/s", "algorithm": "fixed_window"},
+        )
+        assert statuses(client, "/search", 5) == [200, 200, 429, 429, 429]
+        clock.step(1)
+        assert statuses(client, "/search", 3) == [200, 200, 429]  # the refused three were not charged to "slow"
+        assert client.get("/search").headers["Retry-After"] == "59"  # "slow" refuses for longest
+
+    def test_scope_is_the_views_else_the_route_name_else_the_route(self, enforce: Enforce, client: APIClient) -> None:
+        enforce(
+            by_view={"rate": "1/min", "scopes": ["search"]},
+            by_name={"rate": "1/min", "scopes": ["by-name"]},
+            by_route={"rate": "1/min", "scopes": ["unnamed/<int:number>"]},
+            by_namespace={"rate": "1/min", "scopes": ["space:inner"]},
+        )
+        for first, second in [
+            ("/search", "/search?other=1"),
+            ("/named/1", "/named/2"),
+            ("/unnamed/1", "/unnamed/2"),
+            ("/space/x", "/space/x"),
+        ]:
+            assert (client.get(first).status_code, client.get(second).status_code) == (200, 429)
+
+    def test_a_view_called_without_a_url_has_its_class_name_as_scope(self, enforce: Enforce) -> None:
+        enforce(api={"rate": "1/min", "scopes": ["View"]})
+        request = APIRequestFactory().get("/")
+        assert [View.as_view()(request).status_code for _ in range(2)] == [200, 429]
+
+    def test_cost_is_a_number_or_a_callable_of_the_request(self, enforce: Enforce, client: APIClient) -> None:
+        enforce(api={"rate": "7/min", "algorithm": "fixed_window"})
+        assert statuses(client, "/costly", 3) == [200, 200, 429]
+        assert statuses(client, "/priced?cost=1", 2) == [200, 429]
+
+    def test_without_a_matching_rule_everything_passes(self, enforce: Enforce, client: APIClient) -> None:
+        enforce(api={"rate": "1/min", "scopes": ["elsewhere"]})
+        assert statuses(client, "/search", 3) == [200, 200, 200]
+
+    def test_a_shadow_rule_refuses_nothing(self, enforce: Enforce, client: APIClient) -> None:
+        enforce(api={"rate": "1/min", "action": "shadow"})
+        assert statuses(client, "/search", 3) == [200, 200, 200]
+
+    def test_users_and_addresses_have_budgets_of_their_own(self, enforce: Enforce, client: APIClient) -> None:
+        enforce(api={"rate": "1/min"})
+        assert statuses(client, "/search", 2) == [200, 429]
+        client.force_authenticate(User(pk=5))
+        assert statuses(client, "/search", 2) == [200, 429]
+        assert APIClient().get("/search", REMOTE_ADDR="203.0.113.9").status_code == 200
+
+    def test_the_decision_stays_on_djangos_request(self, enforce: Enforce) -> None:
+        enforce(api={"rate": "5/min"})
+        request = APIRequestFactory().get("/")
+        View.as_view()(request)
+        (decision,) = request.throttle_decisions  # type: ignore[attr-defined]
+        assert isinstance(decision, Decision)
+        assert (decision.allowed, decision.rule, decision.remaining) == (True, "api", 4)
+
+    def test_a_cost_that_never_fits_has_no_retry_after(self, enforce: Enforce, client: APIClient) -> None:
+        enforce(api={"rate": "5/min"})
+        refused = client.get("/priced?cost=6")
+        assert refused.status_code == 429
+        assert "Retry-After" not in refused.headers
+
+
+class TestStoreFailure:
+    @pytest.fixture
+    def broken(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> Enforce:
+        def fail(command: object) -> None:
+            raise StoreError(Cause.UNAVAILABLE, retry_after=2.5)
+
+        def enforce_on_broken_store(**rules: dict[str, Any]) -> None:
+            monkeypatch.setattr(enforce(**rules), "execute", fail)
+
+        return enforce_on_broken_store  # type: ignore[return-value]
+
+    def test_deny_is_503_with_retry_after(self, broken: Enforce, client: APIClient) -> None:
+        broken(api={"rate": "5/min", "on_store_failure": "deny"})
+        refused = client.get("/search")
+        assert refused.status_code == 503
+        assert refused.headers["Retry-After"] == "3"
+        assert refused.json() == {"detail": "The limiter is unavailable. Try again later."}
+
+    def test_allow_lets_everything_through(self, broken: Enforce, client: APIClient) -> None:
+        broken(api={"rate": "1/min", "on_store_failure": "allow"})
+        assert statuses(client, "/search", 3) == [200, 200, 200]
+
+
+class TestDropIns:
+    """DRF's semantics: every class decides for itself, and what it allowed stays charged."""
+
+    @pytest.fixture(autouse=True)
+    def rates(self, settings: Any) -> None:
+        settings.REST_FRAMEWORK = {
+            "DEFAULT_THROTTLE_RATES": {"anon": "1/day", "user": "2/m", "x": "3/min", "y": "1/min", "free": None}
+        }
+
+    @BOTH
+    def test_anon_limits_addresses_and_no_user(self, enforce: Enforce, client: APIClient) -> None:
+        enforce()
+        assert statuses(client, "/anon", 2) == [200, 429]
+        assert client.get("/anon", REMOTE_ADDR="203.0.113.9").status_code == 200
+        client.force_authenticate(User(pk=1))
+        assert statuses(client, "/anon", 3) == [200, 200, 200]
+
+    @BOTH
+    def test_user_limits_users_and_addresses(self, enforce: Enforce, client: APIClient) -> None:
+        enforce()
+        assert statuses(client, "/user", 3) == [200, 200, 429]
+        client.force_authenticate(User(pk=1))
+        assert statuses(client, "/user", 3) == [200, 200, 429]
+
+    def test_an_address_is_never_taken_for_a_user(self, enforce: Enforce, client: APIClient, settings: Any) -> None:
+        enforce()
+        settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": 1}
+        assert [client.get("/user", headers={"X-Forwarded-For": "5"}).status_code for _ in range(3)] == [200, 200, 429]
+        client.force_authenticate(User(pk=5))
+        assert client.get("/user").status_code == 200
+
+    def test_scoped_limits_each_scope_by_itself(self, enforce: Enforce, client: APIClient) -> None:
+        enforce()
+        assert statuses(client, "/scoped/x", 4) == [200, 200, 200, 429]
+        assert statuses(client, "/scoped/y", 2) == [200, 429]
+        assert statuses(client, "/scoped/none", 5) == [200] * 5
+
+    def test_several_classes_decide_each_for_itself(
+        self, enforce: Enforce, client: APIClient, clock: FrozenClock
+    ) -> None:
+        enforce()
+        assert statuses(client, "/several", 4) == [200, 200, 200, 429]
+        clock.step(2)  # the refused fourth was charged to the other class, as DRF does
+        refused = client.get("/several")
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) > 50
+
+    @BOTH
+    def test_never_more_than_the_limit_in_any_window(
+        self, enforce: Enforce, client: APIClient, clock: FrozenClock
+    ) -> None:
+        enforce()
+        clock.to(59)
+        assert statuses(client, "/scoped/x", 4) == [200, 200, 200, 429]
+        clock.to(118.999999)
+        assert client.get("/scoped/x").headers["Retry-After"] == "1"
+        clock.to(119)
+        assert statuses(client, "/scoped/x", 4) == [200, 200, 200, 429]
+
+    def test_rates_are_read_late(self, enforce: Enforce, client: APIClient, settings: Any) -> None:
+        enforce()
+        assert statuses(client, "/scoped/y", 2) == [200, 429]
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"y": "2/min"}}
+        assert statuses(client, "/scoped/y", 2) == [200, 429]  # what was counted still counts
+
+    def test_a_forwarded_address_counts_only_where_proxies_are_declared(
+        self, enforce: Enforce, client: APIClient, settings: Any
+    ) -> None:
+        enforce()
+        spoofed = [client.get("/anon", headers={"X-Forwarded-For": f"198.51.100.{n}"}) for n in range(2)]
+        assert [response.status_code for response in spoofed] == [200, 429]
+        settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": 1}
+        proxied = [client.get("/anon", headers={"X-Forwarded-For": f"9.9.9.9, 198.51.100.{n}"}) for n in (1, 2, 2)]
+        assert [response.status_code for response in proxied] == [200, 200, 429]
+
+    @pytest.mark.parametrize(
+        ("rate", "parsed"),
+        [
+            ("100/m", (100, 60)),
+            ("3/sec", (3, 1)),
+            ("1/second", (1, 1)),
+            ("7/h", (7, 3600)),
+            ("9/day", (9, 86400)),
+            ("5/10m", (5, 600)),
+            (None, (None, None)),
+        ],
+    )
+    def test_parse_rate_reads_drfs_rates_and_ours(self, rate: str | None, parsed: object) -> None:
+        assert SustainedUser().parse_rate(rate) == parsed
+
+    @pytest.mark.parametrize("rate", ["10/fortnight", "10/month", "10", "m/10", "", "1.5/m", "10/m/m"])
+    def test_parse_rate_refuses_what_drf_misreads(self, rate: str) -> None:
+        with pytest.raises(InvalidRate):
+            SustainedUser().parse_rate(rate)
+
+    def test_a_rate_of_none_is_no_limit(self, enforce: Enforce) -> None:
+        enforce()
+        view = View.as_view(throttle_classes=[type("Free", (drf.UserRateThrottle,), {"scope": "free"})])
+        assert [view(APIRequestFactory().get("/")).status_code for _ in range(5)] == [200] * 5
+
+    @BOTH
+    def test_a_rate_too_large_for_a_log(self, enforce: Enforce) -> None:
+        class Large(drf.UserRateThrottle):
+            rate = "10000000/day"
+
+        enforce()
+        request = APIRequestFactory().get("/")
+        assert View.as_view(throttle_classes=[Large])(request).status_code == 200
+        assert request.throttle_decisions[0].remaining == 9_999_999  # type: ignore[attr-defined]
+
+    def test_an_unknown_scope_is_said_as_drf_does(self) -> None:
+        class Unknown(drf.UserRateThrottle):
+            scope = "unknown"
+
+        with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'unknown' scope"):
+            Unknown()
+
+    def test_a_subclass_may_find_the_ident_itself(self, enforce: Enforce) -> None:
+        class ByKey(drf.StoreRateThrottle):
+            rate = "1/min"
+
+            def get_cache_key(self, request: Request, view: APIView) -> str | None:
+                return request.headers.get("X-Key")
+
+        enforce()
+        view = View.as_view(throttle_classes=[ByKey])
+        requests = [APIRequestFactory().get("/", headers={"X-Key": key} if key else {}) for key in ("a", "a", "b", "")]
+        assert [view(request).status_code for request in requests] == [200, 429, 200, 200]
