@@ -1,0 +1,107 @@
+"""The demo site's settings; the environment says where Redis and the database are.
+
+REDIS_URL  counts in that Redis; without it, in this process's memory
+PREFIX     first part of every key there, so that two sites can share one Redis
+DATABASE   path of the SQLite file; without it, in memory
+DEBUG      1 for Django's debug pages
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+REDIS_URL = os.environ.get("REDIS_URL", "")
+DEBUG = os.environ.get("DEBUG", "") == "1"
+SECRET_KEY = "the-demo-keeps-no-secrets"
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", "testserver"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "channels",
+    "django_throttle",
+    "testproject",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+ROOT_URLCONF = "testproject.urls"
+ASGI_APPLICATION = "testproject.asgi.application"
+STATIC_URL = "static/"
+TIME_ZONE = "UTC"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("DATABASE", ":memory:"),
+        # Two workers and the refresher share the file: readers never wait, writers queue instead of failing.
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+}
+CACHES: dict[str, dict[str, Any]] = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+if REDIS_URL:
+    CACHES["default"] = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL}
+
+# In memory, so that the chat outlives Redis and the rules' failure policies can be seen at work; the
+# price is that a message reaches the sockets of its own worker only.
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+}
+
+DJANGO_THROTTLE: dict[str, Any] = {
+    "PREFIX": os.environ.get("PREFIX", "dt"),
+    # A visitor floods on purpose, and should see what is refused rather than lose the socket.
+    "MAX_VIOLATIONS": 200,
+    # What holds until an operator says otherwise: a rule of the same name in the admin wins.
+    "RULES": {
+        "api": {
+            "rate": "100/min",
+            "scopes": ["search", "chat"],
+            "events": ["request", "message"],
+            "key": "user",
+        },
+        "sockets": {
+            "limit": 5,
+            "algorithm": "concurrency",
+            "scopes": ["chat"],
+            "events": ["connection"],
+            "key": "user_or_ip",
+        },
+    },
+}
+if REDIS_URL:
+    DJANGO_THROTTLE["REDIS"] = "default"

