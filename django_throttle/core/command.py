@@ -47,6 +47,11 @@ class Answer(NamedTuple):
     reset: int
 
 
+def passes(charge: Charge, answer: Answer) -> bool:
+    """Whether a charge stands in nobody's way: it fits, or its rule only watches."""
+    return answer.retry == 0 or charge.rule.action == "shadow"
+
+
 @dataclass(frozen=True, slots=True)
 class Decide:
     """Decide every charge as one, all or nothing. Reply: a tuple with an Answer for each.

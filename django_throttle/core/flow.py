@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from django_throttle.core.algorithms import NEVER
-from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release
+from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release, passes
 from django_throttle.core.decision import Decision, Lease, Outcome, Reason, conclude
 from django_throttle.exceptions import AskAgain, StoreError
 
@@ -27,7 +27,7 @@ def decide(charges: tuple[Charge, ...], *, commit: bool = True, lease: str | Non
         answers = yield from _ask(command)
     except StoreError as error:
         return (yield from _without_store(command, error))
-    return _decision(charges, tuple(map(_outcome, charges, answers)), command)
+    return _decision(charges, _outcomes(command, answers), command)
 
 
 def forget(charges: tuple[Charge, ...]) -> Flow[int]:
@@ -57,8 +57,9 @@ def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     local = tuple(charge for charge, outcome in by_policy.items() if outcome is None)
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
     if local:
-        answers = yield DecideLocally(Decide(local, command.commit and not refused, command.lease))
-        by_policy.update(zip(local, map(_outcome, local, answers), strict=True))
+        locally = Decide(local, command.commit and not refused, command.lease)
+        answers = yield DecideLocally(locally)
+        by_policy.update(zip(local, _outcomes(locally, answers), strict=True))
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
     return _decision(command.charges, outcomes, command, degraded=True)
 
@@ -94,7 +95,12 @@ def _policy_outcome(charge: Charge, error: StoreError, *, allowed: bool) -> Outc
     )
 
 
-def _outcome(charge: Charge, answer: Answer) -> Outcome:
+def _outcomes(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, ...]:
+    granted = command.commit and all(map(passes, command.charges, answers))
+    return tuple(_outcome(charge, answer, granted) for charge, answer in zip(command.charges, answers, strict=True))
+
+
+def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     rule, (retry, remaining, reset) = charge.rule, answer
     return Outcome(
         rule=rule.name,
@@ -107,14 +113,15 @@ def _outcome(charge: Charge, answer: Answer) -> Outcome:
         reason=_reason(retry),
         shadow=rule.action == "shadow",
         window=rule.rate.window if rule.rate else None,
-        delay=_delay(charge, answer) if rule.action == "delay" and retry == 0 else 0.0,
+        delay=_delay(charge, answer, charged) if rule.action == "delay" and retry == 0 else 0.0,
     )
 
 
-def _delay(charge: Charge, answer: Answer) -> float:
-    """How long a queued call waits for its turn: what was queued before it, which is now before its own time."""
+def _delay(charge: Charge, answer: Answer, charged: bool) -> float:
+    """How long a queued call waits for its turn: all that was queued before it."""
     _, _, unit, _, fineness = charge.rule.plan
-    return max(0, answer.reset - charge.cost * unit // fineness) / 1_000_000
+    own = charge.cost * unit // fineness if charged else 0
+    return max(0, answer.reset - own) / 1_000_000
 
 
 def _reason(retry: int) -> Reason:

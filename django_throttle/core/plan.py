@@ -19,6 +19,8 @@ FINEST: Final = 1000
 # When a full slot might be free again is anybody's guess; this is ours, in microseconds.
 ASK_AGAIN: Final = 5_000_000
 
+TOO_LONG: Final = "a burst of {} at this rate takes longer than a store can count; make it smaller"
+
 
 class Plan(NamedTuple):
     """What a script receives for one rule; all fields are whole numbers of at most 2^53.
@@ -51,8 +53,14 @@ def make_plan(rule: Rule) -> Plan:
         sub_window = -(-rate.window_us // rule.resolution)
         return Plan("sliding_window", rate.limit, sub_window, rule.resolution, int(rule.strict))
     if rule.refill == "interval":
-        return Plan("interval_bucket", rule.burst or rate.limit, rate.window_us, rate.limit)
-    return _bucket(rate, rule.burst or rate.limit, rule.max_delay)
+        burst = rule.burst or rate.limit
+        if -(-burst // rate.limit) * rate.window_us >= LARGEST_BUCKET:
+            raise InvalidRule(TOO_LONG.format(burst))
+        return Plan("interval_bucket", burst, rate.window_us, rate.limit)
+    plan = _bucket(rate, rule.burst or rate.limit, rule.max_delay)
+    if plan.limit < rule.cost:
+        raise InvalidRule(f"one call costs {rule.cost}, more than the {plan.limit} that max_delay lets wait")
+    return plan
 
 
 def is_calendar(rule: Rule) -> bool:
@@ -74,4 +82,4 @@ def _bucket(rate: Rate, burst: int, max_delay: float | None) -> Plan:
             if max_delay is not None:  # a queue is full, too, where its last place would wait for longer
                 bucket = min(bucket, round(max_delay * 1_000_000) * fineness + unit)
             return Plan("gcra", bucket // unit, unit, bucket, fineness)
-    raise InvalidRule(f"a burst of {burst} at this rate takes longer than a store can count; make it smaller")
+    raise InvalidRule(TOO_LONG.format(burst))

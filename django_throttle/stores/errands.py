@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.core.command import Answer, Charge, Decide, Forget, Release
+from django_throttle.core.command import Answer, Decide, Forget, Release, passes
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.failures import COUNTED, cause_of
 from django_throttle.stores.link import Call
@@ -89,7 +89,7 @@ class DecideErrand(Errand):
         if repaired == TOO_OLD:
             self.store.calendar.learn(int(ONE.unpack_from(replies[-1], ONE.size)[0]))
             raise AskAgain
-        if repaired:
+        if repaired and self.store.complaints.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
         return tuple(Answer(*map(int, told)) for told in TOLD.iter_unpack(replies[-1][ONE.size :]))
 
@@ -112,7 +112,7 @@ class LeaseErrand(DecideErrand):
         answers = super().read(replies)
         if self.unannounced:
             leases.confirm(self.uid, replies[0], *self.unannounced)
-        if all(map(_passes, self.command.charges, answers)):
+        if all(map(passes, self.command.charges, answers)):
             for pair in self.pairs:
                 leases.hold(*pair, lease, self.uid)
         return answers
@@ -158,17 +158,13 @@ class ReleaseErrand(Errand):
         self.store.leases.settle(*self.owed)
 
 
-def _passes(charge: Charge, answer: Answer) -> bool:
-    return answer.retry == 0 or charge.rule.action == "shadow"
-
-
 def _failure(store: RedisStore, error: Exception) -> StoreError:
     cause = cause_of(error)
     if cause in COUNTED:
         if store.breaker.failed():
-            logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, error)
+            logger.warning("Redis does not answer (%s: %r); failure policies decide until it does", cause, error)
     else:
         store.breaker.abandoned()
-        if cause is not Cause.POOL:
-            logger.error("Redis refuses a script (%s: %s)", cause, error)
-    return StoreError(cause, str(error))
+        if cause is not Cause.POOL and store.complaints.due(cause):
+            logger.error("Redis refuses a script (%s: %r)", cause, error)
+    return StoreError(cause, str(error) or type(error).__name__)

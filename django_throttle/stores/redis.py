@@ -13,6 +13,7 @@ from django_throttle.core.rule import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.calendar import Calendar
+from django_throttle.stores.complaints import Complaints
 from django_throttle.stores.errands import DecideErrand, Errand, ForgetErrand, LeaseErrand, ReleaseErrand
 from django_throttle.stores.failures import cause_of
 from django_throttle.stores.link import Call, Link
@@ -48,6 +49,7 @@ class RedisStore:
         self.link = Link(address, deadline, max_connections)
         self.breaker = Breaker()
         self.calendar = Calendar()
+        self.complaints = Complaints()
         self.leases = Registry()
         self.local = MemoryStore(leases=self.leases)
         self.processes = 1  # live ones, as the last beat saw them
