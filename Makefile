@@ -1,0 +1,67 @@
+# Every target makes what it needs: .venv once, and in it what the target uses, again when pyproject.toml changes.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first that runs, is new enough and can make an environment. Choose another with `make test PYTHON=...`.
+PYTHON ?= $(shell for each in python3.12 python3.11 python3; do \
+	$$each -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		&& echo $$each && break; done)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all:
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: help demo demo-check test coverage lint types bench docs clean
+unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME
+
+help:  ## Say what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.with-demo  ## Run the demo site, with a Redis of its own; Ctrl-C ends it
+	@$(BIN)/python -m testproject.demo
+
+demo-check: $(VENV)/.with-demo  ## Do with the demo site what a person would, and print a table
+	@$(BIN)/python -m testproject.demo_check
+
+test: $(VENV)/.with-test  ## Run the whole suite (part of it: make test ARGS="tests/core -x")
+	@$(BIN)/python -m pytest $(ARGS)
+
+coverage: $(VENV)/.with-test  ## The same, and say which branches it took
+	@$(BIN)/python -m coverage erase
+	@$(BIN)/python -m coverage run -m pytest $(ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage report
+
+lint: $(VENV)/.with-lint  ## Check style and format
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+
+types: $(VENV)/.with-lint  ## Check types
+	@$(BIN)/python -m mypy
+
+bench: $(VENV)/.with-test  ## Measure, and print figures as ratios to a PING
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html
+	@$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:  ## Remove all that was made here
+	rm -rf $(VENV) .tox .demo build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f .coverage .coverage.*
+	find django_throttle testproject tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Dependency groups need pip 25.1; the one that Python brings along may be older.
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { \
+		echo "make: no Python 3.11 or newer with venv on PATH (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "Making $(VENV) with $(PYTHON) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.with-%: pyproject.toml $(VENV)/.made
+	@echo "Installing what '$*' needs into $(VENV) (the first time takes about a minute) ..."
+	@$(INSTALL) --editable ".[channels,drf,prometheus]" --group $*
+	@touch $@

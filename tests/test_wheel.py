@@ -1,0 +1,125 @@
+"""The wheel as users get it: complete, and at work in an environment that holds nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.servers import RedisServer
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "django_throttle"
+
+DECIDE = """
+import sys
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_throttle"],
+    SECRET_KEY="a key",
+    DJANGO_THROTTLE={"AGENT": False},
+)
+django.setup()
+
+import django_throttle
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+
+rules = [Rule("a", "2/min"), Rule("b", "5/min", algorithm="gcra")]
+for store in (MemoryStore(), RedisStore(sys.argv[1], deadline=5)):
+    decision = Limiter(rules, store).acquire("user:1")
+    print(type(store).__name__, decision.allowed, decision.remaining, decision.degraded)
+print(django_throttle.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built by the backend that pyproject.toml names."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the wheel and what it declares to need, nothing else."""
+    folder = tmp_path_factory.mktemp("empty")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install"]
+    subprocess.run([*install, "--quiet", "--no-index", "--no-deps", str(wheel)], check=True, capture_output=True)
+    with ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        needed = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+    for name in everything_behind(needed):
+        link(name, packages)
+    return folder / "bin" / "python"
+
+
+def everything_behind(requirements: list[str]) -> set[str]:
+    """The names of all distributions that these requirements need, here and now, without extras."""
+    found: set[str] = set()
+    waiting = [*requirements]
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        name = canonicalize_name(requirement.name)
+        if applies and name not in found:
+            found.add(name)
+            waiting += distribution(name).requires or []
+    return found
+
+
+def link(name: str, packages: Path) -> None:
+    """Put a distribution that is installed here into another environment, without the network."""
+    installed = distribution(name)
+    for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+        (packages / top).symlink_to(Path(str(installed.locate_file(top))))
+
+
+def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if not name.partition("/")[0].endswith(".dist-info")}
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert inside == {str(path.relative_to(ROOT)) for path in files}
+
+
+@pytest.mark.parametrize("kind", ["py.typed", "stores/lua/*.lua", "templates/**/*.html", "migrations/0001_*.py"])
+def test_it_holds_what_is_not_code(wheel: Path, kind: str) -> None:
+    with ZipFile(wheel) as archive:
+        inside = set(archive.namelist())
+    files = [str(path.relative_to(ROOT)) for path in PACKAGE.glob(kind)]
+    assert files
+    assert inside.issuperset(files)
+
+
+def test_it_says_under_which_license(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        (license_file,) = (name for name in archive.namelist() if name.endswith("LICENSE"))
+        assert b"the django_throttle developers" in archive.read(license_file)
+
+
+def test_it_decides_in_an_empty_environment(python: Path, redis_server: RedisServer, tmp_path: Path) -> None:
+    script = tmp_path / "decide.py"
+    script.write_text(DECIDE, encoding="utf-8")
+    command = [str(python), "-I", "-W", "error", str(script), redis_server.url]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    *decisions, origin = ran.stdout.splitlines()
+    assert decisions == ["MemoryStore True 1 False", "RedisStore True 1 False"]
+    assert not Path(origin).is_relative_to(ROOT)
