@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,7 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.servers import RedisServer, free_port, slack, wait_until
+from tests.servers import RedisServer, free_port, need_package, slack, wait_until
 
 CAP = 5
 RULES: dict[str, dict[str, Any]] = {
@@ -46,8 +45,7 @@ class Server:
 
     def __init__(self, name: str, redis: RedisServer, folder: Path) -> None:
         package, command = SERVERS[name]
-        if find_spec(package) is None:
-            pytest.skip(f"this test needs {package}, which is not installed")
+        need_package(package)
         self.name, self.redis, self.port = name, redis, free_port()
         environment = {**os.environ, "REDIS_URL": redis.url, "RULES": json.dumps(RULES)}
         self.log = folder / f"{name}-{self.port}.log"

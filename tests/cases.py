@@ -1,0 +1,667 @@
+"""One table of what must happen: for each case some rules, and a history with what each call is told.
+
+It runs on every store and both drivers (``tests/stores/test_contract.py``). Times are seconds after a
+moment at which all windows begin. A sentence of the specification is one case; figures are worked out
+by hand, never copied from a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django_throttle.core import Reason, Rule
+
+
+class Anything:
+    """Equal to nothing in particular: what a step does not compare."""
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY: Any = Anything()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``times`` equal calls at one moment, and what the last of them is told; ANY is not compared."""
+
+    at: float
+    verb: str = "acquire"
+    cost: int = 1
+    times: int = 1
+    ident: str = "user:1"
+    admitted: int | None = None  # how many of the calls pass; None: not counted
+    allowed: Any = ANY
+    remaining: Any = ANY
+    retry: Any = ANY
+    reset: Any = ANY
+    rule: Any = ANY
+    reason: Any = ANY  # of the rule that the decision speaks of
+    each: Any = ANY  # remaining of every rule, in order
+    delay: Any = ANY  # how long an allowed call is to wait for its turn
+    removed: Any = ANY  # what reset answers
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    rules: tuple[Rule, ...]
+    steps: tuple[Step, ...]
+
+
+def passes(at: float, remaining: Any = ANY, reset: Any = ANY, **more: Any) -> Step:
+    """One call that is allowed."""
+    return Step(at, allowed=True, retry=0.0, remaining=remaining, reset=reset, **more)
+
+
+def refused(at: float, retry: Any = ANY, reset: Any = ANY, **more: Any) -> Step:
+    """One call that is not."""
+    return Step(at, allowed=False, retry=retry, reset=reset, **more)
+
+
+def burst(at: float, times: int, admitted: int, **more: Any) -> Step:
+    """Many calls at one moment, of which so many pass."""
+    return Step(at, times=times, admitted=admitted, **more)
+
+
+def peeks(step: Step) -> Step:
+    """The same expectation of a call that only asks."""
+    return replace(step, verb="peek")
+
+
+def forgets(at: float, removed: int) -> Step:
+    return Step(at, verb="reset", removed=removed)
+
+
+def window(rate: str, n: int = 1, **options: Any) -> Rule:
+    return Rule("window", rate, algorithm="sliding_window", resolution=n, **options)
+
+
+def fixed(rate: str, **options: Any) -> Rule:
+    return Rule("fixed", rate, algorithm="fixed_window", **options)
+
+
+def log(rate: str, **options: Any) -> Rule:
+    return Rule("log", rate, algorithm="sliding_log", **options)
+
+
+def bucket(rate: str, size: int | None = None, **options: Any) -> Rule:
+    return Rule("bucket", rate, algorithm="gcra", burst=size, **options)
+
+
+def queue(rate: str, **options: Any) -> Rule:
+    return Rule("queue", rate, algorithm="leaky_bucket", action="delay", **options)
+
+
+# A hundred calls spread over the first quarter of a minute.
+EARLY = tuple(passes(index * 0.15) for index in range(100))
+
+FIXED_WINDOW = (
+    Case(
+        "fixed window: the limit in each window, full again at its end",
+        (fixed("3/min"),),
+        (
+            passes(0, remaining=2, reset=60.0),
+            passes(10, remaining=1, reset=50.0),
+            passes(59, remaining=0, reset=1.0),
+            refused(59.5, retry=0.5, reset=0.5, remaining=0, reason=Reason.EXCEEDED),
+            passes(60, remaining=2, reset=60.0),
+        ),
+    ),
+    Case(
+        "fixed window: twice the limit passes across an edge, and no more",
+        (fixed("100/min"),),
+        (burst(59.9, 150, 100), burst(60.1, 150, 100, retry=59.9)),
+    ),
+    Case(
+        "fixed window: windows are counted from the epoch, whatever the first call's time",
+        (fixed("5/10m"),),
+        (passes(599, remaining=4, reset=1.0), passes(600, remaining=4, reset=600.0)),
+    ),
+    Case(
+        "fixed window: when the clock goes back, what was counted counts now",
+        (fixed("3/min"),),
+        (burst(65, 3, 3), refused(10, retry=50.0), passes(60, remaining=2)),
+    ),
+)
+
+SLIDING_WINDOW = (
+    Case(
+        "design B: 100 early, at 1.25 min 25 in all, 24 after the first",
+        (window("100/min"),),
+        (
+            *EARLY,
+            passes(75, remaining=24, reset=105.0),
+            burst(75, 30, 24, retry=0.6, remaining=0, reset=105.0),
+        ),
+    ),
+    Case(
+        "design B: 100 early, at 1.75 min 75 in all, 74 after the first",
+        (window("100/min"),),
+        (*EARLY, passes(105, remaining=74, reset=75.0), burst(105, 80, 74, retry=0.6, remaining=0)),
+    ),
+    Case(
+        "design B: 100 at 0.99 min, at 1.25 min 25 in all: the weakness of resolution 1",
+        (window("100/min"),),
+        (burst(59.4, 100, 100, remaining=0, reset=60.6), burst(75, 30, 25, retry=0.6)),
+    ),
+    Case(
+        "design B: 100 early, resolution 2, at 1.25 min 50 in all",
+        (window("100/min", 2),),
+        (*EARLY, passes(75, remaining=49, reset=75.0), burst(75, 60, 49, retry=0.3)),
+    ),
+    Case(
+        "design B: 100 at 0.99 min, resolution 2, at 1.25 min none",
+        (window("100/min", 2),),
+        # The sub-window is counted whole until 90 s; then 99 of it may remain after 0.3 s.
+        (burst(59.4, 100, 100), burst(75, 5, 0, retry=15.3, remaining=0, reset=45.0)),
+    ),
+    Case(
+        "design B: a minimum distance is a second rule, and what it refuses leaves the first alone",
+        (Rule("budget", "100/min"), Rule("distance", "2/s")),
+        (
+            passes(0.1, each=(99, 1), rule="distance"),
+            passes(0.4, each=(98, 0), rule="distance"),
+            refused(0.7, each=(98, 0), rule="distance", retry=0.8),  # half of 2 weighs 1 in the middle of the next
+        ),
+    ),
+    Case(
+        "sliding window: resolution 4 weighs a quarter of a minute",
+        (window("8/min", 4),),
+        (
+            burst(14, 8, 8, remaining=0, reset=61.0),
+            refused(30, retry=31.875, remaining=0),  # from 60 s on it fades, 1/8 of 15 s each
+            refused(61.874999, retry=0.000001),
+            passes(61.875, remaining=0),
+            passes(74, remaining=5, reset=61.0),
+        ),
+    ),
+    Case(
+        "sliding window, strict: the oldest counts whole, so no window of a minute ever holds more",
+        (window("100/min", strict=True),),
+        (*EARLY, refused(75, retry=45.0, reset=45.0), burst(119.9, 1, 0, retry=0.1), burst(120, 101, 100)),
+    ),
+    Case(
+        "sliding window, strict, resolution 4: frees in steps of a quarter",
+        (window("4/min", 4, strict=True),),
+        (
+            burst(0, 2, 2, remaining=2),
+            burst(20, 3, 2, retry=55.0, reset=70.0),
+            refused(74.999999, retry=0.000001),
+            burst(75, 3, 2, retry=15.0, remaining=0),
+        ),
+    ),
+    Case(
+        "sliding window: forgotten once both windows have passed",
+        (window("100/min"),),
+        (burst(59.4, 100, 100), passes(119.999999, remaining=98), passes(180, remaining=99)),
+    ),
+    Case(
+        "sliding window: when the clock goes back, what was counted counts now",
+        (window("10/min"),),
+        (
+            burst(50, 4, 4),
+            burst(65, 3, 3),
+            # 3 in this window and 4 before it, of which ceil(4 x 50/60) count.
+            Step(10, verb="peek", allowed=True, remaining=3),
+            burst(10, 5, 3, retry=5.0),
+            refused(10, retry=5.0),
+        ),
+    ),
+)
+
+BUCKETS = (
+    Case(
+        "gcra: a burst at rest, then one call per interval",
+        (bucket("10/min", 5),),
+        (
+            passes(0, remaining=4, reset=6.0),
+            burst(0, 4, 4, remaining=0, reset=30.0),
+            refused(0, retry=6.0, reset=30.0, remaining=0),
+            refused(5.999999, retry=0.000001),
+            passes(6, remaining=0, reset=30.0),
+            passes(21, remaining=1, reset=21.0),
+            passes(600, remaining=4, reset=6.0),
+        ),
+    ),
+    Case(
+        "gcra: without burst= the bucket holds the rate's limit",
+        (bucket("60/min"),),
+        (burst(0, 61, 60, retry=1.0, reset=60.0), burst(30, 31, 30, retry=1.0), passes(31, remaining=0)),
+    ),
+    Case(
+        "token bucket is the same, seen from the other side",
+        (Rule("bucket", "3/min", algorithm="token_bucket"),),
+        (
+            passes(0, remaining=2, reset=20.0),
+            passes(10, remaining=1, reset=30.0),
+            passes(30, remaining=1, reset=30.0),  # 10 s of debt were left
+            passes(30, remaining=0, reset=50.0),
+            refused(30, retry=10.0, reset=50.0),
+            passes(80, remaining=2, reset=20.0),
+        ),
+    ),
+    Case(
+        "gcra: an interval with no exact number of microseconds neither drifts nor wastes a call",
+        (bucket("7/min", 7),),
+        (
+            burst(0, 8, 7, retry=8.571429, reset=60.0),
+            refused(8.571428, retry=0.000001),
+            passes(8.571429, remaining=0),
+            refused(8.571429, retry=8.571429),  # two sevenths of a minute are 17142857.14… µs
+            passes(17.142858, remaining=0),
+            refused(17.142858, retry=8.571428),
+            burst(60, 6, 5, remaining=0),
+            passes(120, remaining=6),
+        ),
+    ),
+    Case(
+        "gcra: one at a time",
+        (bucket("1/min", 1),),
+        (passes(0, remaining=0, reset=60.0), refused(30, retry=30.0), passes(60, remaining=0)),
+    ),
+    Case(
+        "gcra: when the clock goes back an hour, nobody owes more than a full bucket, and refill goes on",
+        (bucket("3/min"),),
+        (
+            burst(3600, 3, 3),
+            refused(0, retry=20.0, reset=60.0),
+            passes(20, remaining=0),
+            refused(20, retry=20.0),
+            passes(40, remaining=0),
+        ),
+    ),
+    Case(
+        "gcra: a clock that jumps ahead gives one full bucket, not more",
+        (bucket("3/min"),),
+        (burst(0, 3, 3), burst(3600, 4, 3, retry=20.0)),
+    ),
+)
+
+SLIDING_LOG = (
+    Case(
+        "sliding log: exactly the limit in any window, each call comes free when it is one window old",
+        (log("3/min"),),
+        (
+            passes(0, remaining=2, reset=60.0),
+            passes(10, remaining=1, reset=60.0),
+            passes(50, remaining=0, reset=60.0),
+            refused(59.999999, retry=0.000001, reset=50.000001, remaining=0),
+            passes(60, remaining=0, reset=60.0),
+            refused(60, retry=10.0),
+            passes(110, remaining=1, reset=60.0),
+        ),
+    ),
+    # Design D: 2/min at 1:00:01, 1:00:30, 1:00:50 and 1:01:40, here 1, 30, 50 and 100 s.
+    Case(
+        "design D: sliding log 2/min, denied attempts counted: a refused call stays in the log",
+        (log("2/min", count_denied=True),),
+        (
+            passes(1, remaining=1),
+            passes(30, remaining=0),
+            refused(50, retry=ANY, remaining=0),
+            passes(100, remaining=0),  # 1 and 30 are gone, 50 and 100 are two
+            refused(100),
+        ),
+    ),
+    Case(
+        "sliding log: a cost waits until as much has come free",
+        (log("4/min"),),
+        (passes(0, cost=2), passes(20, cost=2, remaining=0), refused(30, cost=3, retry=50.0), passes(80, cost=3)),
+    ),
+    Case(
+        "sliding log: when the clock goes back, what was taken was taken now",
+        (log("2/min"),),
+        (burst(3600, 2, 2), refused(0, retry=60.0), refused(59), passes(60, remaining=1)),
+    ),
+)
+
+INTERVAL_BUCKET = (
+    Case(
+        "design D: token bucket 3/min with interval refill",
+        (Rule("bucket", "3/min", algorithm="token_bucket", refill="interval"),),
+        (
+            passes(0, remaining=2),
+            passes(10, remaining=1),
+            passes(30, remaining=0),
+            refused(55, retry=5.0, remaining=0),
+            peeks(passes(60, remaining=3, reset=0.0)),
+            burst(60, 4, 3, retry=60.0, reset=60.0),
+        ),
+    ),
+    Case(
+        "interval refill: a larger bucket takes several intervals to fill",
+        (Rule("bucket", "2/min", algorithm="token_bucket", refill="interval", burst=5),),
+        (
+            burst(0, 6, 5, retry=60.0, reset=180.0),
+            burst(60, 3, 2, retry=60.0),
+            refused(130, cost=5, retry=110.0, remaining=2),
+            passes(240, cost=5, remaining=0),
+        ),
+    ),
+)
+
+LEAKY_BUCKET = (
+    Case(
+        "leaky bucket as a meter is a bucket that drains evenly",
+        (Rule("leaky", "6/min", algorithm="leaky_bucket", burst=3),),
+        (burst(0, 4, 3, retry=10.0, delay=0.0), passes(10, remaining=0, delay=0.0), refused(19, retry=1.0)),
+    ),
+    Case(
+        "leaky bucket as a queue: each call waits for those before it, and a full queue refuses",
+        (queue("6/min", burst=3),),
+        (
+            passes(0, remaining=2, delay=0.0),
+            passes(0, remaining=1, delay=10.0),
+            passes(0, remaining=0, delay=20.0),
+            refused(0, retry=10.0, delay=0.0),
+            passes(15, remaining=0, delay=15.0),
+            passes(600, remaining=2, delay=0.0),
+        ),
+    ),
+    Case(
+        "a queue is full, too, where its last place would wait for longer than max_delay",
+        (queue("6/min", max_delay=10),),
+        (
+            passes(0, delay=0.0),
+            passes(0, delay=10.0),
+            refused(0, retry=10.0),
+            refused(5, retry=5.0),
+            passes(10, delay=10.0),
+        ),
+    ),
+    Case(
+        "a queue tells beforehand what it would tell",
+        (queue("6/min", burst=3),),
+        (
+            peeks(passes(0, delay=0.0)),
+            passes(0, delay=0.0),
+            peeks(passes(0, delay=10.0)),
+            passes(0, delay=10.0),
+            peeks(passes(5, delay=15.0)),
+        ),
+    ),
+)
+
+# START is the midnight in UTC at which Thursday, 16 November 2023 begins: 01:00 in Berlin.
+DAY = 86_400.0
+CALENDAR = (
+    Case(
+        "a day of a time zone ends at its midnight",
+        (fixed("2/day", timezone="Europe/Berlin"),),
+        (
+            burst(0, 3, 2, retry=DAY - 3600, reset=DAY - 3600),
+            refused(DAY - 3600 - 0.000001, retry=0.000001),
+            passes(DAY - 3600, remaining=1, reset=DAY),
+        ),
+    ),
+    Case(
+        "a week begins on Monday",
+        (fixed("1/w", timezone="UTC"),),
+        (passes(0, reset=4 * DAY), refused(DAY, retry=3 * DAY), passes(4 * DAY, reset=7 * DAY)),
+    ),
+    Case(
+        "a month is as long as it is: fifteen days of November are left, then December",
+        (fixed("10/month"),),
+        (
+            burst(0, 11, 10, retry=15 * DAY, reset=15 * DAY),
+            passes(15 * DAY, remaining=9, reset=31 * DAY),
+            passes(46 * DAY, remaining=9, reset=31 * DAY),  # January
+        ),
+    ),
+    Case(
+        "the day on which clocks go forward has 23 hours",
+        (fixed("1/day", timezone="Europe/Berlin"),),
+        # 31 March 2024, which begins 136 days later, at 23:00 UTC of the 30th.
+        (passes(136 * DAY - 3600, reset=23 * 3600.0), refused(136 * DAY), passes(136 * DAY + 22 * 3600.0, reset=DAY)),
+    ),
+)
+
+SEVERAL_RATES = (
+    Case(
+        "a rule of several rates keeps them all, and what one refuses is charged to none",
+        (Rule("both", rates=("100/min", "2/s")),),
+        (
+            passes(0.1, each=(99, 1), rule="both"),
+            passes(0.4, each=(98, 0)),
+            refused(0.7, each=(98, 0), retry=0.8),
+        ),
+    ),
+    Case(
+        "reset forgets every rate of a rule",
+        (Rule("both", rates=("2/min", "3/h"), algorithm="fixed_window"),),
+        (burst(0, 3, 2), forgets(0, 2), passes(0, each=(1, 2))),
+    ),
+)
+
+COSTS = (
+    Case(
+        "a cost is taken whole or not at all",
+        (fixed("10/min"),),
+        (
+            passes(0, cost=7, remaining=3),
+            refused(1, cost=4, remaining=3, retry=59.0),
+            passes(1, cost=3, remaining=0),
+        ),
+    ),
+    Case(
+        "gcra waits for the whole cost",
+        (bucket("10/min", 5),),
+        (
+            passes(0, cost=5, remaining=0, reset=30.0),
+            refused(15, cost=3, retry=3.0, remaining=2),
+            passes(15, cost=2, remaining=0, reset=27.0),
+        ),
+    ),
+    Case(
+        "a sliding window waits until the whole cost fits",
+        (window("10/min"),),
+        # 10 x rest/60 must come down to 6, which is at 60 + 24 s.
+        (passes(0, cost=10, remaining=0), refused(0, cost=4, retry=84.0), passes(84, cost=4, remaining=0)),
+    ),
+    Case(
+        "a rule's own cost multiplies the call's",
+        (fixed("10/min", cost=3),),
+        (passes(0, remaining=7), passes(0, cost=2, remaining=1), refused(0, retry=60.0, remaining=1)),
+    ),
+    *(
+        Case(
+            f"{rule.algorithm}: a cost above the limit is refused for ever, and takes nothing",
+            (rule,),
+            (
+                refused(0, cost=11, retry=None, remaining=10, reason=Reason.TOO_COSTLY),
+                passes(0, cost=10, remaining=0),
+                refused(0, cost=11, retry=None, remaining=0, reason=Reason.TOO_COSTLY),
+            ),
+        )
+        for rule in (fixed("10/min"), window("10/min"), window("10/min", 4), bucket("10/min"))
+    ),
+    *(
+        Case(
+            f"{rule.algorithm}: cost 0 asks, is always within an unbroken limit, and charges nothing",
+            (rule,),
+            (
+                passes(0, cost=0, remaining=10, reset=0.0),
+                passes(0, cost=9, remaining=1),
+                passes(0, cost=0, remaining=1),
+                passes(0, remaining=0),
+                passes(0, cost=0, remaining=0),
+                refused(0),
+            ),
+        )
+        for rule in (fixed("10/min"), window("10/min"), bucket("10/min"))
+    ),
+)
+
+PEEK_AND_RESET = (
+    *(
+        Case(
+            f"{rule.algorithm}: peek answers what acquire would, and charges nothing",
+            (rule,),
+            (
+                peeks(passes(0, remaining=2, reset=0.0)),
+                peeks(refused(0, cost=3, retry=None)),
+                peeks(passes(0, remaining=2, reset=0.0)),
+                passes(0),
+                passes(0, remaining=0),
+                peeks(refused(0, retry=retry, remaining=0)),
+                peeks(passes(retry, remaining=remaining)),
+                passes(retry),
+            ),
+        )
+        for rule, retry, remaining in (
+            (fixed("2/min"), 60.0, 2),
+            (window("2/min"), 90.0, 1),
+            (bucket("2/min"), 30.0, 1),
+        )
+    ),
+    *(
+        Case(
+            f"{rule.algorithm}: reset makes the rate full again, once",
+            (rule,),
+            (burst(0, 3, 2), forgets(0, 1), forgets(0, 0), passes(0, remaining=1)),
+        )
+        for rule in (fixed("2/min"), window("2/min"), bucket("2/min"))
+    ),
+    Case(
+        "reset forgets one ident under every rule, and nobody else",
+        (fixed("2/min"), bucket("2/min")),
+        (burst(0, 2, 2), burst(0, 2, 2, ident="user:2"), forgets(0, 2), passes(0), refused(0, ident="user:2")),
+    ),
+    Case(
+        "idents do not share a budget, whatever characters they hold",
+        (fixed("1/min"),),
+        tuple(
+            step
+            for ident in (
+                "user:1",
+                "user:11",
+                "user:1 ",
+                "USER:1",
+                "{user:1}",
+                "user:1\x00",
+                "\ud800",
+                "пользователь",
+                "a" * 1024,
+            )
+            for step in (passes(0, ident=ident), refused(0, ident=ident))
+        ),
+    ),
+)
+
+COUNT_DENIED = (
+    Case(
+        "fixed window, count_denied: refused calls count, and end with the window all the same",
+        (fixed("2/min", count_denied=True),),
+        (burst(0, 5, 2, remaining=0, retry=60.0), passes(60, remaining=1)),
+    ),
+    Case(
+        "sliding window, count_denied: a refused call lengthens the wait",
+        (window("2/min", count_denied=True),),
+        # Three counted: 1 + 3 x rest/60 must come down to 2, which is 40 s into the next window.
+        (burst(0, 2, 2), refused(1, retry=99.0), refused(99, retry=21.0), passes(120, remaining=0)),
+    ),
+    Case(
+        "gcra, count_denied: a caller who does not stop does not get in",
+        (bucket("2/min", count_denied=True),),
+        (
+            burst(0, 2, 2),
+            refused(0, retry=30.0),
+            refused(15, retry=30.0),
+            refused(29, retry=30.0),
+            refused(58, retry=30.0),
+            passes(88, remaining=0),
+        ),
+    ),
+    Case(
+        "count_denied: peek and cost 0 count nothing",
+        (fixed("2/min", count_denied=True), Rule("after", "2/min", count_denied=True)),
+        (
+            burst(0, 2, 2),
+            peeks(refused(0)),
+            Step(0, cost=0, each=(0, 0)),
+            refused(0, rule="after", retry=100.0),
+        ),
+    ),
+    Case(
+        "count_denied: such a rule is charged although another one refuses; the others are not",
+        (fixed("10/min", count_denied=True), Rule("plain", "10/min"), Rule("strict", "1/min", algorithm="gcra")),
+        (passes(0, each=(9, 9, 0)), refused(0, each=(8, 9, 0), rule="strict", retry=60.0), refused(0, each=(7, 9, 0))),
+    ),
+)
+
+MIXED = (
+    Case(
+        "all or nothing: what one rule refuses is charged to none",
+        (fixed("10/min"), window("5/min", 2), bucket("10/min", 3), Rule("last", "2/min", algorithm="gcra")),
+        (
+            passes(0, each=(9, 4, 2, 1), rule="last"),
+            passes(0, each=(8, 3, 1, 0), rule="last"),
+            burst(0, 20, 0, each=(8, 3, 1, 0), rule="last", retry=30.0),
+            passes(30, each=(7, 2, 2, 0)),
+        ),
+    ),
+    Case(
+        "a decision speaks of the rule that refuses for longest",
+        (Rule("short", "1/10s", algorithm="fixed_window"), Rule("long", "1/h", algorithm="fixed_window")),
+        (passes(0, each=(0, 0)), refused(5, rule="long", retry=3595.0), refused(15, rule="long", each=(1, 0))),
+    ),
+    Case(
+        "a cost above one rule's limit outlasts every other refusal",
+        (fixed("10/min"), Rule("small", "2/h", algorithm="gcra")),
+        (passes(0, cost=2), refused(0, cost=9, rule="small", retry=None, reason=Reason.TOO_COSTLY)),
+    ),
+    Case(
+        "no rules: nothing to refuse",
+        (),
+        (passes(0, remaining=None, rule=None), forgets(0, 0), peeks(passes(0, remaining=None))),
+    ),
+    Case(
+        "a disabled rule does not apply",
+        (fixed("1/min", enabled=False),),
+        (burst(0, 3, 3, rule=None),),
+    ),
+)
+
+SHADOW = (
+    Case(
+        "a shadow decides and records, and never refuses",
+        (fixed("1/min", action="shadow"),),
+        (
+            passes(0, each=(0,), rule=None),
+            burst(1, 3, 3, each=(0,), rule=None, remaining=None),
+            burst(60, 1, 1, each=(0,)),
+        ),
+    ),
+    Case(
+        "a shadow beside a real rule: the real one alone is spoken of and refuses",
+        (fixed("1/min", action="shadow"), Rule("real", "3/min")),
+        (
+            passes(0, each=(0, 2), rule="real"),
+            burst(0, 5, 2, each=(0, 0), rule="real", remaining=0),
+        ),
+    ),
+    Case(
+        "what a real rule refuses is not charged to a shadow",
+        (fixed("10/min", action="shadow"), Rule("real", "1/min")),
+        (passes(0, each=(9, 0)), burst(0, 3, 0, each=(9, 0))),
+    ),
+)
+
+CASES = (
+    *FIXED_WINDOW,
+    *SLIDING_WINDOW,
+    *SLIDING_LOG,
+    *BUCKETS,
+    *INTERVAL_BUCKET,
+    *LEAKY_BUCKET,
+    *CALENDAR,
+    *SEVERAL_RATES,
+    *COSTS,
+    *PEEK_AND_RESET,
+    *COUNT_DENIED,
+    *MIXED,
+    *SHADOW,
+)

@@ -1,0 +1,71 @@
+"""What every test may ask for: a real Redis, a clean database of it, and no background thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+from tests import servers
+from tests.clock import FrozenClock
+from tests.servers import RedisServer
+
+# A slow machine is no failure; where CI is set, every run draws the same examples.
+CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+hypothesis_settings.register_profile("calm", derandomize="CI" in os.environ, **CALM)
+hypothesis_settings.register_profile("thorough", max_examples=3000, **CALM)
+hypothesis_settings.load_profile("calm")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "agent: the background thread may run in this test")
+
+
+@pytest.fixture(scope="session")
+def need_binary() -> Callable[[str], str]:
+    """The path of a program; skips without it, fails where CI is set."""
+    return servers.need_binary
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One Redis for the whole run; a test that pauses or kills a server starts its own."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> Iterator[str]:
+    """The address of an empty Redis; afterwards no key that we left may live for ever."""
+    with redis_server.client() as client:
+        client.flushall()
+        yield redis_server.url
+        assert immortal_keys(redis_server) == []
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    return FrozenClock()
+
+
+@pytest.fixture(autouse=True)
+def no_agent(request: pytest.FixtureRequest, settings: Any) -> None:
+    """The background thread is off, unless the test is marked ``agent``."""
+    if request.node.get_closest_marker("agent") is None:
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "AGENT": False}
+
+
+def immortal_keys(server: RedisServer) -> list[str]:
+    """The keys without a TTL, of every prefix; a crash of everyone must leave nothing behind."""
+    with server.client() as client:
+        return [key for key in client.scan_iter(count=1000) if client.pttl(key) == -1]
+
+
+@pytest.fixture(autouse=True)
+def no_closing_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels closes old database connections before each event, and asks the database whether they are."""
+    monkeypatch.setattr("channels.db.close_old_connections", lambda: None)

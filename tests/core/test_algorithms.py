@@ -1,0 +1,282 @@
+"""Each algorithm against its definition in exact fractions, its bound, and what a double can hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Rate, Rule
+from django_throttle.core.algorithms import NEVER, RATE_ALGORITHMS, State, Step, concurrency
+from django_throttle.core.plan import Plan
+from django_throttle.core.rate import MAX_LIMIT
+from tests.clock import START
+from tests.strategies import rate_rules, rates
+
+START_US = START * 1_000_000
+SMALL = st.integers(1, 12)
+# Gaps in shares of a window, so that all ages of what was counted occur, and single microseconds.
+GAPS = st.integers(0, 3) | st.fractions(0, 1, max_denominator=60) | st.sampled_from([Fraction(1, 4), Fraction(2), 0])
+HISTORY = st.lists(st.tuples(GAPS, st.integers(1, 4)), min_size=1, max_size=40)
+
+
+def step(rule: Rule, state: State | None, now: int, cost: int) -> Step:
+    return RATE_ALGORITHMS[rule.plan.algorithm](state, now, cost, rule.plan, rule.count_denied)
+
+
+def moments(history: list[tuple[Any, int]], window_us: int) -> list[tuple[int, int]]:
+    """(now, cost) of each call; a gap of a whole number is so many microseconds."""
+    now, found = START_US, []
+    for gap, cost in history:
+        now += gap if isinstance(gap, int) else round(gap * window_us)
+        found.append((now, cost))
+    return found
+
+
+class FixedModel:
+    """What has been admitted in each window."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.used: Counter[int] = Counter()
+
+    def room(self, now: int) -> Fraction:
+        return Fraction(self.plan.limit - self.used[now // self.plan.a])
+
+    def charge(self, now: int, cost: int) -> None:
+        self.used[now // self.plan.a] += cost
+
+
+class SlidingModel(FixedModel):
+    """n sub-windows whole, the one before them by the share of it that the window still covers."""
+
+    def room(self, now: int) -> Fraction:
+        current, n = now // self.plan.a, self.plan.b
+        share = Fraction((current + 1) * self.plan.a - now, self.plan.a)
+        whole = sum(self.used[current - age] for age in range(n))
+        return self.plan.limit - whole - self.used[current - n] * (1 if self.plan.c else share)
+
+
+class BucketModel:
+    """A level that falls by one unit in each interval."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.level = Fraction(0)
+        self.at = START_US
+
+    def room(self, now: int) -> Fraction:
+        passed = Fraction((now - self.at) * self.plan.c, self.plan.a)
+        self.level, self.at = max(Fraction(0), self.level - passed), now
+        return self.plan.limit - self.level
+
+    def charge(self, now: int, cost: int) -> None:
+        self.level += cost
+
+
+class LogModel:
+    """Every unit, with its moment."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.taken: list[tuple[int, int]] = []
+
+    def room(self, now: int) -> Fraction:
+        return Fraction(self.plan.limit - sum(cost for at, cost in self.taken if at > now - self.plan.a))
+
+    def charge(self, now: int, cost: int) -> None:
+        self.taken.append((now, cost))
+
+
+class IntervalModel:
+    """Units come all at once at the end of each interval; a full bucket's interval begins with the next use."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.units = plan.limit
+        self.next = 0
+
+    def room(self, now: int) -> Fraction:
+        while self.units < self.plan.limit and self.next <= now:
+            self.units = min(self.plan.limit, self.units + self.plan.b)
+            self.next += self.plan.a
+        return Fraction(self.units)
+
+    def charge(self, now: int, cost: int) -> None:
+        if self.units == self.plan.limit:
+            self.next = now + self.plan.a
+        self.units -= cost
+
+
+MODELS: dict[str, Callable[[Plan], Any]] = {
+    "fixed_window": FixedModel,
+    "sliding_window": SlidingModel,
+    "sliding_log": LogModel,
+    "interval_bucket": IntervalModel,
+    "gcra": BucketModel,
+}
+PLAIN = rate_rules("rule", rates(SMALL), bursts=SMALL).filter(lambda rule: not rule.count_denied)
+
+
+@given(PLAIN, HISTORY)
+def test_is_what_its_definition_says(rule: Rule, history: list[tuple[Any, int]]) -> None:
+    model = MODELS[rule.plan.algorithm](rule.plan)
+    state: State | None = None
+    for now, cost in moments(history, rule.rate.window_us):
+        found, room = step(rule, state, now, cost), model.room(now)
+        assert (found.retry == 0) == (cost <= room)
+        assert found.remaining == max(0, room // 1)
+        assert found.kept is None
+        if found.charged is not None:
+            state = found.charged
+            model.charge(now, cost)
+
+
+def bound(rule: Rule) -> Fraction:
+    """The most that passes in any trailing window of the rate's length."""
+    limit, plan = rule.rate.limit, rule.plan
+    if plan.algorithm == "gcra":
+        return plan.limit + Fraction(rule.rate.window_us * plan.c, plan.a)
+    if plan.algorithm == "interval_bucket":
+        return Fraction(plan.limit + plan.b)
+    return Fraction(limit if rule.strict or plan.algorithm == "sliding_log" else 2 * limit)
+
+
+@given(PLAIN, HISTORY)
+def test_no_trailing_window_holds_more_than_the_bound(rule: Rule, history: list[tuple[Any, int]]) -> None:
+    window, state, admitted = rule.rate.window_us, None, []
+    for now, cost in moments(history, window):
+        while True:  # as much as passes, as an attacker would
+            found = step(rule, state, now, cost)
+            if found.charged is None:
+                break
+            state = found.charged
+            admitted.append((now, cost))
+        assert sum(cost for at, cost in admitted if at > now - window) <= bound(rule)
+
+
+def states(rule: Rule) -> st.SearchStrategy[State | None]:
+    """Anything that an earlier plan of the same rule, or a clock that went back, may have left."""
+    plan = rule.plan
+    counts = st.integers(0, 2 * plan.limit) | st.integers(0, MAX_LIMIT)
+    if plan.algorithm == "gcra":
+        return st.none() | st.tuples(
+            st.integers(START_US - 10**6, START_US + 2 * plan.b // plan.c), st.integers(0, max(0, plan.c - 1))
+        )
+    near = st.integers(START_US - 3 * plan.a, START_US + 3 * plan.a)
+    if plan.algorithm == "sliding_log":
+        return st.none() | st.lists(near, min_size=1, max_size=60).map(sorted).map(tuple)
+    if plan.algorithm == "interval_bucket":
+        return st.none() | st.tuples(near, st.integers(0, plan.limit))
+    index = START_US // plan.a
+    if plan.algorithm == "fixed_window":
+        return st.none() | st.tuples(st.integers(index - 3, index + 3).map(lambda at: at * plan.a), counts)
+    return st.none() | st.tuples(st.integers(index - 3, index + 3), *[counts] * (plan.b + 1))
+
+
+@given(st.data(), rate_rules("rule", rates()))
+def test_retry_is_exact(data: st.DataObject, rule: Rule) -> None:
+    state, now = data.draw(states(rule)), START_US + data.draw(st.integers(0, rule.rate.window_us))
+    cost = data.draw(st.integers(1, min(rule.plan.limit, 5)) | st.integers(1, rule.plan.limit + 1))
+    found = step(rule, state, now, cost)
+    assert 0 <= found.remaining <= rule.plan.limit
+    if found.retry == NEVER:
+        assert cost > rule.plan.limit
+        return
+    assert (found.retry == 0) == (found.charged is not None)
+    if found.retry:
+        left = state if found.kept is None else found.kept
+        assert step(rule, left, now + found.retry, cost).retry == 0
+        assert step(rule, left, now + found.retry - 1, cost).retry != 0
+
+
+@given(st.data(), rate_rules("rule", rates()))
+def test_reset_is_when_everything_is_free_again(data: st.DataObject, rule: Rule) -> None:
+    state, now = data.draw(states(rule)), START_US + data.draw(st.integers(0, rule.rate.window_us))
+    found = step(rule, state, now, 1)
+    if found.charged is not None:
+        assert found.charged_reset > 0
+        assert step(rule, found.charged, now + found.charged_reset, 1).remaining == rule.plan.limit
+        state = found.charged
+    else:
+        state = state if found.kept is None else found.kept
+        assert step(rule, state, now + found.reset, 1).remaining == rule.plan.limit
+
+
+class Exact(int):
+    """A whole number that fails where a double would lose a digit."""
+
+
+def _guard(name: str) -> None:
+    plain = getattr(int, name)
+
+    def guarded(self: int, *others: Any) -> Any:
+        found = plain(self, *others)
+        if isinstance(found, tuple):
+            return tuple(map(Exact, found))
+        if not isinstance(found, int) or found is NotImplemented:
+            return found
+        assert abs(found) <= 2**53, f"{name}: {int(self)}, {others}"
+        return Exact(found)
+
+    setattr(Exact, name, guarded)
+
+
+for _operator in ("add", "sub", "mul", "floordiv", "mod", "divmod"):
+    _guard(f"__{_operator}__")
+    _guard(f"__r{_operator}__")
+_guard("__neg__")
+
+
+@given(st.data(), rate_rules("rule", rates()))
+def test_no_sum_or_product_passes_what_a_double_holds(data: st.DataObject, rule: Rule) -> None:
+    algorithm, *numbers = rule.plan
+    plan = Plan(algorithm, *map(Exact, numbers))
+    now = Exact(START_US + data.draw(st.integers(0, rule.rate.window_us)))
+    state: State | None = None
+    for _ in range(3):
+        cost = Exact(data.draw(st.integers(1, rule.plan.limit) | st.just(rule.plan.limit)))
+        found = RATE_ALGORITHMS[algorithm](state, now, cost, plan, rule.count_denied)
+        state = found.charged or found.kept or state
+        now = now + data.draw(st.integers(0, rule.rate.window_us))
+
+
+@given(rate_rules("rule", rates(SMALL), bursts=SMALL), st.lists(st.integers(-300, 300), min_size=1, max_size=30))
+def test_a_clock_that_jumps_locks_nobody_out(rule: Rule, jumps: list[int]) -> None:
+    now, state = START_US, None
+    for jump in jumps:
+        now += round(Fraction(jump, 60) * rule.rate.window_us)
+        found = step(rule, state, now, 1)
+        state = found.charged or found.kept or state
+        # Never longer than the oldest sub-window lives, or a bucket takes to empty.
+        longest = rule.plan.b / rule.plan.c + 1 if rule.plan.algorithm == "gcra" else rule.plan.a * (rule.plan.b + 2)
+        assert 0 <= found.retry <= longest
+
+
+@pytest.mark.parametrize(
+    ("held", "mine", "cost", "expected"),
+    [
+        (0, False, 1, (5, 0, 0)),
+        (4, False, 1, (1, 0, 7)),
+        (5, False, 1, (0, 7, 7)),
+        (5, True, 1, (0, 0, 7)),
+        (9, False, 1, (0, 7, 7)),  # the limit was lowered
+        (5, False, 0, (0, 0, 7)),
+    ],
+)
+def test_concurrency(held: int, mine: bool, cost: int, expected: tuple[int, int, int]) -> None:
+    found = concurrency(held, mine, cost, Plan("concurrency", 5, 7))
+    assert (found.remaining, found.retry, found.reset) == expected
+    assert found.charged is None and found.kept is None
+
+
+def test_a_lowered_limit_refuses_until_enough_has_passed() -> None:
+    before, after = (Rule("rule", Rate(limit, 60), algorithm="fixed_window") for limit in (100, 10))
+    state = step(before, None, START_US, 50).charged
+    found = step(after, state, START_US + 1, 1)
+    assert (found.remaining, found.retry) == (0, 60_000_000 - 1)

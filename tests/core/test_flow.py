@@ -1,0 +1,181 @@
+"""What a flow asks for, and what it decides when the store does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Charge, Decision, Lease, Reason, Rule, flow
+from django_throttle.core.command import Answer, Command, Decide, DecideLocally, Forget, Release, charge, check_cost
+from django_throttle.exceptions import Cause, InvalidCost, StoreError
+from django_throttle.stores.drive import arun, run
+
+CAP = Rule("cap", limit=2, algorithm="concurrency")
+
+
+class ScriptedStore:
+    """Answers from a list and keeps what it was asked; an exception in the list is raised."""
+
+    def __init__(self, *replies: Any) -> None:
+        self.replies = list(replies)
+        self.asked: list[Command] = []
+
+    def execute(self, command: Command) -> Any:
+        self.asked.append(command)
+        reply = self.replies.pop(0)
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    async def aexecute(self, command: Command) -> Any:
+        await asyncio.sleep(0)
+        return self.execute(command)
+
+
+def drive_sync(given: flow.Flow[Any], store: ScriptedStore) -> Any:
+    return run(given, store)
+
+
+def drive_async(given: flow.Flow[Any], store: ScriptedStore) -> Any:
+    return asyncio.run(arun(given, store))
+
+
+@pytest.fixture(params=[drive_sync, drive_async], ids=["sync", "async"])
+def drive(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param  # type: ignore[no-any-return]
+
+
+def charges(*rules: Rule, ident: str = "user:1", cost: int = 1) -> tuple[Charge, ...]:
+    return tuple(charge(rule, ident, cost) for rule in rules)
+
+
+def rule(name: str, policy: str = "local", **options: Any) -> Rule:
+    return Rule(name, "10/min", on_store_failure=policy, **options)
+
+
+def down(cause: Cause = Cause.UNAVAILABLE) -> StoreError:
+    return StoreError(cause, retry_after=3.0)
+
+
+def test_nothing_to_charge_asks_nothing(drive: Callable[..., Any]) -> None:
+    store = ScriptedStore()
+    assert drive(flow.decide(()), store) == Decision()
+    assert drive(flow.forget(()), store) == 0
+    assert drive(flow.release(None), store) is None
+    assert store.asked == []
+
+
+def test_one_command_for_all_rules(drive: Callable[..., Any]) -> None:
+    given = charges(rule("a"), rule("b"))
+    store = ScriptedStore((Answer(0, 9, 60_000_000), Answer(1_500_000, 0, 2_000_000)))
+    decision = drive(flow.decide(given), store)
+    assert store.asked == [Decide(given, True, None)]
+    assert (decision.allowed, decision.rule, decision.retry_after, decision.reset_after) == (False, "b", 1.5, 2.0)
+    assert [outcome.reason for outcome in decision.outcomes] == [Reason.WITHIN, Reason.EXCEEDED]
+    assert [outcome.window for outcome in decision.outcomes] == [60, 60]
+    assert not decision.degraded
+
+
+def test_peek_and_lease_are_told_to_the_store(drive: Callable[..., Any]) -> None:
+    given = charges(CAP)
+    store = ScriptedStore((Answer(0, 1, 0),), (Answer(0, 1, 0),))
+    assert drive(flow.decide(given, commit=False, lease="lease"), store).lease is None
+    decision = drive(flow.decide(given, lease="lease"), store)
+    assert decision.lease == Lease("lease", ((CAP.id, "user:1"),))
+    assert [command.commit for command in store.asked if isinstance(command, Decide)] == [False, True]
+
+
+def test_forget_and_release_are_one_command_each(drive: Callable[..., Any]) -> None:
+    given, lease = charges(rule("a")), Lease("lease", ((CAP.id, "user:1"),))
+    store = ScriptedStore(1, None, down())
+    assert drive(flow.forget(given), store) == 1
+    assert drive(flow.release(lease), store) is None
+    assert drive(flow.release(lease), store) is None, "the store's bookkeeping repeats what it could not send"
+    assert store.asked == [Forget(given), Release(lease.id, lease.holds), Release(lease.id, lease.holds)]
+
+
+def test_forget_does_not_hide_that_the_store_is_away(drive: Callable[..., Any]) -> None:
+    with pytest.raises(StoreError):
+        drive(flow.forget(charges(rule("a"))), ScriptedStore(down()))
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_allow_lets_through_whatever_the_cause(drive: Callable[..., Any], cause: Cause) -> None:
+    store = ScriptedStore(down(cause))
+    decision = drive(flow.decide(charges(rule("a", "allow"))), store)
+    assert (decision.allowed, decision.degraded, decision.unavailable) == (True, True, False)
+    assert decision.outcomes[0].reason is Reason.STORE_FAILED
+    assert len(store.asked) == 1
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_deny_is_unavailable_with_the_store_s_own_wait(drive: Callable[..., Any], cause: Cause) -> None:
+    decision = drive(flow.decide(charges(rule("a", "deny"))), ScriptedStore(down(cause)))
+    assert (decision.allowed, decision.degraded, decision.unavailable) == (False, True, True)
+    assert (decision.retry_after, decision.rule) == (3.0, "a")
+
+
+def test_local_asks_this_process(drive: Callable[..., Any]) -> None:
+    given = charges(rule("a"))
+    store = ScriptedStore(down(), (Answer(2_000_000, 0, 5_000_000),))
+    decision = drive(flow.decide(given, lease="lease"), store)
+    assert store.asked[1] == DecideLocally(Decide(given, True, "lease"))
+    assert (decision.allowed, decision.retry_after, decision.degraded) == (False, 2.0, True)
+    assert not decision.unavailable, "a limit that this process enforces is a refusal like any other"
+
+
+def test_policies_mix_and_outcomes_keep_their_order(drive: Callable[..., Any]) -> None:
+    given = charges(rule("a", "allow"), rule("b"), rule("c", "allow"), rule("d"))
+    store = ScriptedStore(down(), (Answer(0, 4, 0), Answer(0, 3, 0)))
+    decision = drive(flow.decide(given), store)
+    assert [outcome.rule for outcome in decision.outcomes] == ["a", "b", "c", "d"]
+    assert store.asked[1] == DecideLocally(Decide((given[1], given[3]), True, None))
+    assert decision.allowed and decision.rule == "d"
+
+
+def test_what_one_policy_denies_is_charged_nowhere(drive: Callable[..., Any]) -> None:
+    given = charges(rule("a"), rule("b", "deny"))
+    store = ScriptedStore(down(), (Answer(0, 4, 0),))
+    decision = drive(flow.decide(given), store)
+    assert store.asked[1] == DecideLocally(Decide(given[:1], False, None))
+    assert decision.unavailable and decision.rule == "b"
+
+
+def test_a_shadow_that_denies_refuses_nothing(drive: Callable[..., Any]) -> None:
+    given = charges(rule("a"), rule("b", "deny", action="shadow"))
+    store = ScriptedStore(down(), (Answer(0, 4, 0),))
+    decision = drive(flow.decide(given), store)
+    assert store.asked[1] == DecideLocally(Decide(given[:1], True, None))
+    assert decision.allowed and not decision.unavailable
+
+
+def test_no_lease_is_named_when_nothing_of_this_process_holds_it(drive: Callable[..., Any]) -> None:
+    """A rule whose policy let the connection through without a slot has nothing to give back."""
+    allowing = Rule("cap", limit=2, algorithm="concurrency", on_store_failure="deny")
+    decision = drive(flow.decide(charges(allowing), lease="lease"), ScriptedStore(down()))
+    assert decision.lease is None and decision.unavailable
+
+
+def test_only_a_store_error_is_an_answer(drive: Callable[..., Any]) -> None:
+    for error in (ValueError("bug"), asyncio.CancelledError(), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            drive(flow.decide(charges(rule("a", "allow"))), ScriptedStore(error))
+
+
+def test_a_failing_fallback_is_not_swallowed(drive: Callable[..., Any]) -> None:
+    with pytest.raises(StoreError):
+        drive(flow.decide(charges(rule("a"))), ScriptedStore(down(), down()))
+
+
+@pytest.mark.parametrize("cost", [-1, 1.0, "5", True, None, 2**63, float("nan"), 94_906_266])
+def test_a_cost_is_a_whole_number_in_range(cost: Any) -> None:
+    with pytest.raises(InvalidCost):
+        check_cost(cost)
+
+
+def test_a_connection_holds_one_slot_whatever_it_costs() -> None:
+    assert [charge(CAP, "user:1", cost).cost for cost in (0, 1, 5)] == [0, 1, 1]
+    assert charge(rule("a", cost=3), "user:1", 2).cost == 6

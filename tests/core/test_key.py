@@ -1,0 +1,75 @@
+"""Two distinct (rule, ident) pairs never share a store key, and nothing of an ident is readable in one."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+
+from django_throttle.core import Rule
+from django_throttle.core.key import MAX_IDENT, check_ident, ident_tag, secret_bytes, store_key
+from django_throttle.exceptions import InvalidIdent
+from tests.strategies import IDENTS, NAMES
+
+SECRET = secret_bytes("secret")
+
+
+def key_of(name: str, ident: str) -> str:
+    return store_key("dt", ident_tag(ident, SECRET), Rule(name, "5/min").id)
+
+
+@given(NAMES, IDENTS, NAMES, IDENTS)
+def test_distinct_pairs_have_distinct_keys(name: str, ident: str, other_name: str, other_ident: str) -> None:
+    assert (key_of(name, ident) == key_of(other_name, other_ident)) == ((name, ident) == (other_name, other_ident))
+
+
+@given(NAMES, NAMES, NAMES)
+def test_a_separator_may_stand_anywhere(first: str, second: str, third: str) -> None:
+    assume(first != f"{first}:{second}")
+    assert key_of(first, f"{second}:{third}") != key_of(f"{first}:{second}", third)
+
+
+@pytest.mark.parametrize("separator", [":", "/", "_", "-", "|", "\x00", "{", "}", "::"])
+def test_moving_a_separator_moves_the_key(separator: str) -> None:
+    shifted = {f"a{separator}b", f"a{separator}{separator}b", "ab", f"{separator}ab", f"ab{separator}"}
+    assert len({key_of("rule", ident) for ident in shifted}) == len(shifted)
+
+
+@given(IDENTS)
+def test_a_key_is_short_plain_and_tells_nothing(ident: str) -> None:
+    key = key_of("rule", ident)
+    prefix, tag, rule = key.split(":")
+    assert (prefix, tag[0], tag[-1], len(tag), len(rule)) == ("dt", "{", "}", 24, 8)
+    assert set(tag[1:-1] + rule) <= set(string.ascii_letters + string.digits + "-_=")
+    assert len(ident) < 3 or ident not in tag
+
+
+@pytest.mark.parametrize(
+    "ident", ["{x}1", "}{", "{}", "a" * 1024, "\x00", "\r\nFLUSHALL\r\n", "\ud800", "fe80::1%eth0", "🦆"]
+)
+def test_the_first_braces_in_a_key_are_ours(ident: str) -> None:
+    key = key_of("rule", ident)
+    assert (key.count("{"), key.count("}"), key.index("{")) == (1, 1, 3)
+
+
+def test_idents_with_a_tag_of_their_own_do_not_gather_in_one_slot() -> None:
+    tags = {ident_tag(f"{{x}}{number}", SECRET) for number in range(1000)}
+    assert len(tags) == 1000
+
+
+def test_the_secret_keys_the_hash() -> None:
+    tags = {ident_tag("user:1", secret_bytes(secret)) for secret in ("", "a", "b", "a" * 200, "\ud800")}
+    assert len(tags) == 5
+
+
+@pytest.mark.parametrize("ident", ["", "a" * (MAX_IDENT + 1), None, 42, b"user:1", ["user:1"], True])
+def test_an_ident_is_text_of_bounded_length(ident: Any) -> None:
+    with pytest.raises(InvalidIdent) as caught:
+        check_ident(ident)
+    assert len(str(caught.value)) < 100 and "aaa" not in str(caught.value)
+
+
+def test_an_ident_may_hold_any_character() -> None:
+    assert check_ident("a" * MAX_IDENT) and check_ident("\x00") and check_ident("\ud800")

@@ -1,0 +1,178 @@
+"""Rates are read strictly, and written so that they can be read again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Rate
+from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW
+from django_throttle.exceptions import InvalidRate, ThrottleError
+
+DAY = 86_400
+
+GOOD = {
+    "100/min": (100, 60),
+    "5/10m": (5, 600),
+    "10/s": (10, 1),
+    "1/20s": (1, 20),
+    "1000/day": (1000, DAY),
+    "1/ms": (1, 0.001),
+    "7/250ms": (7, 0.25),
+    "3/2msec": (3, 0.002),
+    "3/1500milliseconds": (3, 1.5),
+    "1/sec": (1, 1),
+    "1/2secs": (1, 2),
+    "1/second": (1, 1),
+    "1/30seconds": (1, 30),
+    "1/m": (1, 60),
+    "1/2mins": (1, 120),
+    "1/minute": (1, 60),
+    "1/15minutes": (1, 900),
+    "1/h": (1, 3600),
+    "1/hr": (1, 3600),
+    "1/hour": (1, 3600),
+    "1/12hours": (1, 43_200),
+    "1/d": (1, DAY),
+    "1/7days": (1, 7 * DAY),
+    "1/w": (1, 7 * DAY),
+    "1/week": (1, 7 * DAY),
+    "1/2weeks": (1, 14 * DAY),
+    "1/366d": (1, 366 * DAY),
+    "007/01s": (7, 1),
+    f"{MAX_LIMIT}/s": (MAX_LIMIT, 1),
+}
+
+BAD = [
+    "",
+    "100",
+    "100/",
+    "/min",
+    "min",
+    "100/1",
+    "100/m/s",
+    "100//m",
+    "100/min/",
+    "100 / min",
+    " 100/min",
+    "100/min ",
+    "100/min\n",
+    "100/MIN",
+    "100/fortnight",
+    "100/mi",
+    "100/0s",
+    "100/-1s",
+    "0/min",
+    "-1/min",
+    "+1/min",
+    "1.5/min",
+    "1/1.5s",
+    "1e3/s",
+    "1_000/s",
+    "nan/s",
+    "inf/s",
+    "0x10/s",
+    "\uff11\uff10/min",  # full-width digits are digits to int()
+    "\u0661/min",  # and so are Arabic ones
+    "10/month",
+    "10/months",
+    "10/year",
+    f"{MAX_LIMIT + 1}/s",
+    "1/367d",
+    "1/53w",
+    "9" * 13 + "/s",
+    "1/" + "9" * 10 + "s",
+    "9" * 1_000_000,
+    "1/s" * 1000,
+    None,
+    100,
+    1.5,
+    True,
+    b"100/min",
+    ("100", "min"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), GOOD.items())
+def test_reads(text: str, expected: tuple[int, float]) -> None:
+    rate = Rate.parse(text)
+    assert (rate.limit, rate.window) == expected
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: ascii(text)[:30])
+def test_refuses(text: object) -> None:
+    with pytest.raises(InvalidRate) as caught:
+        Rate.parse(text)
+    assert len(str(caught.value)) < 200  # a client's megabyte does not reach the log
+
+
+def test_an_error_says_what_to_write() -> None:
+    with pytest.raises(InvalidRate, match="write a rate like 100/min"):
+        Rate.parse("ten a minute")
+    with pytest.raises(InvalidRate, match="month has no fixed length"):
+        Rate.parse("10/month")
+    assert issubclass(InvalidRate, ThrottleError) and issubclass(InvalidRate, ValueError)
+
+
+def test_a_month_is_a_rate_where_a_calendar_counts() -> None:
+    rate = Rate.parse("10/month", calendar=True)
+    assert str(rate) == "10/month" and Rate.parse(str(rate), calendar=True) == rate != Rate.parse("10/31d")
+    for text in ("10/2month", "10/months", "10/year"):
+        with pytest.raises(InvalidRate):
+            Rate.parse(text, calendar=True)
+
+
+@pytest.mark.parametrize("limit", [0, -1, MAX_LIMIT + 1, 2**63, 1.0, "5", True, None, float("nan")])
+def test_limit_is_a_whole_number_in_range(limit: object) -> None:
+    with pytest.raises(InvalidRate):
+        Rate(limit, 60)
+
+
+@pytest.mark.parametrize(
+    "window", [0, -1, 0.0009, 0.0015, 1.0000004, MAX_WINDOW + 1, float("nan"), float("inf"), True, "60", None, 10**400]
+)
+def test_window_is_a_number_in_range(window: object) -> None:
+    with pytest.raises(InvalidRate):
+        Rate(5, window)
+
+
+@given(
+    limit=st.integers(1, MAX_LIMIT),
+    count=st.integers(1, 366),
+    unit=st.sampled_from(["ms", "s", "sec", "m", "min", "h", "hours", "d", "day", "w", "weeks"]),
+)
+def test_what_is_read_is_written_and_read_again(limit: int, count: int, unit: str) -> None:
+    text = f"{limit}/{count}{unit}"
+    try:
+        rate = Rate.parse(text)
+    except InvalidRate:
+        assert unit in ("w", "weeks") and count > 52
+        return
+    assert Rate.parse(str(rate)) == rate
+    assert str(Rate.parse(str(rate))) == str(rate)
+    assert rate.window_us == round(rate.window * 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "shortest"),
+    [
+        ("100/60s", "100/min"),
+        ("5/600s", "5/10m"),
+        ("1/24h", "1/day"),
+        ("1/14d", "1/2w"),
+        ("1/1000ms", "1/s"),
+        ("2/90s", "2/90s"),
+        ("3/1500ms", "3/1500ms"),
+    ],
+)
+def test_is_written_in_the_largest_unit_that_divides(text: str, shortest: str) -> None:
+    assert str(Rate.parse(text)) == shortest
+
+
+@given(st.text(max_size=30))
+def test_text_is_a_rate_or_an_invalid_rate(text: str) -> None:
+    try:
+        assert Rate.parse(text).limit >= 1
+    except InvalidRate:
+        pass

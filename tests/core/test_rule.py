@@ -1,0 +1,245 @@
+"""A rule says what it means or is refused, naming what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from django_throttle.core import Rate, Rule
+from django_throttle.core.checks import ALGORITHMS, EVENTS, FAILURE_POLICIES, KEYS, MAX_RESOLUTION
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.core.rule import OPTIONS
+from django_throttle.exceptions import InvalidRate, InvalidRule
+from tests.strategies import rules
+
+CAP: dict[str, Any] = {"limit": 5, "algorithm": "concurrency"}
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "needs a rate"),
+    ({"limit": 5}, "needs a rate"),
+    ({"rate": 5}, "needs a rate"),
+    ({"rate": "10/min", "limit": 9}, "limit is part of the rate"),
+    ({"rate": "10/min", "algorithm": "leaky"}, "algorithm is one of"),
+    ({"rate": "10/min", "algorithm": None}, "algorithm is one of"),
+    ({"rate": "10/min", "key": "cookie"}, "key is one of"),
+    ({"rate": "10/min", "key": 5}, "key is one of"),
+    ({"rate": "10/min", "events": ("requests",)}, "events is one of"),
+    ({"rate": "10/min", "events": "request"}, "events is a list of names"),
+    ({"rate": "10/min", "events": []}, "events needs at least one name"),
+    ({"rate": "10/min", "events": 5}, "events is a list of names"),
+    ({"rate": "10/min", "scopes": "api"}, "scopes is a list of names"),
+    ({"rate": "10/min", "scopes": b"api"}, "scopes is a list of names"),
+    ({"rate": "10/min", "scopes": ()}, "scopes needs at least one name"),
+    ({"rate": "10/min", "scopes": ("",)}, "no empty ones"),
+    ({"rate": "10/min", "scopes": (" ",)}, "no empty ones"),
+    ({"rate": "10/min", "scopes": (None,)}, "no empty ones"),
+    ({"rate": "10/min", "action": "drop"}, "action is one of"),
+    ({"rate": "10/min", "on_store_failure": "open"}, "on_store_failure is one of"),
+    ({"rate": "10/min", "burst": 5}, "burst belongs to"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": 0}, "burst is a whole number"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": 2.0}, "burst is a whole number"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": True}, "burst is a whole number"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": MAX_LIMIT + 1}, "burst is a whole number"),
+    ({"rate": "10/min", "resolution": 0}, "resolution is a whole number"),
+    ({"rate": "10/min", "resolution": MAX_RESOLUTION + 1}, "resolution is a whole number"),
+    ({"rate": "10/min", "resolution": "2"}, "resolution is a whole number"),
+    ({"rate": "10/min", "resolution": 2, "algorithm": "gcra"}, "resolution and strict belong to"),
+    ({"rate": "10/min", "strict": True, "algorithm": "fixed_window"}, "resolution and strict belong to"),
+    ({"rate": "10/min", "cost": 0}, "cost is a whole number"),
+    ({"rate": "10/min", "cost": 11}, "one call costs 11"),
+    ({"rate": "10/min", "cost": 3, "algorithm": "gcra", "burst": 2}, "one call costs 3"),
+    ({"rate": "10/min", "strict": 1}, "strict is True or False"),
+    ({"rate": "10/min", "count_denied": "yes"}, "count_denied is True or False"),
+    ({"rate": "10/min", "enabled": None}, "enabled is True or False"),
+    ({**CAP, "rate": "10/min"}, "takes limit="),
+    ({"algorithm": "concurrency"}, "limit is a whole number"),
+    ({**CAP, "limit": 0}, "limit is a whole number"),
+    ({**CAP, "limit": True}, "limit is a whole number"),
+    ({**CAP, "limit": MAX_LIMIT + 1}, "limit is a whole number"),
+    ({**CAP, "cost": 2}, "holds one slot"),
+    ({**CAP, "count_denied": True}, "holds one slot"),
+    ({**CAP, "burst": 2}, "burst belongs to"),
+    ({"rate": "1/366d", "algorithm": "gcra", "burst": MAX_LIMIT}, "longer than a store can count"),
+    ({"rate": "10/min", "action": "delay"}, "delay' belongs to leaky_bucket"),
+    ({"rate": "10/min", "algorithm": "leaky_bucket", "max_delay": 5}, "max_delay belongs to action='delay'"),
+    *(
+        ({"rate": "10/min", "algorithm": "leaky_bucket", "action": "delay", "max_delay": most}, "max_delay is")
+        for most in (-1, "5", True, float("nan"), float("inf"))
+    ),
+    ({"rate": "10/min", "refill": "interval"}, "refill='interval' belongs to token_bucket"),
+    ({"rate": "10/min", "algorithm": "token_bucket", "refill": "never"}, "refill is one of"),
+    ({"rate": "10/day", "timezone": "UTC"}, "timezone belongs to fixed_window"),
+    ({"rate": "10/day", "algorithm": "fixed_window", "timezone": "Mars/Base"}, "there is no time zone"),
+    ({"rate": "10/day", "algorithm": "fixed_window", "timezone": "../../etc/passwd"}, "there is no time zone"),
+    ({"rate": "10/day", "algorithm": "fixed_window", "timezone": 5}, "timezone is a name"),
+    ({"rate": "10/5m", "algorithm": "fixed_window", "timezone": "UTC"}, "one hour, day, week or month"),
+    ({"rate": "10001/min", "algorithm": "sliding_log"}, "keeps at most 10000 calls"),
+    ({"rate": "5/s", "rates": ("10/min",)}, "give rate or rates, not both"),
+    ({"rates": "10/min"}, "rates is a list"),
+    ({"rates": ("10/min", "5/m")}, "each with another window"),
+    ({"rates": tuple(f"5/{number}s" for number in range(1, 12))}, "at most 10"),
+    ({**CAP, "rates": ("10/min",)}, "takes limit="),
+]
+
+
+@pytest.mark.parametrize(("options", "complaint"), BAD, ids=lambda given: str(given)[:50])
+def test_refuses_what_makes_no_sense(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidRule, match=complaint):
+        Rule("api", **options)
+
+
+@pytest.mark.parametrize("name", ["", None, 5, "a" * 101, "a\nb", "a\x00b", "\ud800"])
+def test_a_name_is_short_and_printable(name: Any) -> None:
+    with pytest.raises(InvalidRule, match="a name is"):
+        Rule(name, "10/min")
+
+
+def test_an_error_names_the_rule() -> None:
+    with pytest.raises(InvalidRule, match="rule 'logins': algorithm is one of"):
+        Rule("logins", "5/min", algorithm="magic")
+
+
+def test_a_bad_rate_is_an_invalid_rate() -> None:
+    with pytest.raises(InvalidRate):
+        Rule("api", "ten a minute")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("event", EVENTS)
+def test_what_is_held_open_is_a_connection_and_nothing_else_is(algorithm: str, event: str) -> None:
+    options: dict[str, Any] = CAP if algorithm == "concurrency" else {"rate": "5/min", "algorithm": algorithm}
+    if (algorithm == "concurrency") == (event == "connection"):
+        assert Rule("api", **options, events=[event]).events == (event,)
+    else:
+        with pytest.raises(InvalidRule, match="belong together"):
+            Rule("api", **options, events=[event])
+    with pytest.raises(InvalidRule, match="belong together"):
+        Rule("api", **options, events=("connection", "request"))
+
+
+@pytest.mark.parametrize("key", [*KEYS, "shop.keys.tenant"])
+def test_a_key_is_a_known_one_or_a_dotted_path(key: str) -> None:
+    assert Rule("api", "5/min", key=key).key == key
+
+
+@pytest.mark.parametrize("policy", FAILURE_POLICIES)
+def test_failure_policies(policy: str) -> None:
+    assert Rule("api", "5/min", on_store_failure=policy).on_store_failure == policy
+
+
+def test_defaults() -> None:
+    rule = Rule("api", "100/min")
+    assert rule.rate == Rate(100, 60) and rule.limit == 100
+    assert (rule.scopes, rule.events, rule.key, rule.algorithm) == (
+        ("*",),
+        ("request",),
+        "user_or_ip",
+        "sliding_window",
+    )
+    assert (rule.resolution, rule.strict, rule.count_denied, rule.cost) == (1, False, False, 1)
+    assert (rule.action, rule.on_store_failure, rule.enabled, rule.burst) == ("reject", "local", True, None)
+    assert not rule.is_concurrency and Rule("cap", **CAP).is_concurrency
+    assert Rule("cap", **CAP).events == ("connection",)
+
+
+def test_a_rule_is_a_frozen_value() -> None:
+    rule = Rule("api", "100/min")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rule.limit = 5  # type: ignore[misc]
+    assert rule == Rule("api", Rate(100, 60)) and hash(rule) == hash(Rule("api", Rate(100, 60)))
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"), [("algoritm", "algorithm"), ("scope", "scopes"), ("bursts", "burst"), ("limits", "limit")]
+)
+def test_an_unknown_option_is_refused_with_the_nearest_one(mistyped: str, meant: str) -> None:
+    with pytest.raises(InvalidRule, match=f"no option '{mistyped}'; did you mean '{meant}'"):
+        Rule.from_options("api", {"rate": "5/min", mistyped: 1})
+
+
+@pytest.mark.parametrize("options", [None, "10/min", ["rate"], 5])
+def test_options_are_a_mapping(options: Any) -> None:
+    with pytest.raises(InvalidRule, match="options are a mapping"):
+        Rule.from_options("api", options)
+
+
+@pytest.mark.parametrize("hidden", ["id", "plan", "name", "_set"])
+def test_what_is_derived_cannot_be_given(hidden: str) -> None:
+    assert hidden not in OPTIONS
+    with pytest.raises(InvalidRule, match="no option"):
+        Rule.from_options("api", {"rate": "5/min", hidden: "x"})
+
+
+@given(rules())
+def test_options_round_trip_through_json(rule: Rule) -> None:
+    options = json.loads(json.dumps(rule.as_options()))
+    again = Rule.from_options(rule.name, options)
+    assert again == rule and again.id == rule.id and again.plan == rule.plan
+
+
+def test_only_what_differs_from_the_defaults_is_written() -> None:
+    assert Rule("api", "100/min").as_options() == {"rate": "100/min"}
+    assert Rule("cap", **CAP).as_options() == CAP
+
+
+BASE = Rule("api", "100/min")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Rule("ap", "100/min"),
+        Rule("api", "100/h"),
+        Rule("api", "100/min", resolution=2),
+        Rule("api", "100/min", algorithm="gcra"),
+        Rule("api", "100/min", algorithm="fixed_window"),
+        Rule("api", **CAP),
+    ],
+    ids=lambda rule: f"{rule.name} {rule.rate} {rule.algorithm}",
+)
+def test_a_change_of_what_a_value_means_changes_its_place(other: Rule) -> None:
+    assert other.id != BASE.id
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Rule("api", "7/min"),
+        Rule("api", "100/min", cost=2, key="ip", scopes=("a",), action="shadow"),
+        Rule("api", "100/min", strict=True, count_denied=True),
+    ],
+    ids=str,
+)
+def test_an_edited_limit_meets_what_was_counted(other: Rule) -> None:
+    assert other.id == BASE.id
+
+
+def test_short_ids_are_short_and_plain() -> None:
+    found = {Rule(f"rule {number}", "5/min").id for number in range(2000)}
+    assert len(found) == 2000 and all(len(name) == 8 and name.isascii() for name in found)
+
+
+@given(rules())
+def test_every_number_of_a_plan_is_exact_in_a_double(rule: Rule) -> None:
+    _, *numbers = rule.plan
+    assert all(type(number) is int and 0 <= number < 2**53 for number in numbers)
+    assert rule.plan.limit >= rule.cost
+
+
+@pytest.mark.parametrize(
+    ("limit", "parts", "share"), [(100, 1, 100), (100, 0, 100), (100, 4, 25), (100, 3, 33), (2, 5, 1)]
+)
+def test_the_shares_of_all_processes_add_up_to_no_more_than_the_limit(limit: int, parts: int, share: int) -> None:
+    assert Rule("api", Rate(limit, 60)).share(parts).limit == share
+    assert Rule("cap", limit=limit, algorithm="concurrency").share(parts).limit == share
+    shared = Rule("api", Rate(limit, 60), algorithm="gcra", burst=limit).share(parts)
+    assert (shared.limit, shared.burst, shared.id) == (share, share, Rule("api", Rate(1, 60), algorithm="gcra").id)
+
+
+def test_a_share_still_admits_one_call() -> None:
+    rule = Rule("api", "10/min", cost=4).share(10)
+    assert rule.limit == rule.plan.limit == 4

@@ -1,0 +1,141 @@
+"""What a rule means, in words."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from django_throttle.core import Rate, Rule, words
+from django_throttle.core.checks import ACTIONS, ALGORITHMS, BUCKETS, EVENTS, FAILURE_POLICIES, KEYS
+from django_throttle.core.words import describe
+
+SENTENCES = [
+    ({"rate": "100/min"}, "each user or address: 100 requests per minute"),
+    ({"rate": "1/s", "key": "ip"}, "each address: 1 request per second"),
+    ({"rate": "5/10m", "key": "session"}, "each session: 5 requests per 10 minutes"),
+    ({"rate": "1000/day", "key": "everyone"}, "everyone together: 1,000 requests per day"),
+    ({"rate": "1/1500ms"}, "each user or address: 1 request per 1,500 milliseconds"),
+    (
+        {"rate": "100/min", "burst": 20, "algorithm": "token_bucket", "key": "user", "events": ["request", "message"]},
+        "each user: 100 requests per minute, bursts up to 20, HTTP and WebSocket together",
+    ),
+    (
+        {"limit": 5, "algorithm": "concurrency", "events": ["connection"]},
+        "each user or address: 5 open connections at once",
+    ),
+    ({"limit": 1, "algorithm": "concurrency"}, "each user or address: 1 open connection at once"),
+    (
+        {"rate": "10/s", "events": ["message", "task", "request"]},
+        "each user or address: 10 calls per second, HTTP requests, WebSocket messages and tasks together",
+    ),
+    ({"rate": "60/min", "events": ["connect"]}, "each user or address: 60 connection attempts per minute"),
+    ({"rate": "60/min", "events": ["send"]}, "each user or address: 60 messages sent per minute"),
+    (
+        {"rate": "2/min", "algorithm": "fixed_window"},
+        "each user or address: 2 requests per minute, counted afresh every minute",
+    ),
+    (
+        {"rate": "2/h", "resolution": 6, "strict": True},
+        "each user or address: 2 requests per hour, moving on in 6 steps, never more in any hour",
+    ),
+    ({"rate": "60/min", "algorithm": "gcra"}, "each user or address: 60 requests per minute, bursts up to 60"),
+    (
+        {"rate": "60/min", "algorithm": "gcra", "burst": 1},
+        "each user or address: 60 requests per minute, evenly spaced",
+    ),
+    ({"rate": "9/min", "scopes": ["login"]}, "each user or address: 9 requests per minute, on login"),
+    (
+        {"rate": "9/min", "scopes": ["a", "b", "c"]},
+        "each user or address: 9 requests per minute, on a, b and c together",
+    ),
+    (
+        {"rates": ["10/s", "1000/day"], "algorithm": "gcra"},
+        "each user or address: 10 requests per second and 1,000 per day, bursts up to 10 and 1,000",
+    ),
+    (
+        {"rates": ["10/s", "1000/day"], "algorithm": "token_bucket", "burst": 5},
+        "each user or address: 10 requests per second and 1,000 per day, bursts up to 5",
+    ),
+    (
+        {"rate": "10/min", "algorithm": "sliding_log"},
+        "each user or address: 10 requests per minute, counted exactly in any minute",
+    ),
+    (
+        {"rate": "1000/month", "algorithm": "fixed_window", "timezone": "Europe/Berlin"},
+        "each user or address: 1,000 requests per month, counted afresh every month in Europe/Berlin",
+    ),
+    (
+        {"rate": "60/h", "algorithm": "token_bucket", "refill": "interval", "burst": 90},
+        "each user or address: 60 requests per hour, bursts up to 90, refilled all at once every hour",
+    ),
+    (
+        {"rate": "10/s", "algorithm": "leaky_bucket"},
+        "each user or address: 10 requests per second, bursts up to 10",
+    ),
+    (
+        {"rate": "10/s", "algorithm": "leaky_bucket", "burst": 30, "action": "delay", "max_delay": 2.5, "key": "ip"},
+        "each address: 10 requests per second, evenly spaced, up to 30 waiting their turn for at most 2.5 seconds",
+    ),
+    ({"rate": "9/min", "scopes": ["api:*"]}, "each user or address: 9 requests per minute, on api:* together"),
+    (
+        {"rate": "9/min", "cost": 3, "count_denied": True},
+        "each user or address: 9 requests per minute, each counting 3, refused ones count too",
+    ),
+    ({"rate": "9/min", "action": "shadow"}, "each user or address: 9 requests per minute, recorded but never refused"),
+    (
+        {"rate": "9/min", "on_store_failure": "deny", "enabled": False},
+        "each user or address: 9 requests per minute, refused while the store is away, switched off",
+    ),
+    ({"rate": "9/min", "key": "shop.limits.tenant"}, "each value of shop.limits.tenant: 9 requests per minute"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), SENTENCES, ids=[sentence for _, sentence in SENTENCES])
+def test_sentence(options: dict[str, object], sentence: str) -> None:
+    assert describe(Rule.from_options("rule", options)) == sentence
+
+
+def test_nothing_that_a_rule_may_say_is_without_words() -> None:
+    assert set(words.NOUNS) == set(EVENTS)
+    assert set(words.WHO) == set(KEYS)
+
+
+def test_every_choice_shows() -> None:
+    seen: dict[str, tuple[object, ...]] = {}
+    for algorithm, event, key, action, policy in itertools.product(ALGORITHMS, EVENTS, KEYS, ACTIONS, FAILURE_POLICIES):
+        if (algorithm == "concurrency") != (event == "connection"):
+            continue  # they belong together, and to nothing else
+        if action == "delay" and algorithm != "leaky_bucket":
+            continue
+        options: dict[str, object] = {
+            "algorithm": algorithm,
+            "events": [event],
+            "key": key,
+            "action": action,
+            "on_store_failure": policy,
+        }
+        options |= {"limit": 3} if algorithm == "concurrency" else {"rate": "3/min"}
+        sentence = describe(Rule.from_options("rule", options))
+        # All kinds of bucket are the same to who is limited, so they read the same.
+        family = "bucket" if algorithm in BUCKETS else algorithm
+        choice = (family, event, key, action, policy)
+        assert seen.setdefault(sentence, choice) == choice
+    families = len(ALGORITHMS) - len(BUCKETS)  # without concurrency, with the buckets as one
+    ways = families * (len(EVENTS) - 1) * (len(ACTIONS) - 1) + (len(EVENTS) - 1) + (len(ACTIONS) - 1)
+    assert len(seen) == ways * len(KEYS) * len(FAILURE_POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words_"),
+    [
+        (60, "minute"),
+        (90, "90 seconds"),
+        (7 * 86_400, "week"),
+        (172_800, "2 days"),
+        (1.5, "1,500 milliseconds"),
+        (0.001, "millisecond"),
+    ],
+)
+def test_window(seconds: float, words_: str) -> None:
+    assert words.window(Rate(1, seconds)) == words_

@@ -1,0 +1,127 @@
+"""Worker processes that run one function at the same moment: for races, forks and event loops of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+import django
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+
+SPAWN = multiprocessing.get_context("spawn")
+IN_FLIGHT = 20
+
+
+class Crew:
+    """``size`` processes; ``run`` starts the same function in all of them at once and gathers what they return."""
+
+    def __init__(self, size: int) -> None:
+        self._gate = SPAWN.Barrier(size)
+        pipes = [SPAWN.Pipe() for _ in range(size)]
+        self._ends = [near for near, _ in pipes]
+        self._workers = [
+            SPAWN.Process(target=_work, args=(number, far, self._gate), daemon=True)
+            for number, (_, far) in enumerate(pipes)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What ``function(number of the worker, *arguments)`` returned in each; raises the first error."""
+        for end in self._ends:
+            end.send((function, arguments))
+        told = []
+        for end in self._ends:
+            assert end.poll(60), "a worker does not answer"
+            told.append(end.recv())
+        for answer in told:
+            if isinstance(answer, BaseException):
+                raise answer
+        return told
+
+    def close(self) -> None:
+        for worker, end in zip(self._workers, self._ends, strict=True):
+            worker.kill()
+            worker.join()
+            end.close()
+
+
+def _work(number: int, end: Connection, gate: Barrier) -> None:
+    django.setup()
+    while True:
+        function, arguments = end.recv()
+        gate.wait(60)
+        try:
+            end.send(function(number, *arguments))
+        except Exception as error:  # noqa: BLE001  (raised again by run)
+            end.send(error)
+
+
+def store_of(url: str) -> RedisStore:
+    """A store that a busy machine does not keep from answering."""
+    return RedisStore(url, deadline=10.0)
+
+
+def hammer(number: int, url: str, rule: Rule, ident: str, calls: int) -> tuple[int, int]:
+    """(allowed, degraded) of so many calls; workers with an even number are synchronous, the others are not."""
+    limiter = Limiter([rule], store_of(url))
+    if number % 2 == 0:
+        decisions = [limiter.acquire(ident) for _ in range(calls)]
+    else:
+        decisions = asyncio.run(_acquire_all(limiter, ident, calls))
+    return sum(decision.allowed for decision in decisions), sum(decision.degraded for decision in decisions)
+
+
+async def _acquire_all(limiter: Limiter, ident: str, calls: int) -> list[Any]:
+    decisions: list[Any] = []
+    while len(decisions) < calls:
+        batch = min(IN_FLIGHT, calls - len(decisions))
+        decisions += await asyncio.gather(*(limiter.aacquire(ident) for _ in range(batch)))
+    return decisions
+
+
+def one_call_each(number: int, url: str, rule: Rule, idents: list[str]) -> int:
+    """One call under every ident; returns how many passed."""
+    limiter = Limiter([rule], store_of(url))
+    return sum(limiter.acquire(ident).allowed for ident in idents)
+
+
+def forked(number: int, url: str, rule: Rule, ident: str, calls: int) -> list[tuple[int, bool]]:
+    """Use a store, fork twice, use it on both sides: (connection id, degraded) of the parent and both children."""
+    limiter = Limiter([rule], store_of(url))
+    asyncio.run(_acquire_all(limiter, ident, calls))
+    limiter.acquire(ident)
+    children = [_fork(limiter, ident, calls) for _ in range(2)]
+    told = [_use(limiter, ident, calls)]
+    for pid, end in children:
+        told.append(end.recv())
+        end.close()
+        os.waitpid(pid, 0)
+    return told
+
+
+def _fork(limiter: Limiter, ident: str, calls: int) -> tuple[int, Connection]:
+    near, far = SPAWN.Pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            far.send(_use(limiter, ident, calls))
+        finally:
+            os._exit(0)
+    far.close()
+    return pid, near
+
+
+def _use(limiter: Limiter, ident: str, calls: int) -> tuple[int, bool]:
+    decisions = [limiter.acquire(ident) for _ in range(calls)]
+    decisions += asyncio.run(_acquire_all(limiter, ident, calls))
+    store: Any = limiter.store
+    return store.link.client.client_id(), any(decision.degraded for decision in decisions)

@@ -1,0 +1,87 @@
+"""A Redis that may be hung, killed and starved, and callers of both drivers with a watch in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Decision, Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.conftest import immortal_keys
+from tests.proxy import Proxy
+from tests.servers import RedisServer, slack
+
+DEADLINE = 0.1
+# What design and faults.md allow one decision, whatever Redis does.
+BOUND = slack(DEADLINE + 0.05)
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def server(module_server: RedisServer) -> Iterator[RedisServer]:
+    """A Redis of this module's own; it runs and is empty at the start of every test."""
+    with module_server.client() as client:
+        client.flushall()
+    yield module_server
+    module_server.resume()
+    assert immortal_keys(module_server) == []
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(server.port) as between:
+        yield between
+
+
+@dataclass
+class Caller:
+    """One limiter, called on one driver; ``slowest`` is the longest that a call took, in seconds."""
+
+    limiter: Limiter
+    run: Callable[[Any], Any] | None
+    slowest: float = 0.0
+
+    @property
+    def store(self) -> Any:
+        return self.limiter.store
+
+    def __call__(self, verb: str = "acquire", ident: str = "user:1") -> Decision:
+        started = time.monotonic()
+        try:
+            if self.run is None:
+                return getattr(self.limiter, verb)(ident)  # type: ignore[no-any-return]
+            return self.run(getattr(self.limiter, f"a{verb}")(ident))  # type: ignore[no-any-return]
+        finally:
+            self.slowest = max(self.slowest, time.monotonic() - started)
+
+
+@pytest.fixture(params=["sync", "async"])
+def caller(request: pytest.FixtureRequest) -> Iterator[Callable[..., Caller]]:
+    """``caller(url, rule, …)``: with the default deadline, on either driver."""
+
+    def make(url: str, *rules: Rule, **options: Any) -> Caller:
+        limiter = Limiter(rules, RedisStore(url, **{"deadline": DEADLINE, **options}))
+        made.append(limiter)
+        return Caller(limiter, None if request.param == "sync" else runner.run)
+
+    made: list[Limiter] = []  # a store's async connections are closed with the loop, so it must live as long
+    with asyncio.Runner() as runner:
+        yield make
+
+
+def used(server: RedisServer, rule: Rule, ident: str = "user:1") -> int:
+    """What Redis itself has counted."""
+    decision = Limiter([rule], RedisStore(server.url, deadline=5.0)).peek(ident)
+    assert not decision.degraded
+    return int(decision.limit or 0) - int(decision.remaining or 0)

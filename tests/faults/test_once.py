@@ -1,0 +1,128 @@
+"""One logical call is applied at most once, whatever is lost on the way, and what was taken in vain comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.faults.conftest import Caller, used
+from tests.proxy import Mode, Proxy
+from tests.servers import RedisServer, wait_until
+
+COUNT = Rule("count", "1000/h", algorithm="fixed_window", on_store_failure="allow")
+CAP = Rule("cap", limit=1000, algorithm="concurrency", on_store_failure="allow")
+
+
+@pytest.mark.parametrize("mode", ["swallow_reply", "swallow_and_close", "reset"])
+@pytest.mark.parametrize("rules", [(COUNT,), (COUNT, CAP)], ids=["rate", "rate and lease"])
+def test_a_lost_reply_is_not_asked_for_again(
+    rules: tuple[Rule, ...], mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
+) -> None:
+    call = caller(proxy.url, *rules)
+    for _ in range(3):  # a lost reply costs the connection, so each time a new one is warmed up
+        proxy.set("pass")
+        assert not (call().degraded or call().degraded)
+        proxy.set(mode)
+        assert call().degraded
+    wait_until(lambda: used(server, COUNT) == 9)
+
+
+def test_a_reply_that_comes_too_late_is_nobody_else_s(proxy: Proxy, caller: Callable[..., Caller]) -> None:
+    """Each ident has its own count; a reply read by the wrong call would show another one's."""
+    call = caller(proxy.url, COUNT, deadline=0.05)
+    for number in range(10):
+        for _ in range(number):
+            Limiter([COUNT], RedisStore(proxy.url, deadline=5.0)).acquire(f"user:{number}")
+    for number in range(10):
+        proxy.set("delay", 0.08 if number % 3 == 0 else 0.0)
+        decision = call("peek", f"user:{number}")
+        assert decision.degraded or decision.remaining == 1000 - number
+        call.store.breaker.succeeded()
+
+
+async def test_a_cancelled_call_leaves_its_connection_clean(server: RedisServer, proxy: Proxy) -> None:
+    limiter = Limiter([COUNT], RedisStore(proxy.url, deadline=5.0, max_connections=4))
+    await limiter.aacquire("user:1")
+    proxy.set("delay", 0.02)
+    for step in range(20):
+        task = asyncio.create_task(limiter.aacquire("user:1"))
+        await asyncio.sleep(step * 0.002)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    proxy.set("pass")
+    for number in range(12):
+        decision = await limiter.aacquire(f"other:{number % 4}")
+        assert not decision.degraded
+        assert decision.remaining == 999 - number // 4, "the reply of another call"
+    assert 1 <= used(server, COUNT) <= 21
+    assert not limiter.store.breaker.is_open  # type: ignore[attr-defined]
+
+
+async def test_leases_of_cancelled_calls_come_back(server: RedisServer, proxy: Proxy) -> None:
+    """The peer's baseline: 60 of 60 cancelled acquires left a lease behind."""
+    store = RedisStore(proxy.url, deadline=5.0, max_connections=60)
+    limiter = Limiter([CAP], store)
+    first = await limiter.aacquire("user:1")
+    proxy.set("delay", 0.05)
+    tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(60)]
+    for task in tasks:
+        await asyncio.sleep(0.002)
+        task.cancel()
+    told = await asyncio.gather(*tasks, return_exceptions=True)
+    cancelled = sum(isinstance(answer, asyncio.CancelledError) for answer in told)
+    assert cancelled > 0
+    proxy.set("pass")
+    await asyncio.to_thread(settle, store, server, 1 + len(tasks) - cancelled)
+    for decision in (first, *(answer for answer in told if not isinstance(answer, BaseException))):
+        await limiter.arelease(decision.lease)
+    assert used(server, CAP) == 0
+
+
+def settle(store: RedisStore, server: RedisServer, held: int) -> None:
+    """What the agent's tick does."""
+    refresher = Refresher(store)
+
+    def settled() -> bool:
+        refresher.resend()
+        return used(server, CAP) == held
+
+    wait_until(settled)
+
+
+@pytest.mark.parametrize("mode", ["swallow_reply", "refuse"])
+def test_a_release_that_did_not_arrive_is_sent_again(
+    mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
+) -> None:
+    call = caller(proxy.url, CAP)
+    leases = [call().lease for _ in range(3)]
+    assert used(server, CAP) == 3
+    proxy.set(mode)
+    call.limiter.release(leases[0])
+    call.limiter.release(leases[1])
+    proxy.set("pass")
+    settle(call.store, server, 1)
+
+
+def test_a_lease_taken_while_its_reply_was_lost_is_not_held_twice(
+    server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
+) -> None:
+    call = caller(proxy.url, CAP)
+    call()
+    proxy.set("swallow_reply")
+    assert call().degraded
+    proxy.set("pass")
+    settle(call.store, server, 1)
+
+
+def test_releasing_twice_changes_nothing(server: RedisServer, caller: Callable[..., Caller]) -> None:
+    call = caller(server.url, CAP)
+    leases = [call().lease for _ in range(3)]
+    for _ in range(3):
+        call.limiter.release(leases[0])
+    assert used(server, CAP) == 2

@@ -1,0 +1,167 @@
+"""A Redis that answers, but not with what was asked: each state has its cause, and none of them is a crash."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from django_throttle.core import Decision, Rule, flow
+from django_throttle.core.command import Decide, charge
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from django_throttle.stores.drive import run
+from tests.faults.conftest import BOUND, used
+from tests.servers import RedisServer, wait_until
+
+COUNT = Rule("count", "1000/h", algorithm="gcra", on_store_failure="allow")
+CAP = Rule("cap", limit=5, algorithm="concurrency", on_store_failure="allow")
+
+
+@pytest.fixture
+def admin(server: RedisServer) -> Iterator[Redis]:
+    """A client that sets the state; afterwards the server is as it was."""
+    with server.client() as client:
+        usual = {name: client.config_get(name)[name] for name in CHANGED}
+        yield client
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        for name, value in usual.items():
+            client.config_set(name, value)
+
+
+CHANGED = ("maxmemory", "maxmemory-policy", "min-replicas-to-write", "maxclients")
+
+
+def cause(store: RedisStore, rule: Rule = COUNT) -> Cause | None:
+    """Why the store does not answer now; None when it does."""
+    try:
+        store.execute(Decide((charge(rule, "user:1", 1),)))
+    except StoreError as error:
+        return error.cause
+    return None
+
+
+def allowed_by_policy(store: RedisStore, rule: Rule = COUNT) -> bool:
+    decision: Decision = run(flow.decide((charge(rule, "user:1", 1),)), store)
+    return decision.allowed and decision.degraded
+
+
+def test_a_replica_does_not_count(server: RedisServer, admin: Redis) -> None:
+    store = RedisStore(server.url)
+    assert cause(store) is None
+    admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+    assert cause(store) is Cause.SERVER_STATE and allowed_by_policy(store)
+    admin.execute_command("REPLICAOF", "NO", "ONE")
+    wait_until(lambda: cause(store) is None)
+
+
+def test_too_few_replicas(server: RedisServer, admin: Redis) -> None:
+    admin.config_set("min-replicas-to-write", 1)
+    store = RedisStore(server.url)
+    assert cause(store) is Cause.SERVER_STATE and allowed_by_policy(store)
+
+
+def test_out_of_memory_refuses_new_counts_but_takes_leases_back(server: RedisServer, admin: Redis) -> None:
+    store = RedisStore(server.url)
+    limiter = Limiter([CAP], store)
+    leases = [limiter.acquire("user:1").lease for _ in range(3)]
+    admin.config_set("maxmemory-policy", "noeviction")
+    admin.config_set("maxmemory", 1)
+    assert cause(store) is Cause.SERVER_STATE and allowed_by_policy(store)
+    for lease in leases:
+        limiter.release(lease)
+    admin.config_set("maxmemory", 0)
+    assert used(server, CAP) == 0
+
+
+def test_all_connections_of_the_server_are_taken(server: RedisServer, admin: Redis) -> None:
+    admin.config_set("maxclients", 1)
+    store = RedisStore(server.url)
+    assert cause(store) is Cause.UNAVAILABLE and allowed_by_policy(store)
+    admin.config_set("maxclients", 100)
+    wait_until(lambda: cause(store) is None)
+
+
+def test_a_script_of_somebody_else_keeps_it_busy(server: RedisServer, admin: Redis) -> None:
+    store = RedisStore(server.url)
+    assert cause(store) is None
+
+    def hog() -> None:
+        loop = "local t = redis.call('TIME')[1] repeat until redis.call('TIME')[1] - t >= 2"
+        with server.client() as client, suppress(RedisError):
+            client.eval(loop, 0)
+
+    busy = threading.Thread(target=hog)
+    busy.start()
+    try:
+        wait_until(lambda: cause(store) is not None)
+        started = time.monotonic()
+        assert allowed_by_policy(store)
+        assert time.monotonic() - started <= BOUND
+    finally:
+        with server.client() as killer:
+            wait_until(lambda: killed(killer))
+        busy.join()
+    wait_until(lambda: cause(store) is None)
+
+
+def killed(client: Redis) -> bool:
+    try:
+        client.script_kill()
+    except RedisError as error:
+        return "NOTBUSY" in str(error) or "No scripts in execution" in str(error)
+    return True
+
+
+class TestRights:
+    """A user of Redis with too few rights is a mistake of ours: it is told, and no outage."""
+
+    @pytest.fixture
+    def url(self, server: RedisServer, admin: Redis) -> Iterator[str]:
+        yield server.url.replace("//", "//app:word@")
+        admin.execute_command("ACL", "DELUSER", "app")
+
+    @pytest.mark.parametrize(
+        "rights",
+        [("~dt:*", "+@all", "-evalsha"), ("~dt:*", "+@all", "-time"), ("~other:*", "+@all"), ("~dt:*", "-@all")],
+        ids=["no scripts", "no clock", "no keys", "nothing"],
+    )
+    def test_forbidden(self, rights: tuple[str, ...], url: str, admin: Redis) -> None:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">word", *rights)
+        store = RedisStore(url)
+        assert [cause(store) for _ in range(10)] == [Cause.CONFIG] * 10, "and so the breaker stays closed"
+        assert allowed_by_policy(store)
+        admin.execute_command("ACL", "SETUSER", "app", "~dt:*", "+@all")
+        wait_until(lambda: cause(store) is None)
+
+    def test_a_wrong_password(self, url: str, admin: Redis) -> None:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">another", "~*", "+@all")
+        store = RedisStore(url)
+        assert cause(store) is Cause.CONFIG and allowed_by_policy(store)
+
+    def test_the_least_rights_that_are_enough(self, url: str, admin: Redis) -> None:
+        reading = ("evalsha", "eval", "time", "get", "pttl", "smembers", "zcard", "zscore")
+        writing = ("set", "del", "pexpire", "sadd", "srem", "zadd", "zrem", "hset", "hdel")
+        rights = [f"+{command}" for command in (*reading, *writing)]
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">word", "~dt:*", "-@all", *rights)
+        limiter = Limiter([COUNT, CAP], RedisStore(url))
+        decision = limiter.acquire("user:1")
+        assert decision.allowed and not decision.degraded
+        limiter.release(decision.lease)
+        assert limiter.reset("user:1") == 1
+
+    def test_the_log_is_not_flooded(self, url: str, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">word", "~dt:*", "-@all")
+        store = RedisStore(url)
+        with caplog.at_level(logging.WARNING, "django_throttle"):
+            for _ in range(50):
+                assert allowed_by_policy(store)
+        assert 1 <= len(caplog.records) <= 2
+        assert "word" not in caplog.text, "a password"

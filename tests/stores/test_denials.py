@@ -1,0 +1,127 @@
+"""What was refused a moment ago is refused again without asking Redis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_throttle.core import Decision, Rule
+from django_throttle.core.command import charges_of
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from django_throttle.stores.denials import LONGEST, MOST, Denials
+
+RULE = Rule("api", "2/hour")
+
+
+@pytest.fixture
+def store(redis_url: str) -> RedisStore:
+    return RedisStore(redis_url)
+
+
+def calls(client: Redis) -> int:
+    stats: Any = client.info("commandstats")
+    return sum(stats.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
+
+
+def drain(limiter: Limiter) -> Decision:
+    while (decision := limiter.acquire("user:1")).allowed:
+        pass
+    return decision
+
+
+def test_a_flood_of_refused_calls_asks_redis_once(store: RedisStore, redis_server: Any) -> None:
+    limiter = Limiter([RULE], store)
+    drain(limiter)
+    with redis_server.client() as client:
+        before = calls(client)
+        decisions = [limiter.acquire("user:1") for _ in range(200)]
+        assert calls(client) - before <= 1
+    assert not any(decision.allowed for decision in decisions)
+
+
+async def test_and_so_does_an_asynchronous_one(store: RedisStore, redis_server: Any) -> None:
+    limiter = Limiter([RULE], store)
+    drain(limiter)
+    with redis_server.client() as client:
+        before = calls(client)
+        for _ in range(200):
+            assert not (await limiter.aacquire("user:1")).allowed
+        assert calls(client) - before <= 1
+
+
+def test_it_says_the_time_that_is_left() -> None:
+    now = [100.0]
+    denials = Denials(lambda: now[0])
+    charges = charges_of(RULE, "user:1", 1)
+    denials.note(charges, Decision(allowed=False, retry_after=10.0, reset_after=20.0, rule="api"))
+    now[0] += 0.25
+    found = denials.find(charges)
+    assert found is not None and (found.retry_after, found.reset_after) == (9.75, 19.75)
+
+
+@pytest.mark.parametrize(("retry", "lasts"), [(0.25, 0.25), (10.0, LONGEST), (None, LONGEST)])
+def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(retry: float | None, lasts: float) -> None:
+    now = [100.0]
+    denials = Denials(lambda: now[0])
+    charges = charges_of(RULE, "user:1", 1)
+    denials.note(charges, Decision(allowed=False, retry_after=retry))
+    now[0] += lasts - 0.001
+    assert denials.find(charges) is not None
+    now[0] += 0.001
+    assert denials.find(charges) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "decision"),
+    [
+        (RULE, Decision(allowed=True)),
+        (RULE, Decision(allowed=False, retry_after=10.0, degraded=True)),
+        (Rule("login", "2/hour", count_denied=True), Decision(allowed=False, retry_after=10.0)),
+        (Rule("watch", "2/hour", action="shadow"), Decision(allowed=False, retry_after=10.0)),
+        (Rule("cap", limit=2, algorithm="concurrency"), Decision(allowed=False, retry_after=5.0)),
+    ],
+    ids=["allowed", "without the store", "counts denied", "shadow", "slots"],
+)
+def test_only_refusals_by_rates_that_charge_nothing_are_remembered(rule: Rule, decision: Decision) -> None:
+    denials, charges = Denials(), charges_of(rule, "user:1", 1)
+    denials.note(charges, decision)
+    assert denials.find(charges) is None
+
+
+def test_another_cost_another_ident_and_an_edited_rule_are_asked_for() -> None:
+    denials = Denials()
+    denials.note(charges_of(RULE, "user:1", 2), Decision(allowed=False, retry_after=10.0))
+    assert denials.find(charges_of(RULE, "user:1", 1)) is None
+    assert denials.find(charges_of(RULE, "user:2", 2)) is None
+    assert denials.find(charges_of(Rule("api", "3/hour"), "user:1", 2)) is None
+
+
+def test_a_reset_shows_at_once_here(store: RedisStore) -> None:
+    limiter = Limiter([RULE], store)
+    drain(limiter)
+    limiter.reset("user:1")
+    assert limiter.acquire("user:1").allowed
+
+
+def test_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
+    here, elsewhere = Limiter([RULE], store), Limiter([RULE], RedisStore(redis_url))
+    drain(here)
+    elsewhere.reset("user:1")
+    assert not here.acquire("user:1").allowed
+    assert here.peek("user:1").allowed
+
+
+def test_it_is_bounded() -> None:
+    denials = Denials()
+    for number in range(MOST + 5):
+        denials.note(charges_of(RULE, f"user:{number}", 1), Decision(allowed=False, retry_after=10.0))
+    assert denials.find(charges_of(RULE, "user:0", 1)) is None
+    assert denials.find(charges_of(RULE, f"user:{MOST + 4}", 1)) is not None
+    assert len(denials._known) == MOST
+
+
+def test_a_clock_that_is_set_has_none(redis_url: str) -> None:
+    assert RedisStore(redis_url, clock=lambda: 0.0).denials is None

@@ -1,0 +1,81 @@
+"""Many processes on one key: exactly the limit passes, with every algorithm that promises it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.crew import Crew, forked, hammer, one_call_each
+
+PROCESSES = 8
+CALLS = 500
+LIMIT = 100
+
+# Windows and intervals so long that nothing comes free while the test runs, whenever it runs.
+EXACT = [
+    Rule("fixed", f"{LIMIT}/366d", algorithm="fixed_window"),
+    Rule("sliding", f"{LIMIT}/366d"),
+    Rule("sliding in 12", f"{LIMIT}/366d", resolution=12),
+    Rule("strict", f"{LIMIT}/h", strict=True, resolution=4),
+    Rule("gcra", f"{LIMIT}/366d", algorithm="gcra"),
+    Rule("bucket", "1/h", algorithm="token_bucket", burst=LIMIT),
+    Rule("leaky", f"{LIMIT}/366d", algorithm="leaky_bucket", action="delay"),
+    Rule("interval", f"{LIMIT}/366d", algorithm="token_bucket", refill="interval"),
+    Rule("log", f"{LIMIT}/h", algorithm="sliding_log"),
+    Rule("sockets", limit=LIMIT, algorithm="concurrency"),
+]
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    workers = Crew(PROCESSES)
+    yield workers
+    workers.close()
+
+
+@pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
+def test_exactly_the_limit_passes(rule: Rule, crew: Crew, redis_url: str) -> None:
+    told = crew.run(hammer, redis_url, rule, "user:1", CALLS)
+    assert sum(degraded for _, degraded in told) == 0
+    assert sum(allowed for allowed, _ in told) == LIMIT
+
+
+def test_all_rules_together_pass_what_the_narrowest_does(crew: Crew, redis_url: str) -> None:
+    """And none of the others is charged for what it refused."""
+    narrow = Rule("narrow", "40/366d", algorithm="gcra")
+    rules = [*EXACT[:-1], narrow]
+    told = crew.run(hammer_all, redis_url, rules, "user:1", 100)
+    assert sum(told) == 40
+    peeked = Limiter(rules, RedisStore(redis_url)).peek("user:1")
+    assert [outcome.remaining for outcome in peeked.outcomes] == [60] * (len(EXACT) - 1) + [0]
+
+
+def hammer_all(number: int, url: str, rules: list[Rule], ident: str, calls: int) -> int:
+    limiter = Limiter(rules, RedisStore(url, deadline=10.0))
+    return sum(limiter.acquire(ident).allowed for _ in range(calls))
+
+
+def test_callers_that_read_the_same_count_are_both_counted(crew: Crew, redis_url: str) -> None:
+    """Design D: of callers that all read 3, none overwrites another."""
+    rule = Rule("fixed", "1000/366d", algorithm="fixed_window")
+    limiter = Limiter([rule], RedisStore(redis_url))
+    idents = [f"user:{number}" for number in range(100)]
+    for ident in idents:
+        limiter.acquire(ident, cost=3)
+    assert crew.run(one_call_each, redis_url, rule, idents) == [100] * PROCESSES
+    assert {limiter.peek(ident).remaining for ident in idents} == {1000 - 3 - PROCESSES}
+
+
+def test_a_fork_does_not_share_its_parent_s_connections(crew: Crew, redis_url: str) -> None:
+    calls = 20
+    rule = Rule("fixed", "100000/366d", algorithm="fixed_window")
+    families = crew.run(forked, redis_url, rule, "user:1", calls)
+    processes = [process for family in families for process in family]
+    assert not any(degraded for _, degraded in processes)
+    assert len({connection for connection, _ in processes}) == 3 * PROCESSES
+    used = PROCESSES * (calls + 1 + 3 * 2 * calls)
+    assert Limiter([rule], RedisStore(redis_url)).peek("user:1").remaining == 100_000 - used

@@ -1,0 +1,338 @@
+"""What only the Redis store can get wrong: scripts, foreign values, immortal keys, round trips, event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from redis import Redis
+
+from django_throttle.core import Charge, Rule, flow
+from django_throttle.core.command import charge
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from django_throttle.stores.drive import run
+from tests.clock import FrozenClock
+from tests.servers import RedisServer, wait_until
+
+RATES = [
+    Rule("fixed", "10/h", algorithm="fixed_window"),
+    Rule("sliding", "10/h"),
+    Rule("sub-windows", "10/h", resolution=6, strict=True),
+    Rule("gcra", "10/h", algorithm="gcra"),
+    Rule("bucket", "10/h", algorithm="token_bucket", burst=7),
+]
+CAP = Rule("cap", limit=10, algorithm="concurrency")
+
+
+@pytest.fixture
+def store(redis_url: str) -> RedisStore:
+    return RedisStore(redis_url)
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[Redis]:
+    with redis_server.client() as plain:
+        yield plain
+
+
+@pytest.fixture(params=["sync", "async"])
+def acquire(request: pytest.FixtureRequest, store: RedisStore) -> Iterator[Callable[..., Any]]:
+    """``acquire(*rules)``: one call of user:1 on either driver, all of them on one event loop."""
+    if request.param == "sync":
+        yield lambda *rules: Limiter(rules, store).acquire("user:1")
+        return
+    with asyncio.Runner() as runner:
+        yield lambda *rules: runner.run(Limiter(rules, store).aacquire("user:1"))
+
+
+def commands(client: Redis) -> dict[str, int]:
+    """How often each command ran since the last ``config resetstat``."""
+    stats: dict[str, Any] = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
+
+
+def test_scripts_that_redis_has_lost_are_sent_again(acquire: Callable[..., Any], client: Redis) -> None:
+    for left in range(9, -1, -1):
+        client.script_flush()
+        decision = acquire(*RATES[:4])
+        assert (decision.remaining, decision.degraded) == (left, False)
+    client.script_flush()
+    assert not acquire(*RATES[:4]).allowed
+
+
+def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(acquire: Callable[..., Any], client: Redis) -> None:
+    acquire(RATES[0])
+    client.script_flush()
+    client.config_resetstat()
+    acquire(RATES[0])
+    acquire(RATES[0])
+    found = commands(client)
+    assert (found["evalsha"], found["eval"], found["set"]) == (2, 1, 2)
+
+
+def test_a_lease_survives_lost_scripts_too(acquire: Callable[..., Any], client: Redis) -> None:
+    leases = []
+    for left in (9, 8, 7):
+        client.script_flush()
+        decision = acquire(CAP)
+        assert (decision.remaining, decision.degraded) == (left, False)
+        leases.append(decision.lease)
+    assert len(set(leases)) == 3
+
+
+def test_a_flood_of_flushes_loses_and_admits_nothing_extra(redis_url: str, client: Redis) -> None:
+    rule = Rule("fixed", "100/366d", algorithm="fixed_window")
+    limiter, done = Limiter([rule], RedisStore(redis_url, deadline=5.0)), threading.Event()
+
+    def flush() -> None:
+        while not done.wait(0.005):
+            client.script_flush()
+
+    flusher = threading.Thread(target=flush)
+    flusher.start()
+    try:
+        decisions = [limiter.acquire("user:1") for _ in range(1000)]
+    finally:
+        done.set()
+        flusher.join()
+    assert sum(decision.allowed for decision in decisions) == 100
+    assert not any(decision.degraded for decision in decisions)
+
+
+FOREIGN = [
+    "",
+    "abc",
+    "nan",
+    "inf",
+    "1e308",
+    "-1",
+    "-5:3",
+    "1.5:2",
+    "1:2:3:4:5:6:7:8:9",
+    ":::",
+    "9" * 17 + ":1",
+    "\xff\x00",
+    "0x10",
+]
+
+
+def put_list(client: Redis, key: str) -> None:
+    client.lpush(key, "something", "else")
+
+
+def put_hash(client: Redis, key: str) -> None:
+    client.hset(key, "tokens", "5")
+
+
+def putter(value: str) -> Callable[[Redis, str], None]:
+    def put(client: Redis, key: str) -> None:
+        client.set(key, value, px=60_000)
+
+    return put
+
+
+@pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("put", [put_list, put_hash, *map(putter, FOREIGN)], ids=["list", "hash", *map(ascii, FOREIGN)])
+def test_a_foreign_value_counts_as_nothing_and_is_replaced(
+    rule: Rule, put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter, key = Limiter([rule], store), store.key(rule.id, "user:1")
+    put(client, key)
+    first = limiter.acquire("user:1")
+    assert (first.allowed, first.degraded, first.remaining) == (True, False, rule.plan.limit - 1)
+    assert "replaced 1" in caplog.text
+    caplog.clear()
+    assert limiter.acquire("user:1").remaining == rule.plan.limit - 2
+    assert caplog.text == "" and client.pttl(key) > 0
+
+
+@pytest.mark.parametrize("value", ["9" * 30, "9" * 15, f"{10**15}:999999999"])
+@pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
+def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
+    rule: Rule, value: str, store: RedisStore, client: Redis
+) -> None:
+    client.set(store.key(rule.id, "user:1"), value, px=60_000)
+    decision = Limiter([rule], store).acquire("user:1")
+    assert not decision.degraded
+    assert decision.retry_after is not None and decision.retry_after <= 2 * 3600
+
+
+@pytest.mark.parametrize("put", [put_list, put_hash, putter("abc")], ids=["list", "hash", "text"])
+def test_a_foreign_lease_index_is_replaced(
+    put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(client, store.key(CAP.id, "user:1"))
+    limiter = Limiter([CAP], store)
+    assert [limiter.acquire("user:1").remaining for _ in range(2)] == [9, 8]
+    assert "replaced 1" in caplog.text
+
+
+@pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
+def test_an_immortal_key_gets_a_ttl_at_the_next_touch_allowed_or_not(
+    rule: Rule, store: RedisStore, client: Redis
+) -> None:
+    limiter, key = Limiter([rule], store), store.key(rule.id, "user:1")
+    store.denials = None  # every call is to reach Redis
+    limiter.acquire("user:1")
+    for _ in range(rule.plan.limit + 1):
+        client.persist(key)
+        assert client.pttl(key) == -1
+        limiter.acquire("user:1")
+        assert 0 < client.pttl(key) <= 2 * 3600_000 + 5000
+    assert not limiter.acquire("user:1").allowed
+
+
+def test_lease_keys_that_were_made_immortal_get_a_ttl_with_the_next_lease(store: RedisStore, client: Redis) -> None:
+    limiter = Limiter([CAP], store)
+    limiter.acquire("user:1")
+    held = [key for key in client.scan_iter("dt:*") if "{p}" not in key]
+    for key in held:
+        client.persist(key)
+    limiter.acquire("user:1")
+    assert len(held) == 2 and all(client.pttl(key) > 0 for key in held)
+
+
+@pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
+def test_a_key_lives_until_everything_is_free_again_and_no_shorter(
+    rule: Rule, store: RedisStore, client: Redis
+) -> None:
+    for _ in range(rule.plan.limit):
+        decision = Limiter([rule], store).acquire("user:1")
+        ttl = client.pttl(store.key(rule.id, "user:1")) / 1000
+        assert decision.reset_after - 1 <= ttl <= decision.reset_after + 5
+
+
+def test_five_mixed_rules_are_one_command(acquire: Callable[..., Any], client: Redis) -> None:
+    rules = [*RATES[:4], CAP]
+    acquire(*rules)  # loads the script, says that this process lives
+    client.config_resetstat()
+    for _ in range(3):
+        assert acquire(*rules).allowed
+    found = commands(client)
+    assert found["evalsha"] == 3 and found["time"] == 3, "one call, one look at the clock"
+    from_the_script = {"get", "set", "time", "pttl", "pexpire", "smembers", "sadd", "zadd", "zcard", "zscore"}
+    of_clients = {"config", "config|resetstat", "info", "client", "client|setinfo", "hello", "auth"}
+    assert set(found) <= from_the_script | of_clients | {"evalsha"}
+
+
+def test_peek_writes_nothing(store: RedisStore, client: Redis) -> None:
+    limiter = Limiter([*RATES, CAP], store)
+    limiter.peek("user:1")
+    assert client.dbsize() == 0
+    limiter.acquire("user:1")
+    before = {key: (client.dump(key)) for key in client.scan_iter()}  # type: ignore[no-untyped-call]
+    assert limiter.peek("user:1").allowed
+    assert {key: client.dump(key) for key in client.scan_iter()} == before  # type: ignore[no-untyped-call]
+
+
+def test_charges_of_several_idents_are_one_decision(store: RedisStore, client: Redis) -> None:
+    by_user, by_address = RATES[0], Rule("address", "2/h", algorithm="gcra")
+    charges = (charge(by_user, "user:1", 1), charge(by_address, "ip:192.0.2.1", 1))
+    decisions = [run(flow.decide(charges), store) for _ in range(3)]
+    assert [decision.allowed for decision in decisions] == [True, True, False]
+    assert [outcome.remaining for outcome in decisions[-1].outcomes] == [8, 0]
+    assert [outcome.ident for outcome in decisions[-1].outcomes] == ["user:1", "ip:192.0.2.1"]
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), float("-inf"), -1, 2**53])
+def test_the_script_itself_refuses_a_cost_that_is_none(cost: Any, store: RedisStore, client: Redis) -> None:
+    rule = Rule("fixed", "10/h", on_store_failure="deny")
+    assert run(flow.decide((Charge(rule, "user:1", cost),)), store).unavailable
+    assert client.dbsize() == 0
+
+
+def test_no_ident_is_readable_in_redis(redis_url: str, client: Redis) -> None:
+    limiter = Limiter([*RATES, CAP], RedisStore(redis_url, secret="secret"))
+    limiter.acquire("user:canary@example.com")
+    dump = "".join(key + repr(client.dump(key)) for key in map(str, client.scan_iter()))
+    assert "canary" not in dump and "example" not in dump
+
+
+def test_stores_with_other_prefixes_secrets_and_databases_do_not_meet(
+    redis_url: str, redis_server: RedisServer
+) -> None:
+    rule = Rule("one", "1/h", algorithm="fixed_window")
+    stores = [
+        RedisStore(redis_url),
+        RedisStore(redis_url, prefix="other"),
+        RedisStore(redis_url, secret="other"),
+        RedisStore(redis_url.removesuffix("/0") + "/1"),
+    ]
+    assert all(Limiter([rule], store).acquire("user:1").allowed for store in stores)
+    assert not any(Limiter([rule], store).acquire("user:1").allowed for store in stores)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1", "default", "nothing", "", "redis-sentinel://x"])
+def test_an_address_that_is_none_is_an_invalid_setting(address: str, settings: Any) -> None:
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    with pytest.raises(InvalidSetting):
+        RedisStore(address)
+
+
+def test_an_alias_of_django_redis_serves_both_drivers(redis_url: str, settings: Any, redis_server: RedisServer) -> None:
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "limits": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_url.removesuffix("/0") + "/3"},
+    }
+    limiter = Limiter([RATES[0]], RedisStore("limits"))
+    assert limiter.acquire("user:1").remaining == 9
+    assert asyncio.run(limiter.aacquire("user:1")).remaining == 8
+    with redis_server.client(db=3) as other:
+        assert other.dbsize() == 1
+
+
+def test_a_hundred_event_loops_leave_one_client_and_no_connection(store: RedisStore, client: Redis) -> None:
+    limiter = Limiter([Rule("many", "1000/h", algorithm="fixed_window")], store)
+    base = len(client.client_list())
+    decisions = [async_to_sync(limiter.aacquire)("user:1") for _ in range(100)]
+    assert [decision.remaining for decision in decisions] == list(range(999, 899, -1))
+    assert len(store.link.loops) <= 1
+    wait_until(lambda: len(client.client_list()) <= base)  # fewer when an earlier test's are collected
+
+
+def test_loops_in_many_threads_do_not_disturb_one_another(redis_url: str) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    limiter, errors = Limiter([Rule("many", "1000/h", algorithm="fixed_window")], store), []
+
+    def use() -> None:
+        try:
+            for _ in range(25):
+                asyncio.run(limiter.aacquire("user:1"))
+        except Exception as error:  # noqa: BLE001  (looked at below)
+            errors.append(error)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert limiter.peek("user:1").remaining == 800
+
+
+def test_sixty_four_threads_share_one_store(redis_url: str) -> None:
+    limiter = Limiter([Rule("many", "1000/h", algorithm="gcra")], RedisStore(redis_url, deadline=10.0))
+    allowed: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: allowed.extend(limiter.acquire("user:1").allowed for _ in range(25)))
+        for _ in range(64)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(allowed), sum(allowed)) == (1600, 1000)
+
+
+def test_the_servers_clock_counts_unless_another_is_given(redis_url: str, client: Redis, clock: FrozenClock) -> None:
+    seconds, microseconds = client.time()
+    reset = Limiter([RATES[0]], RedisStore(redis_url)).acquire("user:1").reset_after
+    left = 3600 - (seconds + microseconds / 1_000_000) % 3600
+    assert abs(reset - left) < 5 or abs(reset - left) > 3595
+    assert Limiter([RATES[0]], RedisStore(redis_url, clock=clock)).acquire("user:2").reset_after == 3600.0

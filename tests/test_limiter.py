@@ -1,0 +1,123 @@
+"""The facade: what it refuses at the door, and that its twins are twins."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Decision, Rule
+from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, get_store
+from tests.clock import FrozenClock
+
+RATE = Rule("rate", "3/min", algorithm="fixed_window")
+CAP = Rule("cap", limit=2, algorithm="concurrency")
+VERBS = ("acquire", "peek", "reset")
+
+
+@pytest.fixture
+def limiter(clock: FrozenClock) -> Limiter:
+    return Limiter([RATE, CAP], MemoryStore(clock=clock))
+
+
+def call(limiter: Limiter, name: str, *arguments: Any) -> Any:
+    """Call a method, and await what it returns if it is the async twin."""
+    found = getattr(limiter, name)(*arguments)
+    return asyncio.run(found) if inspect.isawaitable(found) else found
+
+
+@pytest.mark.parametrize("verb", [*VERBS, *(f"a{verb}" for verb in VERBS)])
+@pytest.mark.parametrize("ident", ["", None, 5, b"user:1", "a" * 1025])
+def test_an_ident_that_is_none_is_refused_at_once(limiter: Limiter, verb: str, ident: Any) -> None:
+    with pytest.raises(InvalidIdent):
+        call(limiter, verb, ident)
+
+
+@pytest.mark.parametrize("verb", ["acquire", "peek", "aacquire", "apeek"])
+@pytest.mark.parametrize("cost", [-1, 0.5, "1", True, None, 2**63, float("nan"), float("inf")])
+def test_a_cost_that_is_none_is_refused_and_charges_nothing(limiter: Limiter, verb: str, cost: Any) -> None:
+    with pytest.raises(InvalidCost):
+        call(limiter, verb, "user:1", cost)
+    assert limiter.peek("user:1").outcomes[0].remaining == 3
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "release"])
+def test_twins_take_the_same_arguments(verb: str) -> None:
+    plain, twin = (inspect.signature(getattr(Limiter, name)) for name in (verb, f"a{verb}"))
+    assert plain == twin
+
+
+def test_two_rules_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidRule, match="share a name"):
+        Limiter([RATE, Rule("rate", "5/h")], MemoryStore())
+
+
+def test_rules_may_come_from_a_generator(clock: FrozenClock) -> None:
+    limiter = Limiter((rule for rule in [RATE]), MemoryStore(clock=clock))
+    assert [limiter.acquire("user:1").allowed for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("prefix", ["", "a"])
+def test_a_lease_is_taken_given_back_and_given_back_again(limiter: Limiter, prefix: str) -> None:
+    first, second, third = (call(limiter, f"{prefix}acquire", "user:1") for _ in range(3))
+    assert first.lease and second.lease and first.lease.id != second.lease.id
+    assert not third.allowed and third.lease is None and third.rule == "cap"
+    for _ in range(2):
+        assert call(limiter, f"{prefix}release", first.lease) is None
+    assert call(limiter, f"{prefix}acquire", "user:1").allowed
+    assert not call(limiter, f"{prefix}acquire", "user:1").allowed
+    assert call(limiter, f"{prefix}release", None) is None
+
+
+def test_what_the_rate_refuses_holds_no_slot(clock: FrozenClock) -> None:
+    limiter = Limiter([RATE, Rule("cap", limit=9, algorithm="concurrency")], MemoryStore(clock=clock))
+    for _ in range(5):
+        limiter.acquire("user:1")
+    assert limiter.peek("user:1").outcomes[1].remaining == 6
+
+
+def test_what_the_cap_refuses_costs_no_rate(limiter: Limiter) -> None:
+    for _ in range(5):
+        limiter.acquire("user:1")
+    assert limiter.peek("user:1").outcomes[0].remaining == 1
+
+
+def test_cost_zero_takes_no_lease(limiter: Limiter) -> None:
+    assert limiter.acquire("user:1", cost=0).lease is None
+    assert limiter.peek("user:1").outcomes[1].remaining == 2
+
+
+def test_reset_leaves_what_is_held_open(limiter: Limiter) -> None:
+    limiter.acquire("user:1")
+    assert limiter.reset("user:1") == 1
+    assert [outcome.remaining for outcome in limiter.peek("user:1").outcomes] == [3, 1]
+
+
+def test_a_rule_that_is_off_does_not_apply() -> None:
+    limiter = Limiter([Rule("off", "1/h", enabled=False)], MemoryStore())
+    assert [limiter.acquire("user:1") for _ in range(3)] == [Decision()] * 3
+
+
+def test_memory_forgets_what_was_written_longest_ago_and_what_is_over(clock: FrozenClock) -> None:
+    store = MemoryStore(clock=clock, max_entries=2000)
+    limiter = Limiter([RATE], store)
+    for number in range(10_000):
+        limiter.acquire(f"user:{number}")
+    assert len(store._counters) <= 2000 + 1024
+    assert limiter.peek("user:9999").remaining == 2 and limiter.peek("user:0").remaining == 3
+    clock.step(60)
+    for number in range(3000):
+        limiter.acquire(f"other:{number}")
+    assert not any(ident.startswith("user:") for _, ident in store._counters)
+
+
+def test_the_settings_store_is_one_until_they_change(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"STORE": "memory"}
+    first = get_store()
+    assert first is get_store() and isinstance(first, MemoryStore)
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "PREFIX": "other"}
+    assert get_store() is not first
