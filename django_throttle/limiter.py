@@ -37,19 +37,19 @@ class Limiter:
 
     def acquire(self, ident: str, cost: int = 1) -> Decision:
         """Charge one call; a refused one charges nothing. Cost 0 charges nothing and takes no lease."""
-        return run(decide_flow(self._charges(ident, cost)), self.store)
+        return run(decide_flow(self._charges(ident, cost), self.store), self.store)
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
         """Acquire without blocking the event loop."""
-        return await arun(decide_flow(self._charges(ident, cost)), self.store)
+        return await arun(decide_flow(self._charges(ident, cost), self.store), self.store)
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
         """What acquire would answer now; charges nothing, and ``remaining`` is what is there."""
-        return run(decide_flow(self._charges(ident, cost), commit=False), self.store)
+        return run(decide_flow(self._charges(ident, cost), self.store, commit=False), self.store)
 
     async def apeek(self, ident: str, cost: int = 1) -> Decision:
         """Peek without blocking the event loop."""
-        return await arun(decide_flow(self._charges(ident, cost), commit=False), self.store)
+        return await arun(decide_flow(self._charges(ident, cost), self.store, commit=False), self.store)
 
     def reset(self, ident: str) -> int:
         """Make every rate full again for an ident; what it holds open stays. Returns the counters removed.
@@ -98,10 +98,11 @@ class Limiter:
         return tuple(charge for rule in self.rules if rule.enabled for charge in charges_of(rule, ident, cost))
 
 
-def decide_flow(charges: tuple[Charge, ...], *, commit: bool = True) -> flow.Flow[Decision]:
+def decide_flow(charges: tuple[Charge, ...], store: Store, *, commit: bool = True) -> flow.Flow[Decision]:
     """The flow that decides these charges; the caller's lease is named before anything is sent."""
-    leased = commit and any(rule.is_concurrency and cost for rule, _, cost in charges)
-    return flow.decide(charges, commit=commit, lease=secrets.token_urlsafe(9) if leased else None)
+    leased = commit and any(charge.rule.is_concurrency and charge.cost for charge in charges)
+    lease = secrets.token_urlsafe(9) if leased else None
+    return flow.decide(charges, commit=commit, lease=lease, denials=store.denials)
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
@@ -109,7 +110,7 @@ def decide(facts: Facts, *, commit: bool = True) -> Decision:
     charges = rulebook.current().match(facts)
     store = get_store()
     agent.ensure(store)
-    decision = run(decide_flow(charges, commit=commit), store)
+    decision = run(decide_flow(charges, store, commit=commit), store)
     if not decision.allowed and throttled.has_listeners():
         throttled.send_robust(sender=None, facts=facts, decision=decision)
     return decision
@@ -120,7 +121,7 @@ async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
     charges = (await rulebook.acurrent()).match(facts)
     store = get_store()
     agent.ensure(store)
-    decision = await arun(decide_flow(charges, commit=commit), store)
+    decision = await arun(decide_flow(charges, store, commit=commit), store)
     if not decision.allowed and throttled.has_listeners():
         await throttled.asend_robust(sender=None, facts=facts, decision=decision)
     return decision

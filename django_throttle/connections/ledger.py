@@ -139,9 +139,9 @@ def check(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def batches(items: Iterable[T]) -> Iterator[list[T]]:
+def batches(whole: Iterable[T]) -> Iterator[list[T]]:
     """Lists of at most BATCH, in order."""
-    rest = iter(items)
+    rest = iter(whole)
     while batch := list(islice(rest, BATCH)):
         yield batch
 

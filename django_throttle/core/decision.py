@@ -39,6 +39,11 @@ class Outcome(NamedTuple):
     window: float | None = None
     delay: float = 0.0
 
+    def later(self, seconds: float) -> Outcome:
+        """The same outcome as it reads ``seconds`` from when it was said."""
+        reset_after = max(0.0, self.reset_after - seconds)
+        return self._replace(retry_after=_less(self.retry_after, seconds), reset_after=reset_after)
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -71,6 +76,14 @@ class Decision(NamedTuple):
     delay: float = 0.0
     lease: Lease | None = None
     degraded: bool = False
+
+    def later(self, seconds: float) -> Decision:
+        """The same decision as it reads ``seconds`` from when it was made, as long as nothing else happens."""
+        return self._replace(
+            retry_after=_less(self.retry_after, seconds),
+            reset_after=max(0.0, self.reset_after - seconds),
+            outcomes=tuple(outcome.later(seconds) for outcome in self.outcomes),
+        )
 
     @property
     def unavailable(self) -> bool:
@@ -107,3 +120,7 @@ def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degra
 
 def _wait(outcome: Outcome) -> float:
     return float("inf") if outcome.retry_after is None else outcome.retry_after
+
+
+def _less(wait: float | None, seconds: float) -> float | None:
+    return None if wait is None else max(0.0, wait - seconds)

@@ -7,7 +7,7 @@ happens then is written once too.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from django_throttle.core.algorithms import NEVER
 from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release, passes
@@ -18,16 +18,35 @@ T = TypeVar("T")
 Flow = Generator[Command, Any, T]
 
 
-def decide(charges: tuple[Charge, ...], *, commit: bool = True, lease: str | None = None) -> Flow[Decision]:
+class Denials(Protocol):
+    """What was refused a moment ago, for stores that are dear to ask."""
+
+    def find(self, charges: tuple[Charge, ...]) -> Decision | None: ...
+
+    def note(self, charges: tuple[Charge, ...], decision: Decision) -> None: ...
+
+
+def decide(
+    charges: tuple[Charge, ...], *, commit: bool = True, lease: str | None = None, denials: Denials | None = None
+) -> Flow[Decision]:
     """Decide all charges as one; without the store, each rule's failure policy decides."""
     if not charges:
         return Decision()
-    command = Decide(charges, commit, lease)
+    if denials is None or not commit:
+        return (yield from _decide(Decide(charges, commit, lease)))
+    decision = denials.find(charges)
+    if decision is None:
+        decision = yield from _decide(Decide(charges, commit, lease))
+        denials.note(charges, decision)
+    return decision
+
+
+def _decide(command: Decide) -> Flow[Decision]:
     try:
         answers = yield from _ask(command)
     except StoreError as error:
         return (yield from _without_store(command, error))
-    return _decision(charges, _outcomes(command, answers), command)
+    return _decision(command.charges, _outcomes(command, answers), command)
 
 
 def forget(charges: tuple[Charge, ...]) -> Flow[int]:

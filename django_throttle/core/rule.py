@@ -72,6 +72,9 @@ class Rule:
         # One rule with several rates is decided as so many rules of one rate each.
         self._set("parts", tuple(replace(self, rate=rate, rates=()) for rate in self.rates) or (self,))
 
+    def __hash__(self) -> int:
+        return hash(self.id)  # on the hot path; equality still compares every option
+
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any]) -> Rule:
         """Build a rule from a mapping, as settings, the database and JSON files hold it.

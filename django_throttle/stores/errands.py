@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.core.command import Answer, Decide, Forget, Release, passes
 from django_throttle.exceptions import AskAgain, Cause, StoreError
+from django_throttle.stores.batch import Alongside, Ask, together
 from django_throttle.stores.failures import COUNTED, cause_of
 from django_throttle.stores.link import Call
-from django_throttle.stores.scripts import CODES, decision_script, script
+from django_throttle.stores.scripts import CODES, script
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
@@ -44,6 +45,9 @@ class Errand:
             self.store.breaker.succeeded()
             return
         self.give_up()
+        if isinstance(error, Alongside):
+            self.store.breaker.abandoned()
+            raise StoreError(cause_of(error.error), str(error)) from error
         if isinstance(error, Exception):
             raise _failure(self.store, error) from error
         self.store.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
@@ -65,7 +69,7 @@ class Errand:
 class DecideErrand(Errand):
     """Rates only: one call, one reply."""
 
-    __slots__ = ("command", "uid")
+    __slots__ = ("ask", "command", "uid")
 
     def __init__(self, store: RedisStore, command: Decide) -> None:
         super().__init__(store)
@@ -78,11 +82,15 @@ class DecideErrand(Errand):
             keys.append(store.key(rule.id, ident))
             flags = rule.count_denied + 2 * (rule.action == "shadow")
             packed.append(PACK(CODES[plan.algorithm], flags, cost, *plan[1:]))
-        args: list[Any] = [store.now_arg(), b"".join(packed)]
-        algorithms = frozenset(rule.plan.algorithm for rule, _, _ in command.charges)
-        if "concurrency" in algorithms:
-            args += (self.uid, command.lease or "", store.lease_ttl_ms)
-        self.calls.append(Call(decision_script(algorithms), keys, args))
+        algorithms = frozenset([rule.plan.algorithm for rule, _, _ in command.charges])
+        self.ask = Ask(keys, b"".join(packed), algorithms)
+        leases = (self.uid, command.lease or "", store.lease_ttl_ms) if "concurrency" in algorithms else ()
+        self.calls.append(together((self.ask,), store.now_arg(), *leases))
+
+    @property
+    def travels_alone(self) -> bool:
+        """True when the call takes arguments of its own, and so no others along."""
+        return "concurrency" in self.ask.algorithms
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
         (repaired,) = ONE.unpack_from(replies[-1])
@@ -136,6 +144,8 @@ class ForgetErrand(Errand):
 
     def __init__(self, store: RedisStore, command: Forget) -> None:
         super().__init__(store)
+        if store.denials is not None:
+            store.denials.clear()
         rates = [charge for charge in command.charges if not charge.rule.is_concurrency]
         self.calls.append(Call(script("forget"), [store.key(rule.id, ident) for rule, ident, _ in rates], ()))
 

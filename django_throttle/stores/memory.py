@@ -31,6 +31,7 @@ class MemoryStore:
         max_entries: int = 100_000,
     ) -> None:
         self.clock = clock or time.time
+        self.denials: None = None  # asking is as cheap
         self.leases = Registry() if leases is None else leases
         self._sent = leases is None
         self.max_entries = max_entries

@@ -11,9 +11,11 @@ from django_throttle.core.command import Charge, Command, Decide, DecideLocally,
 from django_throttle.core.key import ident_tag, secret_bytes, store_key
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import StoreError
+from django_throttle.stores.batch import Batcher
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.calendar import Calendar
 from django_throttle.stores.complaints import Complaints
+from django_throttle.stores.denials import Denials
 from django_throttle.stores.errands import DecideErrand, Errand, ForgetErrand, LeaseErrand, ReleaseErrand
 from django_throttle.stores.failures import cause_of
 from django_throttle.stores.link import Call, Link
@@ -54,6 +56,8 @@ class RedisStore:
         self.local = MemoryStore(leases=self.leases)
         self.processes = 1  # live ones, as the last beat saw them
         self.lease_ttl_ms = round(lease_ttl * 1000)
+        self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
+        self._batcher = Batcher(self.link.asend_all, self.now_arg)
         self._secret = secret_bytes(secret)
 
     def execute(self, command: Command) -> Any:
@@ -68,6 +72,8 @@ class RedisStore:
             return self._decide_locally(command.decide)
         errand = self._errand(command)
         with errand:
+            if isinstance(errand, DecideErrand) and not errand.travels_alone:
+                return errand.finish([await self._batcher.ask(errand.ask)])
             return errand.finish(await self.link.asend_all(errand.calls))
 
     def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:

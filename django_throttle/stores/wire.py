@@ -81,7 +81,8 @@ class Wire:
                 queued = self._waiting > 1
                 while queued or not self._free:
                     if self._made < self._most:
-                        connection = self._pool.connection_class(**self._pool.connection_kwargs)
+                        make: type[AbstractConnection] = self._pool.connection_class
+                        connection = make(**self._pool.connection_kwargs)
                         self._made += 1
                         return connection
                     queued = False

@@ -1,0 +1,64 @@
+"""What was refused a moment ago is refused again without asking Redis.
+
+An attack then costs Redis one call a second for each identity and process, and a budget that is given back
+elsewhere shows here within a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from django_throttle.core.command import Charge
+from django_throttle.core.decision import Decision
+
+LONGEST: Final = 1.0
+MOST: Final = 10_000
+
+
+class _Denial(NamedTuple):
+    decision: Decision
+    at: float
+    until: float
+
+
+class Denials:
+    """The latest refusals, at most 10,000, by what was asked for; times are seconds on the monotonic clock.
+
+    A rule is part of what is asked for, so an edited one meets none of the refusals of the old.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[Charge, ...], _Denial] = {}
+
+    def find(self, charges: tuple[Charge, ...]) -> Decision | None:
+        """The decision, with the time that has passed taken off, or None when Redis is to be asked."""
+        denial = self._known.get(charges)
+        if denial is None:
+            return None
+        now = self._clock()
+        if now >= denial.until:
+            self._known.pop(charges, None)
+            return None
+        return denial.decision.later(now - denial.at)
+
+    def note(self, charges: tuple[Charge, ...], decision: Decision) -> None:
+        """Remember a refusal by rates that charge nothing for it; anything else is asked for again each time."""
+        if decision.allowed or decision.degraded or any(map(_counts_every_call, charges)):
+            return
+        now = self._clock()
+        wait = LONGEST if decision.retry_after is None else min(decision.retry_after, LONGEST)
+        while len(self._known) >= MOST:
+            self._known.pop(next(iter(self._known)), None)
+        self._known[charges] = _Denial(decision, now, now + wait)
+
+    def clear(self) -> None:
+        """Forget all of it: a budget was given back."""
+        self._known.clear()
+
+
+def _counts_every_call(charge: Charge) -> bool:
+    rule = charge.rule
+    return rule.count_denied or rule.is_concurrency or rule.action == "shadow"
