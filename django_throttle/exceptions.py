@@ -29,7 +29,11 @@ class InvalidRate(ThrottleError, ValueError):
 
 
 class InvalidRule(ThrottleError, ValueError):
-    """A rule's options make no sense, alone or together."""
+    """A rule's options make no sense, alone or together; ``option`` names the one to mend, where one is."""
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class InvalidCost(ThrottleError, ValueError):

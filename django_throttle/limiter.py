@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -106,25 +108,38 @@ def decide_flow(charges: tuple[Charge, ...], store: Store, *, commit: bool = Tru
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
-    """Decide a call under the rules in force: the one entrance of every synchronous door."""
+    """Decide a call under the rules in force, and wait where one delays it: the entrance of every synchronous door."""
     charges = rulebook.current().match(facts)
     store = get_store()
     agent.ensure(store)
     decision = run(decide_flow(charges, store, commit=commit), store)
+    if decision.delay and commit:
+        time.sleep(decision.delay)
     if not decision.allowed and throttled.has_listeners():
         throttled.send_robust(sender=None, facts=facts, decision=decision)
     return decision
 
 
 async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
-    """Decide without blocking the event loop: the one entrance of every asynchronous door."""
+    """Decide, and wait, without blocking the event loop: the entrance of every asynchronous door."""
     charges = (await rulebook.acurrent()).match(facts)
     store = get_store()
     agent.ensure(store)
     decision = await arun(decide_flow(charges, store, commit=commit), store)
+    if decision.delay and commit:
+        await _wait_for_turn(decision, store)
     if not decision.allowed and throttled.has_listeners():
         await throttled.asend_robust(sender=None, facts=facts, decision=decision)
     return decision
+
+
+async def _wait_for_turn(decision: Decision, store: Store) -> None:
+    try:
+        await asyncio.sleep(decision.delay)
+    except asyncio.CancelledError:
+        # Nobody will ever see this decision, so nobody else can give back what it holds.
+        await arun(flow.release(decision.lease), store)
+        raise
 
 
 def release(lease: Lease | None) -> None:

@@ -17,7 +17,6 @@ from django_throttle.core.words import describe
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.fields import NamesField, RatesField, is_tidy, split
 from django_throttle.rulebook import edits
-from django_throttle.rulebook.blame import blamed
 from django_throttle.rulebook.sources import check_key, sentence
 
 
@@ -191,5 +190,6 @@ class ThrottleRule(models.Model):
             if is_tidy(self.rate):  # else the rate's field says so itself
                 raise ValidationError({"rate": str(error)}) from error
         except InvalidRule as error:
-            what = sentence(self.name, error)
-            raise ValidationError({blamed(what, self): what}) from error
+            raise ValidationError({error.option or "algorithm": sentence(self.name, error)}) from error
+        if self.action == "delay" and self.max_delay is None:
+            raise ValidationError({"max_delay": "A call that is delayed keeps its worker waiting: say for how long."})

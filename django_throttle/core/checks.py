@@ -37,17 +37,17 @@ MAX_NAME: Final = 100
 def names(option: str, given: object) -> tuple[str, ...]:
     """A tuple of non-empty texts; raises InvalidRule for a bare text, which would be read letter by letter."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise InvalidRule(f"{option} is a list of names, not {given!r}")
+        raise InvalidRule(f"{option} is a list of names, not {given!r}", option)
     found = tuple(given)
     if not found or not all(isinstance(name, str) and name.strip() for name in found):
-        raise InvalidRule(f"{option} needs at least one name and no empty ones, not {given!r}")
+        raise InvalidRule(f"{option} needs at least one name and no empty ones, not {given!r}", option)
     return found
 
 
 def sequence(option: str, given: object) -> tuple[Any, ...]:
     """The given list or tuple as a tuple; raises InvalidRule for anything else."""
     if not isinstance(given, (list, tuple)):
-        raise InvalidRule(f"{option} is a list, not {given!r}")
+        raise InvalidRule(f"{option} is a list, not {given!r}", option)
     return tuple(given)
 
 
@@ -57,12 +57,12 @@ def check_rule(rule: Rule) -> None:
         for check in _CHECKS:
             check(rule)
     except InvalidRule as error:
-        raise InvalidRule(f"rule {str(rule.name)[:MAX_NAME]!r}: {error}") from None
+        raise InvalidRule(f"rule {str(rule.name)[:MAX_NAME]!r}: {error}", error.option) from None
 
 
 def _name(rule: Rule) -> None:
     if not isinstance(rule.name, str) or not 1 <= len(rule.name) <= MAX_NAME or not rule.name.isprintable():
-        raise InvalidRule(f"a name is 1 to {MAX_NAME} printable characters")
+        raise InvalidRule(f"a name is 1 to {MAX_NAME} printable characters", "name")
 
 
 def _choices(rule: Rule) -> None:
@@ -80,53 +80,53 @@ def _choices(rule: Rule) -> None:
 def _limit(rule: Rule) -> None:
     if rule.algorithm == "concurrency":
         if rule.rate is not None or rule.rates:
-            raise InvalidRule("a concurrency rule takes limit=, the number held at once, instead of a rate")
+            raise InvalidRule("a concurrency rule takes limit=, the number held at once, instead of a rate", "rate")
         _whole("limit", rule.limit, 1, MAX_LIMIT)
         return
     given = (rule.rate, *rule.rates) if rule.rate is not None else rule.rates
     if not given or not all(isinstance(rate, Rate) for rate in given):
-        raise InvalidRule(f"{rule.algorithm} needs a rate such as '100/min'")
+        raise InvalidRule(f"{rule.algorithm} needs a rate such as '100/min'", "rate")
     if rule.limit not in (None, given[0].limit):
-        raise InvalidRule("the limit is part of the rate; limit= belongs to concurrency rules")
+        raise InvalidRule("the limit is part of the rate; limit= belongs to concurrency rules", "limit")
     if rule.algorithm == "sliding_log" and max(rate.limit for rate in given) > MAX_LOG:
-        raise InvalidRule(f"a sliding_log keeps at most {MAX_LOG} calls; use sliding_window with strict=True")
+        raise InvalidRule(f"a sliding_log keeps at most {MAX_LOG} calls; use sliding_window with strict=True", "rate")
 
 
 def _rates(rule: Rule) -> None:
     if rule.rates and rule.rate is not None:
-        raise InvalidRule("give rate or rates, not both")
+        raise InvalidRule("give rate or rates, not both", "rate")
     if len(rule.rates) > MAX_RATES or len({rate.window for rate in rule.rates}) < len(rule.rates):
-        raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window")
+        raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window", "rate")
 
 
 def _connection(rule: Rule) -> None:
     if (rule.algorithm == "concurrency") != ("connection" in rule.events) or (
         "connection" in rule.events and len(rule.events) > 1
     ):
-        raise InvalidRule("the event connection and the algorithm concurrency belong together, and to nothing else")
+        raise InvalidRule("the event connection and the algorithm concurrency belong together, alone", "events")
 
 
 def _bucket(rule: Rule) -> None:
     if rule.burst is None:
         return
     if rule.algorithm not in BUCKETS:
-        raise InvalidRule(f"burst belongs to {' and '.join(BUCKETS)}, not to {rule.algorithm}")
+        raise InvalidRule(f"burst belongs to {' and '.join(BUCKETS)}, not to {rule.algorithm}", "burst")
     _whole("burst", rule.burst, 1, MAX_LIMIT)
 
 
 def _delay(rule: Rule) -> None:
     if rule.refill == "interval" and rule.algorithm != "token_bucket":
-        raise InvalidRule("refill='interval' belongs to token_bucket")
+        raise InvalidRule("refill='interval' belongs to token_bucket", "refill")
     if rule.action == "delay" and rule.algorithm != "leaky_bucket":
-        raise InvalidRule("action='delay' belongs to leaky_bucket, the queue that drains evenly")
+        raise InvalidRule("action='delay' belongs to leaky_bucket, the queue that drains evenly", "action")
     if rule.max_delay is None:
         return
     if rule.action != "delay":
-        raise InvalidRule("max_delay belongs to action='delay'")
+        raise InvalidRule("max_delay belongs to action='delay'", "max_delay")
     if isinstance(rule.max_delay, bool) or not isinstance(rule.max_delay, (int, float)):
-        raise InvalidRule(f"max_delay is a number of seconds, not {rule.max_delay!r}")
+        raise InvalidRule(f"max_delay is a number of seconds, not {rule.max_delay!r}", "max_delay")
     if not 0 <= rule.max_delay <= MAX_WINDOW:  # also refuses NaN
-        raise InvalidRule(f"max_delay is from 0 to {MAX_WINDOW} seconds, not {rule.max_delay!r}")
+        raise InvalidRule(f"max_delay is from 0 to {MAX_WINDOW} seconds, not {rule.max_delay!r}", "max_delay")
 
 
 def _calendar(rule: Rule) -> None:
@@ -134,18 +134,19 @@ def _calendar(rule: Rule) -> None:
     if rule.timezone is None:
         return
     if rule.algorithm != "fixed_window":
-        raise InvalidRule("timezone belongs to fixed_window, whose windows it aligns with the calendar")
+        raise InvalidRule("timezone belongs to fixed_window, whose windows it aligns with the calendar", "timezone")
     if not isinstance(rule.timezone, str):
-        raise InvalidRule(f"timezone is a name like Europe/Berlin, not {rule.timezone!r}")
+        raise InvalidRule(f"timezone is a name like Europe/Berlin, not {rule.timezone!r}", "timezone")
     zone(rule.timezone)
     if not all(map(period_of, given)):
-        raise InvalidRule("a calendar window is one hour, day, week or month")
+        raise InvalidRule("a calendar window is one hour, day, week or month", "rate")
 
 
 def _window(rule: Rule) -> None:
     _whole("resolution", rule.resolution, 1, MAX_RESOLUTION)
     if rule.algorithm != "sliding_window" and (rule.resolution != 1 or rule.strict):
-        raise InvalidRule("resolution and strict belong to sliding_window")
+        option = "strict" if rule.resolution == 1 else "resolution"
+        raise InvalidRule("resolution and strict belong to sliding_window", option)
 
 
 def _numbers(rule: Rule) -> None:
@@ -153,25 +154,26 @@ def _numbers(rule: Rule) -> None:
     rates = [rate for rate in (rule.rate, *rule.rates) if rate is not None]
     most = rule.burst or min((rate.limit for rate in rates), default=rule.limit)
     if most is not None and rule.cost > most:
-        raise InvalidRule(f"one call costs {rule.cost}, more than the {most} that the rule ever allows at once")
+        raise InvalidRule(f"one call costs {rule.cost}, more than the {most} that the rule allows at once", "cost")
     if rule.algorithm == "concurrency" and (rule.cost != 1 or rule.count_denied):
-        raise InvalidRule("cost and count_denied belong to rates; a connection holds one slot")
+        option = "count_denied" if rule.cost == 1 else "cost"
+        raise InvalidRule("cost and count_denied belong to rates; a connection holds one slot", option)
 
 
 def _switches(rule: Rule) -> None:
     for option in ("strict", "count_denied", "enabled"):
         if not isinstance(getattr(rule, option), bool):
-            raise InvalidRule(f"{option} is True or False, not {getattr(rule, option)!r}")
+            raise InvalidRule(f"{option} is True or False, not {getattr(rule, option)!r}", option)
 
 
 def _one_of(option: str, given: object, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
-        raise InvalidRule(f"{option} is one of {', '.join(allowed)}, not {given!r}")
+        raise InvalidRule(f"{option} is one of {', '.join(allowed)}, not {given!r}", option)
 
 
 def _whole(option: str, given: object, least: int, most: int) -> None:
     if type(given) is not int or not least <= given <= most:
-        raise InvalidRule(f"{option} is a whole number from {least} to {most}, not {given!r}")
+        raise InvalidRule(f"{option} is a whole number from {least} to {most}, not {given!r}", option)
 
 
 _CHECKS: Final = (

@@ -30,7 +30,7 @@ def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidRule(f"there is no time zone {name!r}; write one like Europe/Berlin") from error
+        raise InvalidRule(f"there is no time zone {name!r}; write one like Europe/Berlin", "timezone") from error
 
 
 def bounds(period: str, zone_name: str, now: int) -> Bounds:

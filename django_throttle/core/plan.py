@@ -55,11 +55,13 @@ def make_plan(rule: Rule) -> Plan:
     if rule.refill == "interval":
         burst = rule.burst or rate.limit
         if -(-burst // rate.limit) * rate.window_us >= LARGEST_BUCKET:
-            raise InvalidRule(TOO_LONG.format(burst))
+            raise InvalidRule(TOO_LONG.format(burst), "burst")
         return Plan("interval_bucket", burst, rate.window_us, rate.limit)
     plan = _bucket(rate, rule.burst or rate.limit, rule.max_delay)
     if plan.limit < rule.cost:
-        raise InvalidRule(f"one call costs {rule.cost}, more than the {plan.limit} that max_delay lets wait")
+        raise InvalidRule(
+            f"one call costs {rule.cost}, more than the {plan.limit} that max_delay lets wait", "max_delay"
+        )
     return plan
 
 
@@ -82,4 +84,4 @@ def _bucket(rate: Rate, burst: int, max_delay: float | None) -> Plan:
             if max_delay is not None:  # a queue is full, too, where its last place would wait for longer
                 bucket = min(bucket, round(max_delay * 1_000_000) * fineness + unit)
             return Plan("gcra", bucket // unit, unit, bucket, fineness)
-    raise InvalidRule(TOO_LONG.format(burst))
+    raise InvalidRule(TOO_LONG.format(burst), "burst")

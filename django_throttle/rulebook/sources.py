@@ -91,7 +91,8 @@ def check_key(rule: Rule) -> Rule:
     """
     if "." not in rule.key or rule.key in declared_keys():
         return rule
-    raise InvalidRule(f"rule {rule.name!r}: the key {rule.key!r} is used by no rule in settings; name it there first")
+    message = f"rule {rule.name!r}: the key {rule.key!r} is used by no rule in settings; name it there first"
+    raise InvalidRule(message, "key")
 
 
 def sentence(name: str, error: Exception) -> str:
