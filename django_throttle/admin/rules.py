@@ -23,6 +23,7 @@ from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import file, sources
 
 HOW_MUCH: Final = ("algorithm", "rate", "limit", "burst", "refill", "resolution", "strict", "timezone")
+FEW: Final = 12  # rules that need no filters
 NOTHING_YET: Final = "Type a rate, and what the rule means is shown here."
 
 
@@ -59,7 +60,7 @@ class ThrottleRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """The list shows what each rule means; what is turned most often is edited right there."""
 
     form = RuleForm
-    list_display = ("rule", "rate", "limit", "covers", "who", "counts", "action", "enabled")
+    list_display = ("rule", "enabled", "rate", "limit", "covers", "who", "counts", "action")
     list_editable = ("rate", "limit", "action", "enabled")
     list_filter = ("enabled", "action", EventFilter, KeyFilter, "algorithm")
     search_fields = ("name", "description", "scopes")
@@ -103,6 +104,11 @@ class ThrottleRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             NOTHING_YET,
             row.meaning if row.pk else NOTHING_YET,
         )
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """Filters only where they are worth the width that the columns need: a few rules are seen at a glance."""
+        is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
+        return self.list_filter if is_filtered or self.model.objects.count() > FEW else ()
 
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
         return super().get_changelist_form(request, **{"form": RowForm, **options})
