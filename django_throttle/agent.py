@@ -1,4 +1,4 @@
-"""The one background thread of a process: it does everything periodic, so that the hot path does none of it."""
+"""The background thread of a process: it does everything periodic for a store, so that the hot path does none of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
+
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
@@ -91,66 +94,92 @@ class Agent:
 
 @dataclass(slots=True)
 class _Service:
-    """The agent of this process and the store that it serves."""
+    """What is kept up for one store. ``rules`` is True for the store of the settings, whose rules are watched."""
 
-    store: Store | None = None
+    store: Store
+    rules: bool
     agent: Agent | None = None
     refresher: Refresher | None = None
-    not_before: float = 0.0  # on the monotonic clock; later than now after a failed start
 
-
-_service = _Service()
-_lock = threading.Lock()
-
-
-def ensure(store: Store) -> None:
-    """See to it that an agent serves this store; every decision calls it, and only the first does anything."""
-    if store is not _service.store:
-        with _lock:
-            if store is not _service.store and time.monotonic() >= _service.not_before:
-                _serve(store)
-
-
-def stop() -> None:
-    """End the agent, and give back what this process holds; bounded to about a second a step."""
-    with _lock:
-        agent, refresher = _service.agent, _service.refresher
-        _service.store = _service.agent = _service.refresher = None
-    if agent is not None:
-        agent.stop()
-    if refresher is not None:
-        try:
-            refresher.leave()
-        except Exception as error:  # noqa: BLE001 - at exit nobody can act on it, and others sweep us
-            logger.info("left without saying goodbye: %s", error)
-
-
-def _serve(store: Store) -> None:
-    if _service.agent is not None:
-        _service.agent.stop(0.0)
-    _service.agent = _service.refresher = None
-    settings = conf()
-    if settings.AGENT:
-        agent = _service.agent = Agent()
-        agent.every(settings.RULES_POLL, partial(rulebook.poll, store), "asking for rules", wait=settings.RULES_POLL)
-        if isinstance(store, RedisStore):
-            refresher = _service.refresher = Refresher(store)
+    def begin(self) -> None:
+        settings = conf()
+        if not (settings.AGENT and (self.rules or isinstance(self.store, RedisStore))):
+            return
+        agent = Agent()
+        if self.rules:
+            poll = partial(rulebook.poll, self.store)
+            agent.every(settings.RULES_POLL, poll, "asking for rules", wait=settings.RULES_POLL)
+        if isinstance(self.store, RedisStore):
+            refresher = self.refresher = Refresher(self.store)
             agent.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
             agent.every(RESEND_SECONDS, refresher.resend, "sending leases again")
             agent.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
-        try:
-            agent.start()
-        except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
-            logger.warning("no background thread, trying again: %s", error)
-            _service.not_before = time.monotonic() + QUIET_SECONDS / 10
-            _service.agent = _service.refresher = None
-            return
-    _service.store = store
+        agent.start()
+        self.agent = agent
+
+    def end(self) -> None:
+        """Stop, and give back what this process holds; bounded to about a second a step."""
+        if self.agent is not None:
+            self.agent.stop()
+        if self.refresher is not None:
+            try:
+                self.refresher.leave()
+            except Exception as error:  # noqa: BLE001 - at exit nobody can act on it, and others sweep us
+                logger.info("left without saying goodbye: %s", error)
+
+
+_services: dict[int, _Service] = {}  # by the identity of their store
+_not_before = 0.0  # on the monotonic clock: when to try again after a failed start
+_lock = threading.Lock()
+
+
+def ensure(store: Store, *, rules: bool = False) -> None:
+    """See to it that an agent serves this store; every decision may call it, and only the first does anything."""
+    if id(store) not in _services:
+        with _lock:
+            if id(store) not in _services and time.monotonic() >= _not_before:
+                _serve(store, rules)
+
+
+def stop() -> None:
+    """End the agents of all stores, and give back what this process holds."""
+    with _lock:
+        services = list(_services.values())
+        _services.clear()
+    for service in services:
+        service.end()
+
+
+def _serve(store: Store, rules: bool) -> None:
+    global _not_before
+    service = _Service(store, rules)
+    try:
+        service.begin()
+    except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
+        logger.warning("no background thread, trying again: %s", error)
+        _not_before = time.monotonic() + QUIET_SECONDS / 10
+        return
+    _services[id(store)] = service
+
+
+@receiver(setting_changed, dispatch_uid="django_throttle.agent")
+def _settings_changed(*, setting: str, **_: object) -> None:
+    """The settings name another store now; what is held in the old one belongs to this process still."""
+    if setting not in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
+        return
+    with _lock:
+        replaced = [service for service in _services.values() if service.rules]
+        for service in replaced:
+            del _services[id(service.store)]
+    for service in replaced:
+        if service.agent is not None:
+            service.agent.stop(0.0)
 
 
 def _forked() -> None:
-    global _service, _lock
-    _service, _lock = _Service(), threading.Lock()
+    global _lock, _not_before
+    _lock, _not_before = threading.Lock(), 0.0
+    _services.clear()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
@@ -47,8 +48,11 @@ NAMES: Final = tuple(setting.name for setting in fields(Conf))
 
 @lru_cache(maxsize=1)
 def conf() -> Conf:
-    """The settings in force; raises InvalidSetting for one that does not exist."""
-    given = dict(getattr(settings, "DJANGO_THROTTLE", {}))
+    """The settings in force; raises InvalidSetting for one that does not exist. Without Django's, the defaults."""
+    try:
+        given = dict(getattr(settings, "DJANGO_THROTTLE", {}))
+    except ImproperlyConfigured:
+        return Conf()
     for name in given:
         if name not in NAMES:
             raise InvalidSetting(unknown(name))

@@ -103,6 +103,8 @@ class Limiter:
 def decide_flow(charges: tuple[Charge, ...], store: Store, *, commit: bool = True) -> flow.Flow[Decision]:
     """The flow that decides these charges; the caller's lease is named before anything is sent."""
     leased = commit and any(charge.rule.is_concurrency and charge.cost for charge in charges)
+    if leased:
+        agent.ensure(store)  # a lease needs a process that says it lives
     lease = secrets.token_urlsafe(9) if leased else None
     return flow.decide(charges, commit=commit, lease=lease, denials=store.denials)
 
@@ -111,7 +113,7 @@ def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where one delays it: the entrance of every synchronous door."""
     charges = rulebook.current().match(facts)
     store = get_store()
-    agent.ensure(store)
+    agent.ensure(store, rules=True)
     decision = run(decide_flow(charges, store, commit=commit), store)
     if decision.delay and commit:
         time.sleep(decision.delay)
@@ -124,7 +126,7 @@ async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide, and wait, without blocking the event loop: the entrance of every asynchronous door."""
     charges = (await rulebook.acurrent()).match(facts)
     store = get_store()
-    agent.ensure(store)
+    agent.ensure(store, rules=True)
     decision = await arun(decide_flow(charges, store, commit=commit), store)
     if decision.delay and commit:
         await _wait_for_turn(decision, store)

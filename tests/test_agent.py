@@ -14,6 +14,8 @@ import pytest
 
 from django_throttle import agent
 from django_throttle.agent import Agent
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.servers import slack, wait_until
 
@@ -86,18 +88,38 @@ def test_one_thread_however_often_it_is_started(running: Agent) -> None:
 
 
 @pytest.mark.agent
-def test_serves_the_store_in_use(settings: Any, redis_url: str) -> None:
+def test_serves_each_store_once(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
     first, second = RedisStore(redis_url), RedisStore(redis_url)
     for _ in range(3):
         agent.ensure(first)
     assert len(agent_threads()) == 1
-    wait_until(lambda: not first.leases.introduction, timeout=slack(2))
     agent.ensure(second)
-    wait_until(lambda: not second.leases.introduction and len(agent_threads()) == 1, timeout=slack(2))
-    uid = second.leases.uid
+    wait_until(lambda: not (first.leases.introduction or second.leases.introduction), timeout=slack(2))
+    assert len(agent_threads()) == 2
     agent.stop()
-    assert second.link.client.zscore("dt:{p}:live", uid) is None
+    assert second.link.client.zcard("dt:{p}:live") == 0
+
+
+@pytest.mark.agent
+def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    agent.ensure(RedisStore(redis_url), rules=True)
+    own = RedisStore(redis_url)
+    agent.ensure(own)
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
+    wait_until(lambda: len(agent_threads()) == 1, timeout=slack(2))
+    wait_until(lambda: not own.leases.introduction, timeout=slack(2))
+
+
+@pytest.mark.agent
+def test_a_lease_of_a_limiter_of_ones_own_is_kept_up(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
+    limiter = Limiter([Rule("rate", "5/min"), Rule("cap", limit=2, algorithm="concurrency")], RedisStore(redis_url))
+    assert agent_threads() == []
+    with limiter.lease("user:1"):
+        assert len(agent_threads()) == 1
+        wait_until(lambda: not limiter.store.leases.introduction, timeout=slack(2))
 
 
 @pytest.mark.agent
@@ -105,6 +127,7 @@ def test_a_thread_that_cannot_be_had_is_no_error(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
+    monkeypatch.setattr(agent, "_not_before", 0.0)  # put back afterwards, whatever happens here
     store, tries = MemoryStore(), []
 
     def refuse(thread: threading.Thread) -> None:
@@ -114,10 +137,10 @@ def test_a_thread_that_cannot_be_had_is_no_error(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         for _ in range(5):
-            agent.ensure(store)
+            agent.ensure(store, rules=True)
     assert len(tries) == len(caplog.records) == 1
-    agent._service.not_before = 0.0  # a while later
-    agent.ensure(store)
+    agent._not_before = 0.0  # a while later
+    agent.ensure(store, rules=True)
     assert len(agent_threads()) == 1
 
 
@@ -130,6 +153,8 @@ def test_without_an_agent_nothing_runs(settings: Any) -> None:
 def test_memory_needs_no_beat(settings: Any) -> None:
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False, "RULES_POLL": 0.01}
     agent.ensure(MemoryStore())
+    assert agent_threads() == []
+    agent.ensure(MemoryStore(), rules=True)
     assert len(agent_threads()) == 1
 
 

@@ -21,7 +21,7 @@ import sys, time, django
 django.setup()
 from django_throttle import agent, rulebook
 from django_throttle.stores import get_store
-agent.ensure(get_store())
+agent.ensure(get_store(), rules=True)
 seen = object()
 while True:
     rule = rulebook.current().by_name("api")
