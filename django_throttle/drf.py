@@ -23,6 +23,7 @@ from django_throttle.core.headers import delay_seconds
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
+from django_throttle.requests import charged, keep
 from django_throttle.stores import get_store
 
 __all__ = ["AnonRateThrottle", "LimiterUnavailable", "RuleThrottle", "ScopedRateThrottle", "UserRateThrottle"]
@@ -47,8 +48,7 @@ class DecidedThrottle(throttling.BaseThrottle):
 
     def answer(self, request: Request, decision: Decision) -> bool:
         """Keep the decision on Django's request, for headers and logs; raises LimiterUnavailable."""
-        http = request._request
-        http.throttle_decisions = (*getattr(http, "throttle_decisions", ()), decision)  # type: ignore[attr-defined]
+        keep(request._request, decision)
         self.retry_after = decision.retry_after
         if decision.unavailable:
             raise LimiterUnavailable(decision.retry_after)
@@ -67,7 +67,8 @@ class RuleThrottle(DecidedThrottle):
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        facts = Facts(_scope(request, view), ("request",), HttpWho(request), _cost(request, view))
+        done = charged(request._request)
+        facts = Facts(_scope(request, view), ("request",), HttpWho(request), _cost(request, view), done)
         return self.answer(request, limiter.decide(facts))
 
 

@@ -15,9 +15,15 @@ class Who(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where a call goes (scope), what it is (events), who makes it, and what it costs."""
+    """Where a call goes (scope), what it is (events), who makes it, and what it costs.
+
+    ``charged`` names the rules that another door has charged for this call already. ``rule`` names the only
+    one to apply, whatever its scopes and events.
+    """
 
     scope: str
     events: tuple[str, ...]
     who: Who
     cost: int = 1
+    charged: frozenset[str] = frozenset()
+    rule: str | None = None

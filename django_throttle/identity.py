@@ -77,13 +77,19 @@ class _Caller(ABC):
 
 
 class HttpWho(_Caller):
-    """The caller of a Django or DRF request."""
+    """The caller of a Django or DRF request; ``user`` when it is known already."""
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, request: HttpRequest, user: Any = None) -> None:
         self.subject = request
+        self._user = user
+
+    @classmethod
+    async def aread(cls, request: HttpRequest) -> HttpWho:
+        """The same on an event loop, where the session may only be read by awaiting it."""
+        return cls(request, await request.auser() if hasattr(request, "auser") else None)
 
     def user(self) -> Any:
-        return getattr(self.subject, "user", None)
+        return getattr(self.subject, "user", None) if self._user is None else self._user
 
     def address(self) -> object:
         return self.subject.META.get("REMOTE_ADDR")

@@ -130,8 +130,8 @@ class TestRuleThrottle:
 
     def test_a_view_called_without_a_url_has_its_class_name_as_scope(self, enforce: Enforce) -> None:
         enforce(api={"rate": "1/min", "scopes": ["View"]})
-        request = APIRequestFactory().get("/")
-        assert [View.as_view()(request).status_code for _ in range(2)] == [200, 429]
+        requests = [APIRequestFactory().get("/") for _ in range(2)]
+        assert [View.as_view()(request).status_code for request in requests] == [200, 429]
 
     def test_cost_is_a_number_or_a_callable_of_the_request(self, enforce: Enforce, client: APIClient) -> None:
         enforce(api={"rate": "7/min", "algorithm": "fixed_window"})

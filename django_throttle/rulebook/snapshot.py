@@ -27,11 +27,13 @@ class Snapshot:
 
     def match(self, facts: Facts) -> tuple[Charge, ...]:
         """What a call is to be charged: one charge for each enabled rule that covers it and knows the caller."""
-        rules = self._found.get((facts.scope, facts.events))
+        rules = self._named(facts.rule) if facts.rule else self._found.get((facts.scope, facts.events))
         if rules is None:
             rules = self._find(facts.scope, facts.events)
         charges: list[Charge] = []
         for rule in rules:
+            if rule.name in facts.charged:
+                continue
             ident = facts.who.ident(rule.key)
             if ident is not None:
                 charges.extend(charges_of(rule, ident, facts.cost))
@@ -40,6 +42,10 @@ class Snapshot:
     def by_name(self, name: str) -> Rule | None:
         """The rule of this name, enabled or not."""
         return next((rule for rule in self.rules if rule.name == name), None)
+
+    def _named(self, name: str) -> tuple[Rule, ...]:
+        rule = self.by_name(name)
+        return (rule,) if rule is not None and rule.enabled else ()
 
     def _find(self, scope: str, events: tuple[str, ...]) -> tuple[Rule, ...]:
         found = tuple(rule for rule in self.rules if rule.enabled and _covers(rule, scope, events))

@@ -7,8 +7,9 @@ from typing import Final
 
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
+from django_throttle.core.problem import CONTENT_TYPE, problem
 from django_throttle.sockets.asgi import Event, Scope, Send
-from django_throttle.sockets.frames import close_reason, frame, problem
+from django_throttle.sockets.frames import close_reason, frame
 
 # Private-use codes that mirror HTTP. Every server sends them, where 1008 and 1013 fail on some; and the
 # code must carry the distinction, because some servers drop the reason.
@@ -58,7 +59,7 @@ def _close_handshake(decision: Decision) -> Event:
 
 def _headers(decision: Decision, body: bytes) -> list[tuple[bytes, bytes]]:
     headers = [
-        (b"content-type", b"application/problem+json"),
+        (b"content-type", CONTENT_TYPE.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
     ]
