@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from django_throttle.core.command import check_cost
+
 
 class Who(Protocol):
     """Who is asking, however the call came in."""
@@ -17,7 +19,7 @@ class Who(Protocol):
 class Facts:
     """Where a call goes (scope), what it is (events), who makes it, and what it costs.
 
-    ``charged`` names the rules that another door has charged for this call already. ``rule`` names the only
+    Raises InvalidCost for a cost that is no whole number in range. ``charged`` names the rules that another door has charged for this call already. ``rule`` names the only
     one to apply, whatever its scopes and events.
     """
 
@@ -27,3 +29,6 @@ class Facts:
     cost: int = 1
     charged: frozenset[str] = frozenset()
     rule: str | None = None
+
+    def __post_init__(self) -> None:
+        check_cost(self.cost)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from django_throttle import agent, rulebook
+from django_throttle import agent, observe, rulebook
 from django_throttle.core import flow
 from django_throttle.core.command import Charge, charges_of, check_cost
 from django_throttle.core.decision import Decision, Lease
@@ -16,7 +16,6 @@ from django_throttle.core.key import check_ident
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule, Refused
 from django_throttle.facts import Facts
-from django_throttle.signals import throttled
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Store
 from django_throttle.stores.drive import arun, run
@@ -117,8 +116,7 @@ def decide(facts: Facts, *, commit: bool = True) -> Decision:
     decision = run(decide_flow(charges, store, commit=commit), store)
     if decision.delay and commit:
         time.sleep(decision.delay)
-    if not decision.allowed and throttled.has_listeners():
-        throttled.send_robust(sender=None, facts=facts, decision=decision)
+    observe.tell(facts, decision)
     return decision
 
 
@@ -130,8 +128,7 @@ async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
     decision = await arun(decide_flow(charges, store, commit=commit), store)
     if decision.delay and commit:
         await _wait_for_turn(decision, store)
-    if not decision.allowed and throttled.has_listeners():
-        await throttled.asend_robust(sender=None, facts=facts, decision=decision)
+    await observe.atell(facts, decision)
     return decision
 
 

@@ -119,7 +119,7 @@ class Rule:
         burst = None if self.burst is None else max(self.cost, self.burst // parts)
         if self.rate is None:
             return replace(self, limit=limit)
-        return replace(self, rate=Rate(limit, self.rate.window), limit=None, burst=burst)
+        return replace(self, rate=replace(self.rate, limit=limit), limit=None, burst=burst)
 
     def _parsed(self, rate: object) -> Rate:
         if isinstance(rate, Rate):

@@ -240,6 +240,17 @@ def test_the_shares_of_all_processes_add_up_to_no_more_than_the_limit(limit: int
     assert (shared.limit, shared.burst, shared.id) == (share, share, Rule("api", Rate(1, 60), algorithm="gcra").id)
 
 
+@given(rules())
+def test_every_rule_has_a_share_that_counts_in_the_same_place(rule: Rule) -> None:
+    for part in rule.parts:
+        assert part.share(3).id == part.id
+
+
+def test_a_month_stays_a_month() -> None:
+    rule = Rule("quota", "1000/month", algorithm="fixed_window", timezone="Europe/Berlin")
+    assert str(rule.share(2).rate) == "500/month"
+
+
 def test_a_share_still_admits_one_call() -> None:
     rule = Rule("api", "10/min", cost=4).share(10)
     assert rule.limit == rule.plan.limit == 4
