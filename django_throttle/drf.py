@@ -16,12 +16,13 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
-from django_throttle import limiter
+from django_throttle import agent, limiter
+from django_throttle.conf import conf
 from django_throttle.core import Decision, Rate, Rule
 from django_throttle.core.checks import MAX_LOG, MAX_RESOLUTION
 from django_throttle.core.headers import delay_seconds
 from django_throttle.facts import Facts
-from django_throttle.identity import HttpWho
+from django_throttle.identity import HttpWho, network
 from django_throttle.limiter import Limiter
 from django_throttle.requests import charged, keep
 from django_throttle.stores import get_store
@@ -101,14 +102,17 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         if ident is None:
             return True
         rule = _rule(self.scope or type(self).__name__, self.num_requests, self.duration)
-        return self.answer(request, Limiter((rule,), get_store()).acquire(ident))
+        store = get_store()
+        agent.ensure(store, rules=True)
+        return self.answer(request, Limiter((rule,), store).acquire(ident))
 
     def get_ident(self, request: Request) -> str | None:  # type: ignore[override]
         """The client's address: DRF's reading where NUM_PROXIES is set, else one that no header can forge."""
         if api_settings.NUM_PROXIES is None:
             return HttpWho(request).ident("ip")
-        address = super().get_ident(request)
-        return f"ip:{address}" if address else None
+        # What the header says is taken only when it is an address, in one notation.
+        address = network(super().get_ident(request), conf().IPV6_PREFIX)
+        return f"ip:{address}" if address else HttpWho(request).ident("ip")
 
 
 class AnonRateThrottle(StoreRateThrottle):

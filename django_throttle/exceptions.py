@@ -4,7 +4,7 @@ ThrottleError
 ├── InvalidRate       a rate text or number makes no sense
 ├── InvalidRule       a rule's options make no sense, alone or together
 ├── InvalidCost       a cost is not a whole number in range
-├── InvalidIdent      an ident is empty, too long or not text
+├── InvalidIdent      an ident is empty, too long or not text, or a key function returned none
 ├── InvalidSetting    a DJANGO_THROTTLE setting makes no sense
 ├── StoreError        the store did not answer; ``cause`` says why
 │   └── AskAgain      the store has learned something and will answer the same command now
@@ -54,6 +54,7 @@ class Cause(StrEnum):
     UNAVAILABLE = "unavailable"  # no connection, no answer in time
     SERVER_STATE = "server_state"  # it answered that it cannot serve now
     POOL = "pool"  # every connection of this process is in use
+    BLOCKED = "blocked"  # this process: its event loop stood still
     CONFIG = "config"  # credentials, rights, wrong kind of server
     BUG = "bug"  # our script or our arguments
     BREAKER = "breaker"  # not asked: it failed a moment ago

@@ -19,8 +19,8 @@ class Who(Protocol):
 class Facts:
     """Where a call goes (scope), what it is (events), who makes it, and what it costs.
 
-    Raises InvalidCost for a cost that is no whole number in range. ``charged`` names the rules that another door has charged for this call already. ``rule`` names the only
-    one to apply, whatever its scopes and events.
+    Raises InvalidCost for a cost that is no whole number in range. ``charged`` names the rules that another
+    door has charged for this call already. ``rule`` names the only one to apply, whatever its scopes and events.
     """
 
     scope: str

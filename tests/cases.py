@@ -168,6 +168,25 @@ SLIDING_WINDOW = (
         ),
     ),
     Case(
+        "design B: with resolution 1 a caller may have to wait for two intervals",
+        (window("1/min"),),
+        (passes(0, remaining=0), refused(0, retry=120.0), refused(119.999999, retry=0.000001), passes(120)),
+    ),
+    Case(
+        "design B: the more sub-intervals, the less: eleven of ten",
+        (window("1/min", 10),),
+        (passes(0, remaining=0), refused(0, retry=66.0), refused(65.999999, retry=0.000001), passes(66)),
+    ),
+    Case(
+        "design B: the exact log keeps a minimum distance, too",
+        (log("100/min"), Rule("distance", "1/500ms", algorithm="sliding_log")),
+        (
+            passes(0.2, each=(99, 0)),
+            refused(0.699999, each=(99, 0), rule="distance", retry=0.000001),
+            passes(0.7, each=(98, 0)),
+        ),
+    ),
+    Case(
         "sliding window: resolution 4 weighs a quarter of a minute",
         (window("8/min", 4),),
         (
@@ -373,6 +392,16 @@ LEAKY_BUCKET = (
         ),
     ),
     Case(
+        "a queue whose interval is no whole number of microseconds: nobody waits for nobody, nor longer than max_delay",
+        (queue("7/min", max_delay=0),),
+        (
+            passes(0, delay=0.0),
+            refused(0, retry=8.571429),
+            refused(8.571428, retry=0.000001),
+            passes(8.571429, delay=0.0),
+        ),
+    ),
+    Case(
         "a queue tells beforehand what it would tell",
         (queue("6/min", burst=3),),
         (
@@ -381,6 +410,20 @@ LEAKY_BUCKET = (
             peeks(passes(0, delay=10.0)),
             passes(0, delay=10.0),
             peeks(passes(5, delay=15.0)),
+        ),
+    ),
+)
+
+CONCURRENCY = (
+    Case(
+        "what is held at once: nobody knows when a slot comes free, so ask again in 5 s",
+        (Rule("slots", limit=2, algorithm="concurrency"),),
+        (
+            peeks(passes(0, remaining=2, reset=0.0)),
+            passes(0, remaining=1, reset=5.0),
+            passes(0, remaining=0, reset=5.0),
+            refused(0, retry=5.0, reset=5.0, remaining=0),
+            passes(0, ident="user:2", remaining=1),
         ),
     ),
 )
@@ -657,6 +700,7 @@ CASES = (
     *BUCKETS,
     *INTERVAL_BUCKET,
     *LEAKY_BUCKET,
+    *CONCURRENCY,
     *CALENDAR,
     *SEVERAL_RATES,
     *COSTS,

@@ -88,11 +88,11 @@ class RedisServer:
     ``options`` are more arguments of the server, such as ``"--maxmemory", "6mb"``.
     """
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, port: int | None = None) -> None:
         self.binary = need_binary("redis-server")
         self.options = options
         self.folder = Path(tempfile.mkdtemp(prefix="throttle-redis-"))
-        self.port = free_port()
+        self.port = port or free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.watcher: subprocess.Popen[bytes] | None = None
         atexit.register(self.stop)
@@ -112,12 +112,15 @@ class RedisServer:
         settings = {"socket_timeout": 5, "retry": Retry(NoBackoff(), 0), "decode_responses": True, **options}
         return Redis(host="127.0.0.1", port=self.port, **settings)
 
+    def command(self) -> list[str]:
+        command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return [*command, "--save", "", "--appendonly", "no", *self.options]
+
     def start(self) -> None:
         """Start it, on the same port as before, and wait until it answers."""
-        command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--save", "", "--appendonly", "no", *self.options],
+                self.command(),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C in the terminal is for the tests, which end it themselves

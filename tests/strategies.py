@@ -13,6 +13,7 @@ from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
+SCOPES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=","), min_size=1, max_size=20)
 IDENTS = st.text(min_size=1, max_size=40)
 RATE_ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "gcra", "token_bucket", "leaky_bucket")
 LONGEST_LOG = 50  # longer ones only take longer
@@ -30,7 +31,7 @@ def rates(draw: st.DrawFn, limits: st.SearchStrategy[int] = LIMITS) -> Rate:
 def rules(draw: st.DrawFn) -> Rule:
     """Any rule that makes sense."""
     options: dict[str, Any] = {
-        "scopes": tuple(draw(st.lists(NAMES, min_size=1, max_size=3))),
+        "scopes": tuple(draw(st.lists(SCOPES, min_size=1, max_size=3))),
         "key": draw(st.sampled_from(KEYS)),
         "action": draw(st.sampled_from(["reject", "shadow"])),
         "on_store_failure": draw(st.sampled_from(FAILURE_POLICIES)),

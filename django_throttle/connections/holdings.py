@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 import time
 from typing import NamedTuple
-from weakref import WeakSet
 
 from django_throttle.connections import process
+from django_throttle.forks import in_child
 
 Pair = tuple[str, str]  # rule id, ident
 
@@ -36,7 +35,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self.restart()
-        _all.add(self)
+        in_child(self, type(self).restart)
 
     def restart(self) -> None:
         """Forget everything and become a new process: the first thing a forked child does."""
@@ -154,14 +153,3 @@ class Holdings:
 def new_uid() -> str:
     """An identity that no process has had before: 12 characters."""
     return secrets.token_urlsafe(9)
-
-
-_all: WeakSet[Holdings] = WeakSet()
-
-
-def _restart_all() -> None:
-    for holdings in list(_all):
-        holdings.restart()
-
-
-os.register_at_fork(after_in_child=_restart_all)

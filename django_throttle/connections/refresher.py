@@ -141,9 +141,11 @@ class Refresher:
         return replies
 
     def _retire(self) -> None:
-        if pairs := self.leases.retire(BATCH):
+        while pairs := self.leases.retire(BATCH):
             self.ledger.retire(self.leases.uid, self._indexes(pairs))
             self.leases.retired(pairs)
+            if len(pairs) < BATCH:
+                return
 
     def _indexes(self, pairs: Iterable[Pair]) -> list[str]:
         return [self.store.key(*pair) for pair in pairs]

@@ -41,6 +41,9 @@ def names(option: str, given: object) -> tuple[str, ...]:
     found = tuple(given)
     if not found or not all(isinstance(name, str) and name.strip() for name in found):
         raise InvalidRule(f"{option} needs at least one name and no empty ones, not {given!r}", option)
+    for name in found:
+        if "," in name or name != name.strip():
+            raise InvalidRule(f"{option}: a name has no comma and no space around it, unlike {name!r}", option)
     return found
 
 
@@ -73,23 +76,27 @@ def _choices(rule: Rule) -> None:
     for event in rule.events:
         _one_of("events", event, EVENTS)
     # A dotted path names a callable of the site's own; the rulebook imports it.
-    if not (isinstance(rule.key, str) and "." in rule.key):
+    if not _is_dotted(rule.key):
         _one_of("key", rule.key, KEYS)
+
+
+def _is_dotted(key: object) -> bool:
+    return isinstance(key, str) and "." in key and all(part.isidentifier() for part in key.split("."))
 
 
 def _limit(rule: Rule) -> None:
     if rule.algorithm == "concurrency":
         if rule.rate is not None or rule.rates:
-            raise InvalidRule("a concurrency rule takes limit=, the number held at once, instead of a rate", "rate")
+            raise InvalidRule("a concurrency rule has a limit, the number held at once, instead of a rate", "rate")
         _whole("limit", rule.limit, 1, MAX_LIMIT)
         return
     given = (rule.rate, *rule.rates) if rule.rate is not None else rule.rates
     if not given or not all(isinstance(rate, Rate) for rate in given):
-        raise InvalidRule(f"{rule.algorithm} needs a rate such as '100/min'", "rate")
+        raise InvalidRule("it needs a rate, such as 100/min", "rate")
     if rule.limit not in (None, given[0].limit):
-        raise InvalidRule("the limit is part of the rate; limit= belongs to concurrency rules", "limit")
+        raise InvalidRule("the limit is part of the rate; only a concurrency rule has one of its own", "limit")
     if rule.algorithm == "sliding_log" and max(rate.limit for rate in given) > MAX_LOG:
-        raise InvalidRule(f"a sliding_log keeps at most {MAX_LOG} calls; use sliding_window with strict=True", "rate")
+        raise InvalidRule(f"a sliding log keeps at most {MAX_LOG:,} calls; a strict sliding window, any number", "rate")
 
 
 def _rates(rule: Rule) -> None:
@@ -103,26 +110,26 @@ def _connection(rule: Rule) -> None:
     if (rule.algorithm == "concurrency") != ("connection" in rule.events) or (
         "connection" in rule.events and len(rule.events) > 1
     ):
-        raise InvalidRule("the event connection and the algorithm concurrency belong together, alone", "events")
+        raise InvalidRule("open connections and concurrency belong together, and to nothing else", "events")
 
 
 def _bucket(rule: Rule) -> None:
     if rule.burst is None:
         return
     if rule.algorithm not in BUCKETS:
-        raise InvalidRule(f"burst belongs to {' and '.join(BUCKETS)}, not to {rule.algorithm}", "burst")
+        raise InvalidRule("only a token bucket, a leaky bucket and gcra have a burst", "burst")
     _whole("burst", rule.burst, 1, MAX_LIMIT)
 
 
 def _delay(rule: Rule) -> None:
     if rule.refill == "interval" and rule.algorithm != "token_bucket":
-        raise InvalidRule("refill='interval' belongs to token_bucket", "refill")
+        raise InvalidRule("only a token bucket can be refilled all at once", "refill")
     if rule.action == "delay" and rule.algorithm != "leaky_bucket":
-        raise InvalidRule("action='delay' belongs to leaky_bucket, the queue that drains evenly", "action")
+        raise InvalidRule("only a leaky bucket can delay: it is a queue that drains evenly", "action")
     if rule.max_delay is None:
         return
     if rule.action != "delay":
-        raise InvalidRule("max_delay belongs to action='delay'", "max_delay")
+        raise InvalidRule("a longest wait (max_delay) belongs to rules that delay", "max_delay")
     if isinstance(rule.max_delay, bool) or not isinstance(rule.max_delay, (int, float)):
         raise InvalidRule(f"max_delay is a number of seconds, not {rule.max_delay!r}", "max_delay")
     if not 0 <= rule.max_delay <= MAX_WINDOW:  # also refuses NaN
@@ -134,7 +141,7 @@ def _calendar(rule: Rule) -> None:
     if rule.timezone is None:
         return
     if rule.algorithm != "fixed_window":
-        raise InvalidRule("timezone belongs to fixed_window, whose windows it aligns with the calendar", "timezone")
+        raise InvalidRule("a time zone belongs to a fixed window, which it aligns with the calendar", "timezone")
     if not isinstance(rule.timezone, str):
         raise InvalidRule(f"timezone is a name like Europe/Berlin, not {rule.timezone!r}", "timezone")
     zone(rule.timezone)
@@ -146,7 +153,7 @@ def _window(rule: Rule) -> None:
     _whole("resolution", rule.resolution, 1, MAX_RESOLUTION)
     if rule.algorithm != "sliding_window" and (rule.resolution != 1 or rule.strict):
         option = "strict" if rule.resolution == 1 else "resolution"
-        raise InvalidRule("resolution and strict belong to sliding_window", option)
+        raise InvalidRule("resolution and strict belong to the sliding window", option)
 
 
 def _numbers(rule: Rule) -> None:

@@ -7,6 +7,7 @@ happens then is written once too.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from django_throttle.core.algorithms import NEVER
@@ -74,13 +75,23 @@ def _ask(command: Command) -> Flow[Any]:
 def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     by_policy = {charge: _POLICIES[charge.rule.on_store_failure](charge, error) for charge in command.charges}
     local = tuple(charge for charge, outcome in by_policy.items() if outcome is None)
+    held = tuple(_watched(charge) for charge in command.charges if _is_held_without_store(charge))
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
-    if local:
-        locally = Decide(local, command.commit and not refused, command.lease)
+    if local or held:
+        locally = Decide(local + held, command.commit and not refused, command.lease)
         answers = yield DecideLocally(locally)
-        by_policy.update(zip(local, _outcomes(locally, answers), strict=True))
+        by_policy.update(zip(local, _outcomes(locally, answers), strict=False))
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
     return _decision(command.charges, outcomes, command, degraded=True)
+
+
+def _is_held_without_store(charge: Charge) -> bool:
+    return charge.rule.is_concurrency and charge.rule.on_store_failure == "allow"
+
+
+def _watched(charge: Charge) -> Charge:
+    """What is open counts although it is let through unasked: held here, and told to the store when it is back."""
+    return charge._replace(rule=replace(charge.rule, action="shadow"))
 
 
 def _allow(charge: Charge, error: StoreError) -> Outcome | None:
@@ -139,7 +150,7 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
 def _delay(charge: Charge, answer: Answer, charged: bool) -> float:
     """How long a queued call waits for its turn: all that was queued before it."""
     _, _, unit, _, fineness = charge.rule.plan
-    own = charge.cost * unit // fineness if charged else 0
+    own = -(-charge.cost * unit // fineness) if charged else 0  # rounded as reset is: nobody waits for nobody
     return max(0, answer.reset - own) / 1_000_000
 
 

@@ -12,6 +12,7 @@ from django_throttle.exceptions import InvalidRule
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+HOUR: Final = 3_600_000_000
 _PERIODS: Final[dict[float, str]] = {3600: "hour", 86_400: "day", 604_800: "week"}
 
 Bounds = tuple[int, int, int]  # where this period begins and ends, and where the next one ends
@@ -36,15 +37,21 @@ def zone(name: str) -> tzinfo:
 def bounds(period: str, zone_name: str, now: int) -> Bounds:
     """The bounds of the period that holds ``now``, in microseconds since the epoch. Weeks begin on Monday."""
     where = zone(zone_name)
+    if period == "hour":
+        return _hours(now, where)
     start = _begin(period, (_EPOCH + now * _MICROSECOND).astimezone(where))
     middle = _next(period, start)
     return _stamp(start), _stamp(middle), _stamp(_next(period, middle))
 
 
+def _hours(now: int, where: tzinfo) -> Bounds:
+    """Hours by the offset in force now, so that the one that a clock change repeats is two."""
+    offset = ((_EPOCH + now * _MICROSECOND).astimezone(where).utcoffset() or timedelta(0)) // _MICROSECOND
+    start = now - (now + offset) % HOUR
+    return start, start + HOUR, start + 2 * HOUR
+
+
 def _begin(period: str, moment: datetime) -> datetime:
-    if period == "hour":
-        # By way of UTC, so that the hour that a clock change repeats is two hours.
-        return moment - timedelta(minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond)
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     if period == "week":
         return day - timedelta(days=day.weekday())
@@ -52,8 +59,6 @@ def _begin(period: str, moment: datetime) -> datetime:
 
 
 def _next(period: str, start: datetime) -> datetime:
-    if period == "hour":
-        return (start.astimezone(UTC) + timedelta(hours=1)).astimezone(start.tzinfo)
     if period == "month":
         return (start + timedelta(days=31)).replace(day=1)
     return start + timedelta(days=7 if period == "week" else 1)

@@ -7,27 +7,23 @@ the same reply cost little more than one. Each call is still decided by itself, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from django_throttle.stores.ask import Announcement, Ask, together
 from django_throttle.stores.link import Call
-from django_throttle.stores.scripts import decision_script
 
 # Redis serves nobody else meanwhile: so many decisions take it about half a millisecond.
 MOST: Final = 100
-HEAD: Final = 8  # the reply's first number; see end.lua
+HEAD: Final = 16  # the reply's first two numbers; see end.lua
 TOLD: Final = 24  # and three for each charge
 
 Send = Callable[[Sequence[Call]], Awaitable[list[Any]]]
 
 
-class Ask(NamedTuple):
-    """One call to be decided: its keys, its part of the script's argument, and the algorithms of its rules."""
-
-    keys: Sequence[str]
-    packed: bytes
-    algorithms: frozenset[str]
+Waiting = tuple[Ask, "asyncio.Future[list[Any]]"]
+Announce = Callable[[Announcement], Call]
 
 
 class Alongside(Exception):
@@ -39,64 +35,108 @@ class Alongside(Exception):
 
 
 class Batcher:
-    """Collects the asks of each loop's turn and sends them with ``send``; ``now_arg`` is the script's clock."""
+    """Collects the asks of each loop's turn and sends them with ``send``; ``now_arg`` is the script's clock.
 
-    def __init__(self, send: Send, now_arg: Callable[[], str]) -> None:
+    ``announce`` makes the call that announces leases.
+
+    On a Cluster, where ``slot_of`` tells a key's slot, those of one slot are one call.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        now_arg: Callable[[], str],
+        announce: Announce,
+        slot_of: Callable[[str], int] | None = None,
+    ) -> None:
         self._send = send
         self._now_arg = now_arg
-        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[Ask, asyncio.Future[bytes]]]]
+        self._announce = announce
+        self._slot_of = slot_of
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]]
         self._waiting = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself holds tasks only weakly
 
-    async def ask(self, ask: Ask) -> bytes:
-        """The script's reply to this ask alone; raises what sending raised, or Alongside it."""
+    async def ask(self, ask: Ask) -> list[Any]:
+        """The replies to this ask alone, to its announcement first; raises what sending raised, or Alongside it."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
             waiting = self._waiting[loop] = []
         if not waiting:
             loop.call_soon(self._flush, loop)
-        future: asyncio.Future[bytes] = loop.create_future()
+        future: asyncio.Future[list[Any]] = loop.create_future()
         waiting.append((ask, future))
         return await future
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting[loop] = self._waiting[loop], []
-        for start in range(0, len(waiting), MOST):
-            task = loop.create_task(self._travel(waiting[start : start + MOST]))
+        for load in _loads([one for one in waiting if not one[1].done()]):  # done: cancelled meanwhile
+            task = loop.create_task(self._travel(load))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _travel(self, asks: list[tuple[Ask, asyncio.Future[bytes]]]) -> None:
+    async def _travel(self, waiting: list[Waiting]) -> None:
+        groups = [waiting] if self._slot_of is None else _by_slot(waiting, self._slot_of)
+        announcements = _merged([ask.announcement for ask, _ in waiting if ask.announcement])
         try:
-            (reply,) = await self._send([together([ask for ask, _ in asks], self._now_arg())])
+            calls = [self._announce(one) for one in announcements.values()]
+            calls += [together([ask for ask, _ in asks], self._now_arg()) for asks in groups]
+            replies = await self._send(calls)
         except BaseException as error:
-            _fail(asks, error)
+            _fail(waiting, error)
             if not isinstance(error, Exception):
                 raise
         else:
-            _deal(asks, reply)
+            told = dict(zip(announcements, replies, strict=False))
+            for asks, reply in zip(groups, replies[len(told) :], strict=True):
+                _deal(asks, reply, told)
 
 
-def together(asks: Sequence[Ask], now_arg: str, *tail: Any) -> Call:
-    """One script call for these asks; ``tail`` is what concurrency needs."""
-    keys = [key for ask in asks for key in ask.keys]
-    algorithms = asks[0].algorithms.union(*(ask.algorithms for ask in asks[1:]))
-    return Call(decision_script(algorithms), keys, (now_arg, b"".join([ask.packed for ask in asks]), *tail))
+def _loads(waiting: list[Waiting]) -> Iterator[list[Waiting]]:
+    load: list[Waiting] = []
+    weight = 0
+    for one in waiting:
+        if load and weight + one[0].weight > MOST:
+            yield load
+            load, weight = [], 0
+        load.append(one)
+        weight += one[0].weight
+    if load:
+        yield load
 
 
-def _deal(asks: list[tuple[Ask, asyncio.Future[bytes]]], reply: bytes) -> None:
+def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
+    """One for each uid; there is but one uid, unless it was replaced a moment ago."""
+    merged: dict[str, Announcement] = {}
+    for one in announcements:
+        known = merged.get(one.uid)
+        merged[one.uid] = one if known is None else one._replace(indexes=known.indexes + one.indexes)
+    return merged
+
+
+def _by_slot(waiting: list[Waiting], slot_of: Callable[[str], int]) -> list[list[Waiting]]:
+    groups: dict[int, list[Waiting]] = {}
+    for one in waiting:
+        groups.setdefault(slot_of(one[0].keys[0]), []).append(one)
+    return list(groups.values())
+
+
+def _deal(asks: list[Waiting], reply: bytes | Exception, told: Mapping[str, Any]) -> None:
     """To each its share; a reply too short for that says the same to all: nothing was decided."""
+    if isinstance(reply, Exception):
+        return _fail(asks, reply)
     at = HEAD
     whole = len(reply) == HEAD + TOLD * sum(len(ask.keys) for ask, _ in asks)
     for ask, future in asks:
         end = at + TOLD * len(ask.keys)
         if not future.done():
-            future.set_result(reply[:HEAD] + reply[at:end] if whole else reply)
+            first = [told[ask.announcement.uid]] if ask.announcement else []
+            future.set_result([*first, reply[:HEAD] + reply[at:end] if whole else reply])
         at = end
 
 
-def _fail(asks: list[tuple[Ask, asyncio.Future[bytes]]], error: BaseException) -> None:
+def _fail(asks: list[Waiting], error: BaseException) -> None:
     told = False
     for _, future in asks:
         if future.done():

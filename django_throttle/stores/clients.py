@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from threading import Lock
 from typing import Any, Final
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
 from redis import BlockingConnectionPool, Redis
@@ -21,41 +20,26 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores.deadline import with_deadline
 
 # What an async client can take over from the settings of a synchronous one.
-_SHARED: Final = ("host", "port", "db", "username", "password", "path", "protocol", "client_name", "encoding")
+_SHARED: Final = (
+    "host",
+    "port",
+    "db",
+    "username",
+    "password",
+    "path",
+    "protocol",
+    "client_name",
+    "encoding",
+    "credential_provider",
+)
 _ASYNC_CLASSES: Final = (
     (sync_connection.SSLConnection, async_connection.SSLConnection),
     (sync_connection.UnixDomainSocketConnection, async_connection.UnixDomainSocketConnection),
     (sync_connection.Connection, async_connection.Connection),
 )
-
-
-def connection_settings(address: str) -> dict[str, Any]:
-    """Connection arguments from a redis:// URL or a CACHES alias that django-redis serves.
-
-    Raises InvalidSetting for anything else, and for Sentinel and Cluster aliases.
-    """
-    if "://" in address:
-        if urlsplit(address).scheme not in ("redis", "rediss", "unix"):
-            raise InvalidSetting(f"a Redis URL begins with redis://, rediss:// or unix://, not {address[:8]!r}")
-        return dict(sync_connection.parse_url(address))
-    return _alias_settings(address)
-
-
-def _alias_settings(alias: str) -> dict[str, Any]:
-    from django.core.cache import InvalidCacheBackendError, caches  # a URL needs no Django settings
-
-    try:
-        cache: Any = caches[alias]
-        pool = cache.client.get_client(write=True).connection_pool
-    except (AttributeError, InvalidCacheBackendError) as error:
-        raise InvalidSetting(f"CACHES has no alias {alias!r} that django-redis serves") from error
-    if not issubclass(pool.connection_class, (sync_connection.Connection, sync_connection.UnixDomainSocketConnection)):
-        raise InvalidSetting(f"the cache {alias!r} uses {pool.connection_class.__name__}, which is not supported yet")
-    return {**pool.connection_kwargs, "connection_class": pool.connection_class}
 
 
 def _limits(seconds: float, retry: object) -> dict[str, Any]:
@@ -82,21 +66,30 @@ def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) 
     return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **given))
 
 
-def async_client(settings: dict[str, Any], seconds: float, max_connections: int) -> aioredis.Redis:
-    """A client for the running loop, from the same settings."""
+def async_client(
+    settings: dict[str, Any],
+    seconds: float,
+    max_connections: int,
+    adapt: Callable[[type[Any]], type[Any]] | None = None,
+) -> aioredis.Redis:
+    """A client for the running loop, from the same settings; ``adapt`` makes of its connection class another."""
     given = {name: settings[name] for name in settings if name in _SHARED or name.startswith("ssl")}
     given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0)))
     sync_class = settings.get("connection_class", sync_connection.Connection)
-    given["connection_class"] = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
+    twin = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
+    given["connection_class"] = adapt(twin) if adapt else twin
     pool = aioredis.BlockingConnectionPool(max_connections, seconds / 2, **given)
     return aioredis.Redis(connection_pool=pool)
 
 
 class LoopClients:
-    """One async client for each running event loop; a client used from two loops fails every second call."""
+    """One async client for each running event loop; a client used from two loops fails every second call.
 
-    def __init__(self, settings: dict[str, Any], seconds: float, max_connections: int) -> None:
-        self._arguments = (settings, seconds, max_connections)
+    ``make`` returns the client, and those that it needs itself.
+    """
+
+    def __init__(self, make: Callable[[], Sequence[aioredis.Redis]]) -> None:
+        self._make = make
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, aioredis.Redis] = WeakKeyDictionary()
         _all_clients.add(self)
 
@@ -105,11 +98,13 @@ class LoopClients:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            client = async_client(*self._arguments)
-            life = _life(client)
+            client, *others = self._make()
+            life = _life(client, *others)
             with _lock:  # loops live in several threads
                 for closed in [known for known in self._clients if known.is_closed()]:
                     del self._clients[closed]
+                for closed in [known for known in _lives if known.is_closed()]:
+                    del _lives[closed]  # what it holds refers to its loop, so it would stay for ever
                 self._clients[loop] = client
                 _lives.setdefault(loop, []).append(life)
             await anext(life)
@@ -123,12 +118,13 @@ class LoopClients:
         return len(self._clients)
 
 
-async def _life(client: aioredis.Redis) -> AsyncGenerator[None]:
+async def _life(*clients: aioredis.Redis) -> AsyncGenerator[None]:
     # asyncio.run, async_to_sync and servers all shut a loop's async generators down before closing it.
     try:
         yield
     finally:
-        await client.connection_pool.disconnect()
+        for client in clients:
+            await client.connection_pool.disconnect()
 
 
 _lock = Lock()

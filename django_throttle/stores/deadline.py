@@ -7,11 +7,16 @@ write gets what is left of the caller's time instead.
 from __future__ import annotations
 
 import socket
+import struct
+import sys
 import time
 from threading import local
-from typing import Any
+from typing import Any, Final
 
 from redis.connection import AbstractConnection
+
+# When less of the deadline has passed, a timeout of the whole of it ends soon enough.
+NEARLY: Final = 0.9
 
 
 class _Left(local):
@@ -31,18 +36,30 @@ _left = _Left()
 
 
 class Within:
-    """All Redis I/O of this thread inside the block ends within ``seconds``."""
+    """All Redis I/O of this thread inside the block ends within ``seconds``, and with the block around it."""
 
-    __slots__ = ("_seconds",)
+    __slots__ = ("_around", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def __enter__(self) -> None:
-        _left.until = time.monotonic() + self._seconds
+        around, until = _left.until, time.monotonic() + self._seconds
+        self._around = around
+        _left.until = until if around is None or until < around else around
 
     def __exit__(self, *_: object) -> None:
-        _left.until = None
+        _left.until = self._around
+
+
+KERNEL_WATCHES: Final = sys.platform == "linux"  # elsewhere the option takes another shape
+
+
+def _watch(sock: socket.socket, seconds: float) -> None:
+    sock.settimeout(None)
+    value = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))  # a timeval
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, value)
 
 
 class DeadlineSocket:
@@ -70,6 +87,21 @@ class DeadlineSocket:
     def sendall(self, *args: Any) -> None:
         self._hurry()
         self._socket.sendall(*args)
+
+    def bare(self) -> socket.socket | None:
+        """The socket itself, on which reads and writes give up after its timeout by the kernel's watch.
+
+        That saves the system calls by which Python sets a timeout and then waits. None unless the timeout is
+        about what the deadline has left, and where the socket is not a plain one.
+        """
+        whole, left = self._timeout, _left.seconds(None)
+        if not KERNEL_WATCHES or type(self._socket) is not socket.socket:
+            return None
+        if not whole or left is None or not NEARLY * whole <= left <= whole:
+            return None
+        if self._socket.gettimeout() is not None:
+            _watch(self._socket, whole)
+        return self._socket
 
     def _hurry(self) -> None:
         if self._timeout != 0:  # 0 asks whether something is there, and does not wait

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Lock
 from typing import Final, NamedTuple
 
 from django_throttle.core.command import Charge
 from django_throttle.core.decision import Decision
+from django_throttle.forks import in_child
 
 LONGEST: Final = 1.0
 MOST: Final = 10_000
@@ -32,6 +34,8 @@ class Denials:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: dict[tuple[Charge, ...], _Denial] = {}
+        self._lock = Lock()
+        in_child(self, type(self)._renew)
 
     def find(self, charges: tuple[Charge, ...]) -> Decision | None:
         """The decision, with the time that has passed taken off, or None when Redis is to be asked."""
@@ -40,7 +44,8 @@ class Denials:
             return None
         now = self._clock()
         if now >= denial.until:
-            self._known.pop(charges, None)
+            with self._lock:
+                self._known.pop(charges, None)
             return None
         return denial.decision.later(now - denial.at)
 
@@ -50,13 +55,18 @@ class Denials:
             return
         now = self._clock()
         wait = LONGEST if decision.retry_after is None else min(decision.retry_after, LONGEST)
-        while len(self._known) >= MOST:
-            self._known.pop(next(iter(self._known)), None)
-        self._known[charges] = _Denial(decision, now, now + wait)
+        with self._lock:
+            while len(self._known) >= MOST:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[charges] = _Denial(decision, now, now + wait)
+
+    def _renew(self) -> None:
+        self._lock = Lock()
 
     def clear(self) -> None:
         """Forget all of it: a budget was given back."""
-        self._known.clear()
+        with self._lock:
+            self._known.clear()
 
 
 def _counts_every_call(charge: Charge) -> bool:

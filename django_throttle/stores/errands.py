@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.core.command import Answer, Decide, Forget, Release, passes
 from django_throttle.exceptions import AskAgain, Cause, StoreError
-from django_throttle.stores.batch import Alongside, Ask, together
-from django_throttle.stores.failures import COUNTED, cause_of
+from django_throttle.stores.ask import Announcement, Ask, pack, pack_as, together, weight_of
+from django_throttle.stores.batch import Alongside
+from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.link import Call
-from django_throttle.stores.scripts import CODES, script
+from django_throttle.stores.outages import as_store_error
+from django_throttle.stores.scripts import script
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
@@ -21,9 +23,9 @@ logger = logging.getLogger("django_throttle")
 
 CALENDAR: Final = "calendar_window"
 TOO_OLD: Final = -1
-PACK: Final = Struct(">BBddddd").pack
-ONE: Final = Struct(">d")
+HEAD: Final = Struct(">dd")
 TOLD: Final = Struct(">ddd")
+MARKS: Final = Struct(">BH").pack
 
 
 class Errand:
@@ -45,11 +47,17 @@ class Errand:
             self.store.breaker.succeeded()
             return
         self.give_up()
+        if isinstance(error, StoreError):  # of a node that was not asked
+            return
+        cause = error.error if isinstance(error, Alongside) else error
+        if isinstance(cause, LoopBlocked) and self.is_idempotent:
+            self.store.breaker.abandoned()
+            raise AskAgain from error
         if isinstance(error, Alongside):
             self.store.breaker.abandoned()
             raise StoreError(cause_of(error.error), str(error)) from error
         if isinstance(error, Exception):
-            raise _failure(self.store, error) from error
+            raise as_store_error(self.store, error) from error
         self.store.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
 
     def finish(self, replies: Sequence[Any]) -> Any:
@@ -61,6 +69,11 @@ class Errand:
 
     def read(self, replies: Sequence[Any]) -> Any:
         raise TypeError(f"{type(self).__name__} cannot read")
+
+    @property
+    def is_idempotent(self) -> bool:
+        """True when carrying the command out twice is the same as once."""
+        return False
 
     def give_up(self) -> None:
         """Nobody knows whether the command was carried out: note what has to be undone."""
@@ -76,30 +89,28 @@ class DecideErrand(Errand):
         self.command = command
         self.uid = store.leases.uid  # once: the agent may replace it at any moment
         keys: list[str] = []
-        packed = [bytes((command.commit, len(command.charges)))]
+        packed = [b""]
+        whose = root = ""
         for rule, ident, cost in command.charges:
-            plan = rule.plan if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
-            keys.append(store.key(rule.id, ident))
-            flags = rule.count_denied + 2 * (rule.action == "shadow")
-            packed.append(PACK(CODES[plan.algorithm], flags, cost, *plan[1:]))
-        algorithms = frozenset([rule.plan.algorithm for rule, _, _ in command.charges])
-        self.ask = Ask(keys, b"".join(packed), algorithms)
-        leases = (self.uid, command.lease or "", store.lease_ttl_ms) if "concurrency" in algorithms else ()
-        self.calls.append(together((self.ask,), store.now_arg(), *leases))
-
-    @property
-    def travels_alone(self) -> bool:
-        """True when the call takes arguments of its own, and so no others along."""
-        return "concurrency" in self.ask.algorithms
+            whose, root = (whose, root) if ident == whose else (ident, store.key("", ident))  # hashed once
+            keys.append(root + rule.id)
+            plan = None if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
+            packed.append(pack_as(plan, rule, cost) if plan else pack(rule, cost))
+        algorithms = frozenset([charge.rule.plan.algorithm for charge in command.charges])
+        own = (self.uid, command.lease or "", store.lease_ttl_ms) if "concurrency" in algorithms else ()
+        packed[0] = MARKS(command.commit + 2 * bool(own), len(keys))
+        weight = len(keys) if "sliding_log" not in algorithms else weight_of(command.charges)
+        self.ask = Ask(keys, b"".join(packed), algorithms, own, weight=weight)
+        self.calls.append(together((self.ask,), store.now_arg()))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
-        (repaired,) = ONE.unpack_from(replies[-1])
+        repaired, now = HEAD.unpack_from(replies[-1])
         if repaired == TOO_OLD:
-            self.store.calendar.learn(int(ONE.unpack_from(replies[-1], ONE.size)[0]))
+            self.store.calendar.learn(int(now))
             raise AskAgain
         if repaired and self.store.complaints.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
-        return tuple(Answer(*map(int, told)) for told in TOLD.iter_unpack(replies[-1][ONE.size :]))
+        return tuple([Answer(int(a), int(b), int(c)) for a, b, c in TOLD.iter_unpack(replies[-1][HEAD.size :])])
 
 
 class LeaseErrand(DecideErrand):
@@ -113,28 +124,33 @@ class LeaseErrand(DecideErrand):
         self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
         if self.unannounced:
-            self.calls.insert(0, self._announcement())
+            indexes = tuple([store.key(*pair) for pair in self.unannounced])
+            announcement = Announcement(self.uid, leases.introduce(self.uid), indexes)
+            self.ask = self.ask._replace(announcement=announcement)
+            self.calls.insert(0, announce_call(store, announcement))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
-        leases, lease = self.store.leases, self.command.lease or ""
         answers = super().read(replies)
-        if self.unannounced:
-            leases.confirm(self.uid, replies[0], *self.unannounced)
+        self.confirm(replies)
         if all(map(passes, self.command.charges, answers)):
-            for pair in self.pairs:
-                leases.hold(*pair, lease, self.uid)
+            self.hold()
         return answers
+
+    @property
+    def is_idempotent(self) -> bool:
+        return len(self.pairs) == len(self.command.charges)  # a lease is known by its id
+
+    def confirm(self, replies: Sequence[Any]) -> None:
+        if self.unannounced:
+            self.store.leases.confirm(self.uid, replies[0], *self.unannounced)
+
+    def hold(self) -> None:
+        for pair in self.pairs:
+            self.store.leases.hold(*pair, self.command.lease or "", self.uid)
 
     def give_up(self) -> None:
         for pair in self.pairs:
             self.store.leases.owe(*pair, self.command.lease or "", self.uid)
-
-    def _announcement(self) -> Call:
-        store, uid = self.store, self.uid
-        keys = [store.process_key(name) for name in ("live", "meta", f"held:{uid}")]
-        indexes = [store.key(*pair) for pair in self.unannounced]
-        args = [store.now_arg(), uid, store.leases.introduce(uid), store.lease_ttl_ms, *indexes]
-        return Call(script("announce"), keys, args)
 
 
 class ForgetErrand(Errand):
@@ -144,13 +160,15 @@ class ForgetErrand(Errand):
 
     def __init__(self, store: RedisStore, command: Forget) -> None:
         super().__init__(store)
-        if store.denials is not None:
-            store.denials.clear()
         rates = [charge for charge in command.charges if not charge.rule.is_concurrency]
-        self.calls.append(Call(script("forget"), [store.key(rule.id, ident) for rule, ident, _ in rates], ()))
+        for places in store.by_slot(rates):
+            keys = [store.key(rates[place].rule.id, rates[place].ident) for place in places]
+            self.calls.append(Call(script("forget"), keys, ()))
 
     def read(self, replies: Sequence[Any]) -> int:
-        return int(replies[0])
+        if self.store.denials is not None:
+            self.store.denials.clear()  # what was refused while this travelled
+        return sum(map(int, replies))
 
 
 class ReleaseErrand(Errand):
@@ -162,19 +180,18 @@ class ReleaseErrand(Errand):
         super().__init__(store)
         self.owed = [owed for pair in command.holds for owed in store.leases.let_go(*pair, command.lease)]
         for one in self.owed:
-            self.calls.append(Call(script("release"), (store.key(one.rule_id, one.ident),), (one.uid, one.lease)))
+            self.calls.append(release_call(store, *one[:4]))
 
     def read(self, replies: Sequence[Any]) -> None:
         self.store.leases.settle(*self.owed)
 
 
-def _failure(store: RedisStore, error: Exception) -> StoreError:
-    cause = cause_of(error)
-    if cause in COUNTED:
-        if store.breaker.failed():
-            logger.warning("Redis does not answer (%s: %r); failure policies decide until it does", cause, error)
-    else:
-        store.breaker.abandoned()
-        if cause is not Cause.POOL and store.complaints.due(cause):
-            logger.error("Redis refuses a script (%s: %r)", cause, error)
-    return StoreError(cause, str(error) or type(error).__name__)
+def announce_call(store: RedisStore, one: Announcement) -> Call:
+    """The call that tells Redis of this process, and of the indexes under which it may hold leases."""
+    keys = [store.process_key(name) for name in ("live", "meta", f"held:{one.uid}")]
+    args = [store.now_arg(), one.uid, one.introduction, store.lease_ttl_ms, *one.indexes]
+    return Call(script("announce"), keys, args, leads=True)
+
+
+def release_call(store: RedisStore, uid: str, rule_id: str, ident: str, lease: str) -> Call:
+    return Call(script("release"), (store.key(rule_id, ident),), (uid, lease), derives=True)

@@ -5,22 +5,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
+from redis import asyncio as aioredis
+from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
-from django_throttle.stores.clients import LoopClients, connection_settings, sync_client
+from django_throttle.stores.addresses import Address
+from django_throttle.stores.breaker import Breaker
+from django_throttle.stores.clients import LoopClients, async_client, sync_client
 from django_throttle.stores.deadline import Within
+from django_throttle.stores.failures import LoopBlocked
 from django_throttle.stores.scripts import Script
+from django_throttle.stores.sentinel import Sentinels, async_clients, following
 from django_throttle.stores.wire import Wire
+
+LATE: Final = 0.02  # a loop that runs ends a wait sooner than this
 
 
 class Call(NamedTuple):
-    """One script call."""
+    """One script call.
+
+    ``derives`` when the script touches more keys than it is given, all of the same slot; ``leads`` when
+    Redis must have it before it gets the others; ``follows`` when it only reads, and is to read what those
+    before it have left.
+    """
 
     script: Script
     keys: Sequence[str]
     args: Sequence[Any]
+    derives: bool = False
+    leads: bool = False
+    follows: bool = False
 
     def by_sha(self) -> tuple[Any, ...]:
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
@@ -31,14 +48,23 @@ class Call(NamedTuple):
 
 
 class Link:
-    """Sends calls in one round trip, ``seconds`` at most for all of it; raises redis-py's errors."""
+    """Sends calls in one round trip, ``seconds`` at most for all of it; raises redis-py's errors.
 
-    def __init__(self, address: str, seconds: float, max_connections: int) -> None:
-        settings = connection_settings(address)
+    To one server, or to the master that Sentinels name.
+    """
+
+    slot_of = None  # one server has all keys
+
+    def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
         self.seconds = seconds
+        settings = dict(address.settings)
+        if address.service:
+            sentinels = Sentinels(address, seconds, max_connections, self._moved)
+            settings["connection_class"] = following(settings.get("connection_class", Connection), sentinels.find)
+        self.breaker = Breaker(fails_over=bool(address.service))
         self.client = sync_client(settings, seconds, max_connections)
         self.wire = Wire(self.client.connection_pool, max_connections, seconds / 2)
-        self.loops = LoopClients(settings, seconds, max_connections)
+        self.loops = LoopClients(partial(_async_clients, address, seconds, max_connections))
 
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
@@ -47,18 +73,25 @@ class Link:
         with Within(seconds or self.seconds):
             if len(calls) == 1:
                 return [self._send(calls[0])]
-            replies = self._pipeline(self.client, calls).execute(raise_on_error=False)
+            replies = self.wire.collect(self.wire.post([call.by_sha() for call in calls]), len(calls))
             for at in _lost(replies):
-                replies[at] = self.client.execute_command(*calls[at].by_text())
-            return list(replies)
+                replies[at] = self.wire.call(calls[at].by_text())
+            return replies
 
-    async def asend_all(self, calls: Sequence[Call]) -> list[Any]:
+    async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """The same without blocking the event loop, within the decision's deadline."""
         if not calls:
             return []
-        async with asyncio.timeout(self.seconds):
-            with _heed_cancellation():
-                return await self._asend_all(await self.loops.get(), calls)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (seconds or self.seconds)
+        try:
+            async with asyncio.timeout_at(until):
+                with heed_cancellation():
+                    return await self._asend_all(await self.loops.get(), calls)
+        except TimeoutError as error:
+            if loop.time() > until + LATE:
+                raise LoopBlocked("the event loop was busy with something else") from error
+            raise
 
     async def _asend_all(self, client: Any, calls: Sequence[Call]) -> list[Any]:
         if len(calls) == 1:
@@ -88,9 +121,18 @@ class Link:
             pipeline.execute_command(*call.by_sha())
         return pipeline
 
+    def _moved(self) -> None:
+        self.wire.close_idle()
+
+
+def _async_clients(address: Address, seconds: float, max_connections: int) -> list[aioredis.Redis]:
+    if address.service:
+        return async_clients(address, seconds, max_connections)
+    return [async_client(address.settings, seconds, max_connections)]
+
 
 @contextmanager
-def _heed_cancellation() -> Iterator[None]:
+def heed_cancellation() -> Iterator[None]:
     """Raise a cancellation that the block has swallowed.
 
     redis-py waits with asyncio.wait_for, which until Python 3.12 loses one that comes as it is done.

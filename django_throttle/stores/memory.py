@@ -10,6 +10,7 @@ from typing import Any, Final
 from django_throttle.connections.registry import Registry
 from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step, concurrency
 from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release
+from django_throttle.forks import in_child
 from django_throttle.stores.calendar import Calendar
 
 FIRST_SWEEP: Final = 1024
@@ -39,6 +40,7 @@ class MemoryStore:
         self._sweep_at = FIRST_SWEEP
         self._calendar = Calendar()
         self._lock = Lock()
+        in_child(self, type(self)._renew)
 
     def execute(self, command: Command) -> Any:
         with self._lock:
@@ -55,6 +57,9 @@ class MemoryStore:
 
     async def aexecute(self, command: Command) -> Any:
         return self.execute(command)  # nothing here waits
+
+    def _renew(self) -> None:
+        self._lock = Lock()
 
     def _decide(self, command: Decide) -> tuple[Answer, ...]:
         now = round(self.clock() * 1_000_000)
@@ -88,7 +93,8 @@ class MemoryStore:
         if rule.is_concurrency and granted:
             if command.lease is not None:
                 self.leases.hold(rule.id, charge.ident, command.lease, sent=self._sent)
-            return Answer(step.retry, max(0, rule.plan.limit - self.leases.count(rule.id, charge.ident)), step.reset)
+            left = max(0, rule.plan.limit - self.leases.count(rule.id, charge.ident))
+            return Answer(step.retry, left, step.charged_reset)
         if step.charged is not None and (granted or rule.count_denied):
             self._write(charge, step.charged, now + step.charged_reset)
             return Answer(step.retry, step.remaining - charge.cost, step.charged_reset)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from django_throttle.connections.registry import Registry
 from django_throttle.core.command import Charge, Command, Decide, DecideLocally, Forget, Release
 from django_throttle.core.key import ident_tag, secret_bytes, store_key
 from django_throttle.core.rule import Rule
-from django_throttle.exceptions import StoreError
+from django_throttle.exceptions import InvalidRule, StoreError
+from django_throttle.stores.addresses import find_address
 from django_throttle.stores.batch import Batcher
-from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.calendar import Calendar
+from django_throttle.stores.cluster import ClusterLink
 from django_throttle.stores.complaints import Complaints
 from django_throttle.stores.denials import Denials
-from django_throttle.stores.errands import DecideErrand, Errand, ForgetErrand, LeaseErrand, ReleaseErrand
-from django_throttle.stores.failures import cause_of
+from django_throttle.stores.errands import DecideErrand, Errand, ForgetErrand, LeaseErrand, ReleaseErrand, announce_call
+from django_throttle.stores.failures import advice, cause_of
 from django_throttle.stores.link import Call, Link
 from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.scripts import script
+from django_throttle.stores.split import SplitErrand
 
 DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 MAINTENANCE_SECONDS: Final = 1.0
+LEAST_SECONDS: Final = 0.02  # to give back what only one slot of a Cluster has granted
 
 
 class RedisStore:
     """Counts in one Redis, by its clock, exactly, for any number of processes.
 
-    ``address`` is a redis:// URL or a CACHES alias that django-redis serves. ``clock`` (seconds) replaces
+    ``address`` is a redis:// URL, a redis+sentinel:// or redis+cluster:// one, or a CACHES alias that
+    django-redis serves. ``clock`` (seconds) replaces
     the server's clock in tests. ``deadline`` bounds one decision in seconds, waiting for a connection and
     connecting included. Raises StoreError, with a cause, when Redis does not answer; InvalidSetting for a
     bad address.
@@ -48,8 +54,9 @@ class RedisStore:
     ) -> None:
         self.prefix = prefix
         self.clock = clock
-        self.link = Link(address, deadline, max_connections)
-        self.breaker = Breaker()
+        found = find_address(address)
+        self.link = (ClusterLink if found.is_cluster else Link)(found, deadline, max_connections)
+        self.breaker = self.link.breaker
         self.calendar = Calendar()
         self.complaints = Complaints()
         self.leases = Registry()
@@ -57,35 +64,43 @@ class RedisStore:
         self.processes = 1  # live ones, as the last beat saw them
         self.lease_ttl_ms = round(lease_ttl * 1000)
         self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
-        self._batcher = Batcher(self.link.asend_all, self.now_arg)
+        self._batcher = Batcher(self.link.asend_all, self.now_arg, partial(announce_call, self), self.link.slot_of)
         self._secret = secret_bytes(secret)
 
     def execute(self, command: Command) -> Any:
         if isinstance(command, DecideLocally):
             return self._decide_locally(command.decide)
         errand = self._errand(command)
+        if not errand.calls:  # nothing to say, which says nothing of the store either
+            return errand.read(())
         with errand:
+            if isinstance(errand, SplitErrand):
+                return self._run_split(errand)
             return errand.finish(self.link.send_all(errand.calls))
 
     async def aexecute(self, command: Command) -> Any:
         if isinstance(command, DecideLocally):
             return self._decide_locally(command.decide)
         errand = self._errand(command)
+        if not errand.calls:
+            return errand.read(())
         with errand:
-            if isinstance(errand, DecideErrand) and not errand.travels_alone:
-                return errand.finish([await self._batcher.ask(errand.ask)])
+            if isinstance(errand, DecideErrand) and not (errand.ask.own and self.link.slot_of):
+                return errand.finish(await self._batcher.ask(errand.ask))
+            if isinstance(errand, SplitErrand):
+                return await self._arun_split(errand)
             return errand.finish(await self.link.asend_all(errand.calls))
 
     def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run one script for the agent or a command: a longer deadline, past the breaker. Raises StoreError."""
         (reply,) = self.pipeline([(name, keys, args)])
         if isinstance(reply, Exception):
-            raise StoreError(cause_of(reply), str(reply)) from reply
+            raise StoreError(cause_of(reply), str(reply) + advice(reply)) from reply
         return reply
 
     def pipeline(self, calls: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> list[Any]:
         """Run many scripts in one round trip; a failed one leaves its exception in place of a reply."""
-        scripts = [Call(script(name), keys, args) for name, keys, args in calls]
+        scripts = [Call(script(name), keys, args, derives=True) for name, keys, args in calls]
         try:
             return self.link.send_all(scripts, MAINTENANCE_SECONDS)
         except Exception as error:
@@ -103,8 +118,19 @@ class RedisStore:
         """A key of the bookkeeping of processes; all of it is in one slot."""
         return f"{self.prefix}:{{p}}:{name}"
 
+    def by_slot(self, charges: Sequence[Charge]) -> list[list[int]]:
+        """The places of those charges that one call may carry; without a Cluster those are all of them."""
+        if self.link.slot_of is None:
+            return [list(range(len(charges)))]
+        parts: dict[int, list[int]] = {}
+        for place, charge in enumerate(charges):
+            parts.setdefault(self.link.slot_of(self.key(charge.rule.id, charge.ident)), []).append(place)
+        return list(parts.values())
+
     def _errand(self, command: Command) -> Errand:
         match command:
+            case Decide(charges=charges) if self.link.slot_of and len(slots := self.by_slot(charges)) > 1:
+                return SplitErrand(self, command, slots)
             case Decide(lease=None):
                 return DecideErrand(self, command)
             case Decide():
@@ -115,6 +141,23 @@ class RedisStore:
                 return ReleaseErrand(self, command)
         raise TypeError(f"not a command: {command!r}")
 
+    def _run_split(self, errand: SplitErrand) -> Any:
+        until = time.monotonic() + self.link.seconds
+        if undo := errand.take(self.link.send_all(errand.calls)):
+            errand.look(self.link.send_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
+        return errand.conclude()
+
+    async def _arun_split(self, errand: SplitErrand) -> Any:
+        until = time.monotonic() + self.link.seconds
+        if asks := errand.asks:
+            told = await asyncio.gather(*map(self._batcher.ask, asks), return_exceptions=True)
+            replies = [one if isinstance(one, BaseException) else one[-1] for one in told]
+        else:
+            replies = await self.link.asend_all(errand.calls)
+        if undo := errand.take(replies):
+            errand.look(await self.link.asend_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
+        return errand.conclude()
+
     def _decide_locally(self, command: Decide) -> Any:
         shares = tuple(Charge(_share(rule, self.processes), ident, cost) for rule, ident, cost in command.charges)
         return self.local.execute(Decide(shares, command.commit, command.lease))
@@ -122,4 +165,7 @@ class RedisStore:
 
 @lru_cache(maxsize=1024)
 def _share(rule: Rule, processes: int) -> Rule:
-    return rule.share(processes)
+    try:
+        return rule.share(processes)
+    except InvalidRule:  # its parts would be too small to make sense, so this process goes by the whole
+        return rule

@@ -6,17 +6,18 @@ readiness check on the socket and metrics for every command. What of that matter
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from threading import Condition
 from typing import Any, Final
-from weakref import WeakSet
 
 from redis import ConnectionPool
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
+
+from django_throttle.forks import in_child
+from django_throttle.stores.exchange import exchange
 
 # A connection that has rested for longer is looked at before it is used: the server may have closed it.
 RESTED: Final = 0.5
@@ -33,7 +34,7 @@ class Wire:
         self._most = most
         self._patience = patience
         self.restart()
-        _wires.add(self)
+        in_child(self, Wire.restart)
 
     def restart(self) -> None:
         """Begin with no connection: in a forked child their sockets are the parent's."""
@@ -46,15 +47,52 @@ class Wire:
         """The reply to one command; raises redis-py's errors. The connection is closed unless all was read."""
         connection = self._take()
         try:
-            connection.send_packed_command([pack(parts)], check_health=False)
-            return connection.read_response()
-        except ResponseError:
-            raise  # read to its end
+            return exchange(connection, pack(parts))
+        except ResponseError as error:  # read to its end
+            if _is_demotion(error):  # whoever connects anew finds the master
+                connection.disconnect()
+            raise
         except BaseException:
             connection.disconnect()
             raise
         finally:
             self._give(connection)
+
+    def post(self, commands: Sequence[Sequence[Any]]) -> AbstractConnection:
+        """Send several commands at once; ``collect`` their replies from the connection, or ``drop`` it."""
+        connection = self._take()
+        try:
+            connection.send_packed_command([pack(parts) for parts in commands], check_health=False)
+        except BaseException:
+            self.drop(connection)
+            raise
+        return connection
+
+    def collect(self, connection: AbstractConnection, count: int) -> list[Any]:
+        """So many replies; an error among them stands in its place."""
+        try:
+            replies = [_reply(connection) for _ in range(count)]
+        except BaseException:
+            self.drop(connection)
+            raise
+        if any(map(_is_demotion, replies)):
+            connection.disconnect()
+        self._give(connection)
+        return replies
+
+    def drop(self, connection: AbstractConnection) -> None:
+        """Nobody will read what was asked for."""
+        connection.disconnect()
+        self._give(connection)
+
+    def close_idle(self) -> None:
+        """Connections that nobody uses connect anew before they are used: the server is another now."""
+        for _ in range(len(self._free)):
+            try:
+                connection, _since = self._free.pop(0)
+            except IndexError:
+                return
+            self.drop(connection)
 
     def _take(self) -> AbstractConnection:
         if self._waiting:  # nobody overtakes those who wait
@@ -63,7 +101,7 @@ class Wire:
             connection, since = self._free.pop()
         except IndexError:
             return self._wait()
-        if time.monotonic() - since > RESTED and _is_stale(connection):
+        if time.monotonic() - since > RESTED and connection.is_connected and _is_stale(connection):
             connection.disconnect()
         return connection  # one that is not connected connects as it sends
 
@@ -102,19 +140,20 @@ def pack(parts: Sequence[Any]) -> bytes:
     return b"".join(found)
 
 
+def _reply(connection: AbstractConnection) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _is_demotion(reply: object) -> bool:
+    """Whether the server has become a replica; a script of Redis 6.2 wraps that in more words."""
+    return isinstance(reply, ResponseError) and "write against a read only replica" in str(reply)
+
+
 def _is_stale(connection: AbstractConnection) -> bool:
     try:
         return bool(connection.can_read())  # nothing was asked, so all there can be is an end
-    except (RedisConnectionError, OSError):
+    except (RedisError, OSError):
         return True
-
-
-_wires: WeakSet[Wire] = WeakSet()
-
-
-def _restart_all() -> None:
-    for wire in _wires:
-        wire.restart()
-
-
-os.register_at_fork(after_in_child=_restart_all)

@@ -147,3 +147,14 @@ def test_a_straggler_that_succeeds_late_closes_it(breaker: Breaker) -> None:
     fail(breaker, 5)
     breaker.succeeded()
     assert not breaker.is_open
+
+
+def test_where_a_replica_takes_over_it_asks_often_at_first(seconds: Seconds) -> None:
+    breaker = Breaker(clock=seconds, chance=lambda: 0.0, fails_over=True)
+    fail(breaker, 5)
+    pauses = []
+    for _ in range(27):
+        pauses.append(breaker.admit())
+        seconds.now += pauses[-1]
+        fail(breaker, 1)
+    assert pauses == [0.25] * 20 + [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]

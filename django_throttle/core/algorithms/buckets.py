@@ -14,7 +14,8 @@ def gcra(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bo
     """
     burst, unit, bucket, fineness = plan.limit, plan.a, plan.b, plan.c
     arrival, fraction = state or (now, 0)
-    used = max(0, (arrival - now) * fineness + fraction)
+    # The fraction may be one of another fineness, from before the limit was edited.
+    used = max(0, (arrival - now) * fineness + min(fraction, fineness - 1))
     kept = None
     if used > bucket:  # the clock went back, or the rule became smaller: never owe more than a bucket
         used = bucket

@@ -1,6 +1,5 @@
 -- Before the loop: how many leases an index holds, and whether the caller's is among them.
 -- KEYS, ARGV, reply: see prelude.lua and concurrency.lua.
-local uid, lease, ttl = ARGV[3], ARGV[4], ARGV[5]
 local function count_leases(key)
   local held, mine = 0, false
   local owners = redis.pcall('SMEMBERS', key)

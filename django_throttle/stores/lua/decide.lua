@@ -2,12 +2,16 @@
   -- KEYS, ARGV: see prelude.lua. Reply: see end.lua.
   end
   if retry ~= 0 and flags < 2 then granted = false end
-  steps[i] = { key, algorithm, flags, cost, limit, a, remaining, retry, reset, charged_reset, charged, kept }
+  if steps then
+    steps[i] = { key, algorithm, flags, cost, limit, a, remaining, retry, reset, charged_reset, charged, kept }
+  end
 end
 
 for i = 1, total do
-  local key, algorithm, flags, cost, limit, a, remaining, retry, reset, charged_reset, charged, kept =
-    unpack(steps[i], 1, 12)
+  if steps then
+    key, algorithm, flags, cost, limit, a, remaining, retry, reset, charged_reset, charged, kept =
+      unpack(steps[i], 1, 12)
+  end
   if commit and cost > 0 then
     if charged and (granted or flags % 2 == 1) then
       if charged ~= true then

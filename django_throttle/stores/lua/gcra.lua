@@ -10,6 +10,7 @@
         repaired, arrival = repaired + 1, now
       elseif #state > 16 then
         arrival, fraction = tonumber(string.sub(state, 1, -4)), tonumber(string.sub(state, -3))
+        if fraction >= c then fraction = c - 1 end -- of another fineness, from before the limit was edited
       end
       used = (arrival - now) * c + fraction
       if used < 0 then used = 0 end

@@ -2,76 +2,103 @@
   -- KEYS[i]: "index:newest count: … :oldest count". ARGV, reply: see prelude.lua.
   elseif algorithm == 3 then
     local current = (now - now % a) / a
-    local counts, passed = {}, b + 1
-    if state then
-      local found = { string.match(state, '^(%d+)' .. string.rep(':(%d+)', b + 1) .. '$') }
-      local index = tonumber(found[1])
-      local sound = index and index < EXACT
-      for age = 1, b + 1 do
-        local count = tonumber(found[age + 1])
-        sound = sound and count <= MAX_COUNT
-        counts[age] = count
-      end
-      if not sound then
-        repaired, counts = repaired + 1, {}
-      elseif index > current then -- the clock went back: what was counted counts now
-        passed = 0
-        kept = current .. ':' .. table.concat(counts, ':')
-      else
-        passed = math.min(current - index, b + 1)
-      end
-    end
-    if passed > 0 then
-      for age = b + 1, passed + 1, -1 do counts[age] = counts[age - passed] end
-      for age = 1, passed do counts[age] = 0 end
-    end
-
-    local rest = c == 1 and a or (current + 1) * a - now
-    local oldest, whole = counts[b + 1], 0
-    for age = 1, b do whole = whole + counts[age] end
-    -- The most time left at which the oldest count weighs no more than room: floor(room * a / count), split so
-    -- that every product stays below 2^53.
-    local function longest(count, room)
-      if count <= room then return a end
-      local part = a % count
-      return room * ((a - part) / count) + math.floor(room * part / count)
-    end
-    local room = limit - cost - whole
-    if room >= 0 and (oldest <= room or rest <= longest(oldest, room)) then
-      counts[1] = counts[1] + cost
-      charged = current .. ':' .. table.concat(counts, ':')
-      counts[1] = counts[1] - cost
-    else
-      if counts_denied then
-        local before = counts[1]
-        counts[1] = math.min(before + cost, MAX_COUNT)
-        whole = whole + counts[1] - before
-        kept = current .. ':' .. table.concat(counts, ':')
-      end
-      retry = NEVER
-      -- The first moment at which the cost fits, if nothing else happens until then.
-      for age = 0, cost > limit and -1 or b + 1 do
-        room = limit - cost
-        for j = 1, b - age do room = room - counts[j] end
-        local weighed = counts[b + 1 - age] or 0
-        if room >= 0 and weighed <= room then
-          retry = (current + age) * a - now
-        elseif room >= 0 and c ~= 1 then
-          retry = (current + age + 1) * a - longest(weighed, room) - now
-        end
-        if retry ~= NEVER then break end
-      end
-    end
-
-    -- ceil(oldest * rest / a): estimated in doubles, then put right by the exact test.
-    local weight = 0
-    if oldest > 0 then
-      weight = math.min(oldest, math.floor(oldest * (rest / a)))
-      while weight > 0 and rest <= longest(oldest, weight - 1) do weight = weight - 1 end
-      while rest > longest(oldest, weight) do weight = weight + 1 end
-    end
-    remaining = math.max(0, limit - whole - weight)
-    for age = b + 1, 1, -1 do
-      if counts[age] > 0 then reset = (current + b + 2 - age) * a - now end
-    end
     charged_reset = (current + b + 1) * a - now
+    if b == 1 then -- the usual case, two counts and room for the cost: the same as below, without a table
+      local index, newest, oldest = current, 0, 0
+      if state then
+        index, newest, oldest = string.match(state, '^(%d+):(%d+):(%d+)$')
+        index, newest, oldest = tonumber(index), tonumber(newest), tonumber(oldest)
+        if not index or newest > MAX_COUNT or oldest > MAX_COUNT then
+          index = EXACT -- to be repaired below
+        elseif index < current then
+          newest, oldest = 0, index == current - 1 and newest or 0
+        end
+      end
+      if index <= current then
+        local weight = oldest
+        if oldest > 0 and c ~= 1 then -- ceil(oldest * rest / a); products from 2^52 on are left to the exact test below
+          weight = oldest * ((current + 1) * a - now)
+          local part = weight % a
+          weight = weight < EXACT / 2 and (weight - part) / a + (part > 0 and 1 or 0) or limit + 1
+        end
+        if newest + weight + cost <= limit then
+          charged = string.format('%d:%d:%d', current, newest + cost, oldest)
+          remaining = limit - newest - weight
+          reset = newest > 0 and charged_reset or oldest > 0 and charged_reset - a or 0
+        end
+      end
+    end
+    if not charged then
+      local counts, passed = {}, b + 1
+      if state then
+        local found = { string.match(state, '^(%d+)' .. string.rep(':(%d+)', b + 1) .. '$') }
+        local index = tonumber(found[1])
+        local sound = index and index < EXACT
+        for age = 1, b + 1 do
+          local count = tonumber(found[age + 1])
+          sound = sound and count <= MAX_COUNT
+          counts[age] = count
+        end
+        if not sound then
+          repaired, counts = repaired + 1, {}
+        elseif index > current then -- the clock went back: what was counted counts now
+          passed = 0
+          kept = current .. ':' .. table.concat(counts, ':')
+        else
+          passed = math.min(current - index, b + 1)
+        end
+      end
+      if passed > 0 then
+        for age = b + 1, passed + 1, -1 do counts[age] = counts[age - passed] end
+        for age = 1, passed do counts[age] = 0 end
+      end
+
+      local rest = c == 1 and a or (current + 1) * a - now
+      local oldest, whole = counts[b + 1], 0
+      for age = 1, b do whole = whole + counts[age] end
+      -- The most time left at which the oldest count weighs no more than room: floor(room * a / count), split so
+      -- that every product stays below 2^53.
+      local function longest(count, room)
+        if count <= room then return a end
+        local part = a % count
+        return room * ((a - part) / count) + math.floor(room * part / count)
+      end
+      local room = limit - cost - whole
+      if room >= 0 and (oldest <= room or rest <= longest(oldest, room)) then
+        counts[1] = counts[1] + cost
+        charged = current .. ':' .. table.concat(counts, ':')
+        counts[1] = counts[1] - cost
+      else
+        if counts_denied then
+          local before = counts[1]
+          counts[1] = math.min(before + cost, MAX_COUNT)
+          whole = whole + counts[1] - before
+          kept = current .. ':' .. table.concat(counts, ':')
+        end
+        retry = NEVER
+        -- The first moment at which the cost fits, if nothing else happens until then.
+        for age = 0, cost > limit and -1 or b + 1 do
+          room = limit - cost
+          for j = 1, b - age do room = room - counts[j] end
+          local weighed = counts[b + 1 - age] or 0
+          if room >= 0 and weighed <= room then
+            retry = (current + age) * a - now
+          elseif room >= 0 and c ~= 1 then
+            retry = (current + age + 1) * a - longest(weighed, room) - now
+          end
+          if retry ~= NEVER then break end
+        end
+      end
+
+      -- ceil(oldest * rest / a): estimated in doubles, then put right by the exact test.
+      local weight = 0
+      if oldest > 0 then
+        weight = math.min(oldest, math.floor(oldest * (rest / a)))
+        while weight > 0 and rest <= longest(oldest, weight - 1) do weight = weight - 1 end
+        while rest > longest(oldest, weight) do weight = weight + 1 end
+      end
+      remaining = math.max(0, limit - whole - weight)
+      for age = b + 1, 1, -1 do
+        if counts[age] > 0 then reset = (current + b + 2 - age) * a - now end
+      end
+    end

@@ -1,0 +1,67 @@
+"""What a decision script is asked, as it reads it; see lua/prelude.lua."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from django_throttle.core.command import Charge
+from django_throttle.core.plan import Plan
+from django_throttle.core.rule import Rule
+from django_throttle.stores.link import Call
+from django_throttle.stores.scripts import CODES, decision_script
+
+PACK: Final = Struct(">BBddddd").pack
+UNITS: Final = 50  # of a log, which keep Redis about as long as a rule
+
+
+class Announcement(NamedTuple):
+    """What Redis is to know before a lease is taken: which process may hold leases under which indexes."""
+
+    uid: str
+    introduction: str
+    indexes: tuple[str, ...]
+
+
+class Ask(NamedTuple):
+    """One call to be decided: its keys, its part of the script's argument, and the algorithms of its rules.
+
+    ``own`` are its lease's arguments. ``weight`` is how long it keeps Redis, in rules of one unit.
+    """
+
+    keys: Sequence[str]
+    packed: bytes
+    algorithms: frozenset[str]
+    own: tuple[Any, ...] = ()
+    announcement: Announcement | None = None
+    weight: int = 1
+
+
+@lru_cache(maxsize=4096)
+def pack(rule: Rule, cost: int) -> bytes:
+    """A charge as the script reads it; see prelude.lua."""
+    return pack_as(rule.plan, rule, cost)
+
+
+def pack_as(plan: Plan, rule: Rule, cost: int) -> bytes:
+    """The same by another plan than the rule's own: one with a calendar's bounds."""
+    flags = rule.count_denied + 2 * (rule.action == "shadow")
+    return PACK(CODES[plan.algorithm], flags, cost, *plan[1:])
+
+
+def weight_of(charges: Sequence[Charge]) -> int:
+    """How long charges keep Redis, in rules of one unit: a log has an entry for each unit."""
+    return sum(1 + cost // UNITS * (rule.algorithm == "sliding_log") for rule, _, cost in charges)
+
+
+def together(asks: Sequence[Ask], now_arg: str) -> Call:
+    """One script call for these asks."""
+    if len(asks) == 1:
+        (ask,) = asks
+        return Call(decision_script(ask.algorithms), ask.keys, (now_arg, ask.packed, *ask.own), bool(ask.own))
+    keys = [key for ask in asks for key in ask.keys]
+    algorithms = asks[0].algorithms.union(*(ask.algorithms for ask in asks[1:]))
+    own = [one for ask in asks for one in ask.own]
+    return Call(decision_script(algorithms), keys, (now_arg, b"".join([ask.packed for ask in asks]), *own), bool(own))

@@ -1,0 +1,79 @@
+"""Callers that keep calling while servers fail: how long nothing was decided together, and the longest call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django_throttle.core import Decision, Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+
+DEADLINE = 0.1
+EVERY = 0.005
+LOAD = Rule("load", "1000000/366d", algorithm="fixed_window", on_store_failure="deny")
+
+
+@dataclass
+class Caller:
+    """One driver's calls: when each ended, how long it took, and what was decided."""
+
+    name: str
+    calls: list[tuple[float, float, Decision]] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+
+    def note(self, started: float, decision: Decision) -> None:
+        ended = time.monotonic()
+        self.calls.append((ended, ended - started, decision))
+
+    def outage(self, since: float) -> float:
+        """Seconds from a moment to the first decision after which none was degraded."""
+        bad = [at for at, _, decision in self.calls if decision.degraded and at > since]
+        return min((at for at, _, _ in self.calls if bad and at > bad[-1]), default=since) - since
+
+    def slowest(self) -> float:
+        return max(took for _, took, _ in self.calls)
+
+    def shared(self) -> int:
+        """Calls that Redis has decided."""
+        return sum(not decision.degraded for _, _, decision in self.calls)
+
+
+@contextmanager
+def calling(url: str, ident: str) -> Iterator[tuple[Caller, Caller]]:
+    """Both drivers call until the block ends, each from a thread of its own."""
+    callers = Caller("sync"), Caller("async")
+    done = threading.Event()
+
+    def run() -> None:
+        limiter = Limiter([LOAD], RedisStore(url, deadline=DEADLINE))
+        while not done.wait(EVERY):
+            started = time.monotonic()
+            callers[0].note(started, limiter.acquire(ident))
+
+    async def arun() -> None:
+        limiter = Limiter([LOAD], RedisStore(url, deadline=DEADLINE))
+        while not done.is_set():
+            await asyncio.sleep(EVERY)
+            started = time.monotonic()
+            callers[1].note(started, await limiter.aacquire(ident))
+
+    def guarded(number: int) -> None:
+        try:
+            run() if number == 0 else asyncio.run(arun())
+        except BaseException as error:  # noqa: BLE001  (the test reads it)
+            callers[number].errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield callers
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,175 @@
+"""Several Redis servers that take over from one another: a master that Sentinels watch, and a Cluster."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from redis.crc import key_slot
+from redis.exceptions import RedisError
+
+from tests.servers import RedisServer, free_port, need_binary, wait_until
+
+DOWN_AFTER = 1.0
+NODE_TIMEOUT = 1.0
+READY = 30.0  # seconds that a busy machine may take
+SYNC = ("--repl-diskless-sync-delay", "0")
+
+
+class Sentinel(RedisServer):
+    """One of three that watch the master ``dt``."""
+
+    def __init__(self, master: int) -> None:
+        self.master = master
+        super().__init__()
+
+    def command(self) -> list[str]:
+        settings = self.folder / "sentinel.conf"
+        if not settings.exists():  # else it is what the Sentinel itself has made of it
+            lines = [
+                f"port {self.port}",
+                f"sentinel monitor dt 127.0.0.1 {self.master} 2",
+                f"sentinel down-after-milliseconds dt {DOWN_AFTER * 1000:.0f}",
+                "sentinel failover-timeout dt 2000",
+            ]
+            settings.write_text("\n".join(lines) + "\n")
+        return [self.binary, str(settings), "--sentinel", "--bind", "127.0.0.1", "--dir", str(self.folder)]
+
+
+class Sentinels:
+    """A master, its replica, and three Sentinels; the two servers change places at every failover."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        first = self._stack.enter_context(RedisServer(*SYNC))
+        self.servers = [
+            first,
+            self._stack.enter_context(RedisServer(*SYNC, "--replicaof", "127.0.0.1", str(first.port))),
+        ]
+        wait_until(lambda: self._link(self.servers[1]) == "up", timeout=READY)
+        self.sentinels = [self._stack.enter_context(Sentinel(first.port)) for _ in range(3)]
+        self.settle()
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://{self.hosts}/dt/0"
+
+    def master(self) -> RedisServer:
+        """The server that the Sentinels name."""
+        with self.sentinels[0].client() as client:
+            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "dt")
+        return next(server for server in self.servers if server.port == int(port))
+
+    def settle(self) -> None:
+        """Wait until everyone sees everyone, and the replica is one and has all that the master has."""
+        wait_until(lambda: all(map(self._is_calm, self.sentinels)), timeout=READY, every=0.05)
+
+    def _is_calm(self, sentinel: RedisServer) -> bool:
+        with sentinel.client() as client:
+            row = client.execute_command("SENTINEL", "MASTER", "dt")
+            state = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
+        replica = next(server for server in self.servers if server.port != int(state["port"]))
+        counts = (state["flags"], state["num-slaves"], state["num-other-sentinels"])
+        return counts == ("master", "1", "2") and self._link(replica) == "up"
+
+    @staticmethod
+    def _link(server: RedisServer) -> str:
+        with suppress(RedisError), server.client() as client:
+            return str(client.info("replication").get("master_link_status"))
+        return "down"
+
+    def __enter__(self) -> Sentinels:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+class RedisCluster:
+    """Three masters, and ``replicas`` for each."""
+
+    def __init__(self, replicas: int = 1, *options: str) -> None:
+        self.cli = need_binary("redis-cli")
+        settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", f"{NODE_TIMEOUT * 1000:.0f}")
+        more = ("--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no")
+        self._stack = ExitStack()
+        self.nodes = [
+            self._stack.enter_context(RedisServer(*SYNC, *settings, *more, *options, port=_bus_port()))
+            for _ in range(3 + 3 * replicas)
+        ]
+        hosts = [f"127.0.0.1:{node.port}" for node in self.nodes]
+        self.run("create", *hosts, "--cluster-replicas", str(replicas))
+        self.settle()
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:3])
+
+    def run(self, command: str, *arguments: str) -> str:
+        """Let redis-cli manage the Cluster."""
+        line = [self.cli, "--cluster", command, *arguments, "--cluster-yes"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def owner(self, key: str) -> RedisServer:
+        """The master that serves a key."""
+        slot = key_slot(key.encode())
+        for first, last, (_, port, *_), *_ in self._slots():
+            if first <= slot <= last:
+                return self._by_port(port)
+        raise AssertionError(f"nobody serves slot {slot}")
+
+    def masters(self) -> list[RedisServer]:
+        return [self._by_port(port) for port in sorted({row[2][1] for row in self._slots()})]
+
+    def name_of(self, node: RedisServer) -> str:
+        """The identity by which redis-cli knows a node."""
+        with node.client() as client:
+            return str(client.execute_command("CLUSTER", "MYID"))
+
+    def settle(self) -> None:
+        """Wait until every node runs, knows of every slot, and every replica has what its master has."""
+        wait_until(lambda: all(map(self._is_calm, self.nodes)), timeout=READY, every=0.05)
+
+    def flush(self) -> None:
+        for node in self.masters():
+            with node.client() as client:
+                client.flushall()
+
+    def _is_calm(self, node: RedisServer) -> bool:
+        with suppress(RedisError), node.client() as client:
+            state = str(client.execute_command("CLUSTER", "INFO"))
+            nodes = str(client.execute_command("CLUSTER", "NODES"))
+            up = client.info("replication").get("master_link_status", "up") == "up"
+            return (
+                "cluster_state:ok" in state and "fail" not in nodes and nodes.count("\n") >= len(self.nodes) - 1 and up
+            )
+        return False
+
+    def _slots(self) -> list[Any]:
+        for node in self.nodes:
+            with suppress(RedisError), node.client(socket_timeout=0.5) as client:
+                return list(client.execute_command("CLUSTER", "SLOTS"))
+        raise AssertionError("no node answers")
+
+    def _by_port(self, port: int) -> RedisServer:
+        return next(node for node in self.nodes if node.port == port)
+
+    def __enter__(self) -> RedisCluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+def _bus_port() -> int:
+    """A free port, of which the one 10,000 above exists: there the nodes talk to each other."""
+    while (port := free_port()) > 55_000:
+        continue
+    return port

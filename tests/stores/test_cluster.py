@@ -1,0 +1,409 @@
+"""A Redis Cluster: exact within a slot, all or nothing across slots, right while slots move and masters fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from django_throttle.connections.host import HostRefresher
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Decision, Rule, flow
+from django_throttle.core.command import Charge, Decide, Forget
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.drive import arun, run
+from tests.cases import CASES, Case
+from tests.clock import FrozenClock
+from tests.conftest import immortal_keys
+from tests.crew import Crew, hammer, store_of
+from tests.failover import DEADLINE, LOAD, calling
+from tests.fleet import NODE_TIMEOUT, RedisCluster
+from tests.play import aplay, play
+from tests.servers import RedisServer, slack, wait_until
+
+LIMIT = 100
+EXACT = [
+    Rule("sliding", f"{LIMIT}/366d"),
+    Rule("gcra", f"{LIMIT}/366d", algorithm="gcra"),
+    Rule("log", f"{LIMIT}/h", algorithm="sliding_log"),
+    Rule("sockets", limit=LIMIT, algorithm="concurrency"),
+]
+EVERY_KIND = [
+    Rule("fixed", "10/h", algorithm="fixed_window"),
+    Rule("calendar", "10/month", algorithm="fixed_window", timezone="UTC"),
+    Rule("sliding", "10/h"),
+    Rule("in 6", "10/h", resolution=6),
+    Rule("gcra", "10/h", algorithm="gcra"),
+    Rule("fine", "7/s", algorithm="gcra"),
+    Rule("leaky", "10/h", algorithm="leaky_bucket", action="delay"),
+    Rule("interval", "10/h", algorithm="token_bucket", refill="interval"),
+    Rule("log", "10/h", algorithm="sliding_log"),
+    Rule("sockets", limit=10, algorithm="concurrency"),
+]
+SLOTS = "3000"  # to be moved
+NARROW = Rule("narrow", "1/366d", algorithm="fixed_window")
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as servers:
+        yield servers
+        for node in servers.nodes:
+            with node.client() as client:
+                assert "CROSSSLOT" not in str(client.info("errorstats"))
+
+
+@pytest.fixture
+def cluster(module_cluster: RedisCluster) -> Iterator[RedisCluster]:
+    """Empty and calm; afterwards nothing of ours may live for ever."""
+    module_cluster.flush()
+    yield module_cluster
+    module_cluster.settle()
+    assert [key for node in module_cluster.masters() for key in immortal_keys(node)] == []
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    workers = Crew(8)
+    yield workers
+    workers.close()
+
+
+def decide(store: Any, on_loop: bool, *charges: Charge, lease: str | None = None, commit: bool = True) -> Decision:
+    command = flow.decide(charges, commit=commit, lease=lease)
+    return asyncio.run(arun(command, store)) if on_loop else run(command, store)
+
+
+@pytest.mark.parametrize("case", CASES[1::4], ids=lambda case: case.name)
+def test_the_table_of_cases(case: Case, cluster: RedisCluster, clock: FrozenClock) -> None:
+    play(case, Limiter(case.rules, RedisStore(cluster.url, clock=clock, deadline=5.0)), clock)
+
+
+@pytest.mark.parametrize("case", CASES[3::4], ids=lambda case: case.name)
+def test_the_table_of_cases_on_a_loop(case: Case, cluster: RedisCluster, clock: FrozenClock) -> None:
+    asyncio.run(aplay(case, Limiter(case.rules, RedisStore(cluster.url, clock=clock, deadline=5.0)), clock))
+
+
+@pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
+def test_exactly_the_limit_passes(rule: Rule, crew: Crew, cluster: RedisCluster) -> None:
+    told = crew.run(hammer, cluster.url, rule, "user:1", 200)
+    assert [sum(column) for column in zip(*told, strict=True)] == [LIMIT, 0]
+
+
+async def test_a_turn_of_a_loop_may_hold_calls_of_every_slot(cluster: RedisCluster) -> None:
+    limiter = Limiter([Rule("one", "1/h")], RedisStore(cluster.url, deadline=5.0))
+    for allowed in (True, False):
+        decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(200)))
+        assert {(decision.allowed, decision.degraded) for decision in decisions} == {(allowed, False)}
+
+
+class TestSeveralSlots:
+    """Charges of idents in different slots are one decision."""
+
+    @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+    @pytest.mark.parametrize("rule", EVERY_KIND, ids=lambda rule: rule.name)
+    def test_what_another_slot_refuses_charges_nothing(
+        self, rule: Rule, on_loop: bool, cluster: RedisCluster, clock: FrozenClock
+    ) -> None:
+        """Told and left exactly as the memory store tells and leaves it."""
+        ours, oracle = RedisStore(cluster.url, clock=clock, deadline=5.0), MemoryStore(clock=clock)
+        idents = different_slots(ours, 3)
+        charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])
+        for step in range(6):
+            lease = f"lease{step}" if rule.is_concurrency else None
+            narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
+            told = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
+            assert told[0] == told[1], step
+            assert told[0].allowed is (step not in (3, 4))
+            clock.step(0.05)
+        stands = [decide(store, on_loop, *charges, commit=False) for store in (ours, oracle)]
+        assert stands[0] == stands[1]
+
+    @pytest.mark.parametrize("rule", EVERY_KIND[:-1], ids=lambda rule: rule.name)
+    def test_what_comes_back_late_is_never_too_much(
+        self, rule: Rule, cluster: RedisCluster, clock: FrozenClock
+    ) -> None:
+        """Others may have been charged meanwhile: they are left with what they would have had, or with less."""
+        ours, oracle = RedisStore(cluster.url, clock=clock, deadline=5.0), MemoryStore(clock=clock)
+        first, second = different_slots(ours, 2)
+        refused = Decide((Charge(rule, first, 2), Charge(NARROW, second, 2)))
+        for wait in (0.0, 0.001, 0.1, 0.4, 1.0, 7.0):
+            errand: Any = ours._errand(refused)
+            replies = ours.link.send_all(errand.calls)
+            clock.step(wait)
+            for store in (ours, oracle):
+                decide(store, False, Charge(rule, first, 1))
+            clock.step(wait)
+            assert not any(isinstance(reply, Exception) for reply in ours.link.send_all(errand.take(replies)))
+            for _ in range(4):
+                stands = [decide(store, False, Charge(rule, first, 0)) for store in (ours, oracle)]
+                assert (stands[0].remaining or 0) <= (stands[1].remaining or 0)
+                assert stands[0] == stands[1] or wait
+                clock.step(0.05)
+
+    def test_a_rule_that_counts_refused_calls_counts_these(self, cluster: RedisCluster) -> None:
+        store = RedisStore(cluster.url, deadline=5.0)
+        first, second = different_slots(store, 2)
+        charges = Charge(Rule("strict", "10/h", count_denied=True), first, 1), Charge(NARROW, second, 1)
+        for remaining in (9, 8, 7):
+            assert decide(store, False, *charges).outcomes[0].remaining == remaining
+            store.denials = None
+
+    @pytest.mark.parametrize("rule", [EVERY_KIND[2], EVERY_KIND[8]], ids=lambda rule: rule.name)
+    def test_under_many_processes_nothing_is_lost(self, rule: Rule, crew: Crew, cluster: RedisCluster) -> None:
+        """Exactly what the narrowest passes is charged anywhere."""
+        idents = different_slots(store_of(cluster.url), 2)
+        wide = Rule("wide", "10000/h", algorithm=rule.algorithm)
+        told = crew.run(hammer_both, cluster.url, wide, Rule("shared", "60/366d"), idents, 100)
+        stands = decide(store_of(cluster.url), False, Charge(wide, idents[0], 1), commit=False)
+        assert (sum(told), stands.remaining) == (60, 10_000 - 60)
+
+    def test_a_failed_slot_gives_back_what_the_others_granted(self, cluster: RedisCluster) -> None:
+        store, witness = RedisStore(cluster.url, deadline=DEADLINE), RedisStore(cluster.url, deadline=5.0)
+        first, second = different_nodes(store, cluster, 2)
+        charges = [Charge(Rule("hour", "10/h", on_store_failure="allow"), ident, 1) for ident in (first, second)]
+        assert not decide(store, False, *charges).degraded
+        assert not decide(witness, False, *charges, commit=False).degraded
+        stopped = cluster.owner(store.key(charges[1].rule.id, second))
+        stopped.pause()
+        try:
+            for on_loop in (False, True):
+                started = time.monotonic()
+                assert decide(store, on_loop, *charges).degraded
+                assert time.monotonic() - started < slack(DEADLINE + 0.05)
+            stands = decide(witness, False, charges[0], commit=False)
+        finally:
+            stopped.resume()
+        assert stands.remaining == 9
+
+    def test_reset_of_several_idents(self, cluster: RedisCluster) -> None:
+        store = RedisStore(cluster.url, deadline=5.0)
+        charges = tuple(Charge(EVERY_KIND[2], ident, 1) for ident in different_slots(store, 5))
+        assert decide(store, False, *charges).allowed
+        assert store.execute(Forget(charges)) == 5
+        assert asyncio.run(store.aexecute(Forget(charges))) == 0
+
+
+class TestLeases:
+    def test_taken_extended_released_and_swept(self, cluster: RedisCluster) -> None:
+        store, other = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
+        limiter, idents = (
+            Limiter([Rule("sockets", limit=3, algorithm="concurrency")], store),
+            different_slots(store, 20),
+        )
+        held = [limiter.acquire(ident) for ident in idents]
+        refresher = Refresher(store)
+        for work in (refresher.beat, refresher.extend, refresher.resend):
+            work()
+        assert all(decision.lease for decision in held) and len(store.leases) == 20
+        limiter.release(held[0].lease)
+        assert limiter.peek(idents[0]).remaining == 3
+        assert asyncio.run(limiter.aacquire(idents[0])).remaining == 2
+        status = HostRefresher(other).refresh()
+        assert (status.alive, status.dead) == (1, 0)
+        refresher.leave()
+        assert [limiter.peek(ident).remaining for ident in idents] == [3] * 20
+
+    def test_a_pair_is_announced_before_a_lease_is_taken(self, cluster: RedisCluster) -> None:
+        """Else a crash in between would leave a lease that no sweeper finds."""
+        store = RedisStore(cluster.url, deadline=DEADLINE)
+        limiter = Limiter([Rule("sockets", limit=3, algorithm="concurrency", on_store_failure="deny")], store)
+        ident = next(one for one in different_nodes(store, cluster, 3) if not bookkeeps(store, cluster, one))
+        stopped = cluster.owner(store.process_key("live"))
+        stopped.pause()
+        try:
+            assert limiter.acquire(ident).unavailable
+        finally:
+            stopped.resume()
+        with cluster.owner(store.key(limiter.rules[0].id, ident)).client() as client:
+            assert client.exists(store.key(limiter.rules[0].id, ident)) == 0
+
+
+class TestMoving:
+    def test_while_a_slot_moves(self, cluster: RedisCluster) -> None:
+        """New keys are written where the slot goes; rules of which half have gone wait, then the policy decides."""
+        store = RedisStore(cluster.url, deadline=DEADLINE)
+        rules = [Rule(name, "10/h", on_store_failure="allow") for name in ("one", "two")]
+        first, second = (Limiter([rule], store) for rule in rules)
+        key = store.key(rules[0].id, "user:1")
+        source, slot = cluster.owner(key), key_slot(key.encode())
+        target = next(node for node in cluster.masters() if node is not source)
+        assert first.acquire("user:1").remaining == 9
+        for node, state, other in ((target, "IMPORTING", source), (source, "MIGRATING", target)):
+            with node.client() as client:
+                client.execute_command("CLUSTER", "SETSLOT", slot, state, cluster.name_of(other))
+        try:
+            assert first.acquire("user:1").remaining == 8  # still there
+            assert second.acquire("user:1").remaining == 9  # there already
+            assert asyncio.run(second.aacquire("user:1")).remaining == 8
+            both = Limiter(rules, store)
+            for call in (lambda: both.acquire("user:1"), lambda: asyncio.run(both.aacquire("user:1"))):
+                started = time.monotonic()
+                assert call().degraded
+                assert time.monotonic() - started < slack(DEADLINE + 0.05)
+        finally:
+            with source.client() as client:
+                client.migrate("127.0.0.1", target.port, key, 0, 5000)
+            for node in (target, source):
+                with node.client() as client:
+                    client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.name_of(target))
+        assert not both.acquire("user:1").degraded
+
+    def test_resharding_under_load_admits_exactly(self, crew: Crew, cluster: RedisCluster) -> None:
+        source, target = cluster.masters()[:2]
+        rule = Rule("moving", "40/366d", on_store_failure="deny")
+        done: list[float] = []
+
+        def reshard() -> None:
+            names = ("--cluster-from", cluster.name_of(source), "--cluster-to", cluster.name_of(target))
+            cluster.run("reshard", f"127.0.0.1:{source.port}", *names, "--cluster-slots", SLOTS)
+            done.append(time.monotonic() - started)
+
+        mover = threading.Thread(target=reshard)
+        started = time.monotonic()
+        mover.start()
+        told = crew.run(ride, cluster.url, rule, 200, 5.0)
+        mover.join()
+        allowed, degraded, calls, slowest = (column for column in zip(*told, strict=True))
+        print(
+            f"resharding {SLOTS} slots took {done[0]:.1f} s: {sum(calls)} calls of 8 processes, "
+            f"{sum(allowed)} of 8000 passed, {sum(degraded)} without Redis, longest {max(slowest) * 1000:.0f} ms"
+        )
+        assert done
+        assert sum(allowed) <= 200 * 40
+        assert sum(degraded) <= 0.001 * sum(calls)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
+def test_after_a_failover_decisions_resume(
+    blow: signal.Signals, cluster: RedisCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = RedisStore(cluster.url).key(LOAD.id, "user:1")
+    old = cluster.owner(key)
+    with calling(cluster.url, "user:1") as callers:
+        time.sleep(0.3)
+        before = sum(caller.shared() for caller in callers)
+        struck = time.monotonic()
+        os.kill(old.pid, blow)
+        wait_until(
+            lambda: all(time.monotonic() - struck > 1 and not c.calls[-1][2].degraded for c in callers), timeout=20
+        )
+        time.sleep(0.3)
+    old.resume() if blow is signal.SIGSTOP else old.restart()
+    for caller in callers:
+        outage, slowest = caller.outage(struck), caller.slowest()
+        print(
+            f"Cluster, {blow.name}, {caller.name}: resumed after {outage:.2f} s, longest call {slowest * 1000:.0f} ms"
+        )
+        assert caller.errors == []
+        assert 0 < outage < slack(NODE_TIMEOUT + 2.0)
+        assert slowest < slack(DEADLINE + 0.05)
+    stands = Limiter([LOAD], RedisStore(cluster.url, deadline=5.0)).peek("user:1")
+    assert 1_000_000 - (stands.remaining or 0) >= before  # what was replicated still counts
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("coverage", ["no", "yes"])
+def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str) -> None:
+    """Where full coverage is not required, it disturbs no other slot."""
+    with RedisCluster(0, "--cluster-require-full-coverage", coverage) as cluster:
+        patience = slack(2 * DEADLINE)  # what is well must not fail because the machine is busy
+        store = RedisStore(cluster.url, deadline=patience)
+        limiter = Limiter([LOAD], store)
+        idents = different_nodes(store, cluster, 3)
+        assert not any(limiter.acquire(ident).degraded for ident in idents)
+        cluster.owner(store.key(LOAD.id, idents[0])).kill()
+        until, slowest = time.monotonic() + NODE_TIMEOUT + 1.0, 0.0
+        while time.monotonic() < until:
+            for ident in idents:
+                started = time.monotonic()
+                decisions = limiter.acquire(ident), asyncio.run(limiter.aacquire(ident))
+                slowest = max(slowest, (time.monotonic() - started) / 2)
+                if ident == idents[0] or coverage == "no":
+                    assert {decision.degraded for decision in decisions} == {ident == idents[0]}
+        assert slowest < slack(patience + 0.05)
+        with pytest.raises(StoreError) as raised:
+            RedisStore(cluster.url).call("forget", [store.key(LOAD.id, idents[0 if coverage == "no" else 1])], ())
+        assert raised.value.cause is (Cause.UNAVAILABLE if coverage == "no" else Cause.SERVER_STATE)
+
+
+class TestWrongAddress:
+    def test_a_plain_url_of_a_cluster_says_so(self, cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
+        for node in cluster.masters():
+            store = RedisStore(node.url, deadline=5.0)
+            limiter = Limiter([LOAD], store)
+            for ident in different_slots(RedisStore(cluster.url), 10):
+                limiter.acquire(ident)
+        assert "part of a Redis Cluster: name it by a redis+cluster:// URL" in caplog.text
+        with pytest.raises(StoreError) as raised:
+            call_all(store, different_slots(RedisStore(cluster.url), 10))
+        assert raised.value.cause is Cause.CONFIG
+
+    def test_a_cluster_url_of_a_single_server_says_so(self, redis_server: RedisServer) -> None:
+        store = RedisStore(f"redis+cluster://127.0.0.1:{redis_server.port}", deadline=5.0)
+        with pytest.raises(StoreError, match="no Redis Cluster: name it by a redis://") as raised:
+            store.call("forget", ["dt:{a}:b"], ())
+        assert raised.value.cause is Cause.CONFIG
+
+
+def different_slots(store: RedisStore, count: int) -> list[str]:
+    """Idents of which no two are in one slot."""
+    found = {key_slot(store.key("rule", ident).encode()): ident for ident in map("user:{}".format, range(3 * count))}
+    return list(found.values())[:count]
+
+
+def different_nodes(store: RedisStore, cluster: RedisCluster, count: int) -> list[str]:
+    """Idents of which no two are on one node."""
+    found = {cluster.owner(store.key("rule", ident)).port: ident for ident in map("user:{}".format, range(40))}
+    return list(found.values())[:count]
+
+
+def call_all(store: RedisStore, idents: list[str]) -> None:
+    for ident in idents:
+        store.call("forget", [store.key("rule", ident)], ())
+
+
+def bookkeeps(store: RedisStore, cluster: RedisCluster, ident: str) -> bool:
+    return cluster.owner(store.key("rule", ident)) is cluster.owner(store.process_key("live"))
+
+
+def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[str], calls: int) -> int:
+    """How many of so many calls passed both rules; workers with an odd number are asynchronous."""
+    store = store_of(url)
+    store.denials = None
+    charges = Charge(wide, idents[0], 1), Charge(shared, idents[1], 1)
+    if number % 2 == 0:
+        return sum(decide(store, False, *charges).allowed for _ in range(calls))
+
+    async def together() -> int:
+        decisions = [
+            await asyncio.gather(*(arun(flow.decide(charges), store) for _ in range(10))) for _ in range(calls // 10)
+        ]
+        return sum(decision.allowed for ten in decisions for decision in ten)
+
+    return asyncio.run(together())
+
+
+def ride(number: int, url: str, rule: Rule, idents: int, seconds: float) -> tuple[int, int, int, float]:
+    """(allowed, degraded, all, longest) of the calls that fit into so many seconds, over all idents in turn."""
+    limiter = Limiter([rule], RedisStore(url, deadline=1.0))
+    limiter.store.denials = None  # type: ignore[misc]
+    allowed = degraded = calls = 0
+    slowest, until = 0.0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        started = time.monotonic()
+        decision = limiter.acquire(f"user:{calls % idents}")
+        slowest = max(slowest, time.monotonic() - started)
+        allowed, degraded, calls = allowed + decision.allowed, degraded + decision.degraded, calls + 1
+        time.sleep(0.001)
+    return allowed, degraded, calls, slowest

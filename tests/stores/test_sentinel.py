@@ -1,0 +1,154 @@
+"""A master that Sentinels watch: exact, and soon back after it has died or hung."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Rule
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.cases import CASES, Case
+from tests.clock import FrozenClock
+from tests.conftest import immortal_keys
+from tests.crew import Crew, hammer
+from tests.failover import DEADLINE, LOAD, calling
+from tests.fleet import DOWN_AFTER, Sentinels
+from tests.play import aplay, play
+from tests.servers import slack, wait_until
+
+LIMIT = 100
+EXACT = [
+    Rule("sliding", f"{LIMIT}/366d"),
+    Rule("gcra", f"{LIMIT}/366d", algorithm="gcra"),
+    Rule("sockets", limit=LIMIT, algorithm="concurrency"),
+]
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Sentinels]:
+    with Sentinels() as servers:
+        yield servers
+
+
+@pytest.fixture
+def sentinels(watched: Sentinels) -> Iterator[Sentinels]:
+    """Empty and calm; afterwards nothing of ours may live for ever."""
+    with watched.master().client() as client:
+        client.flushall()
+    yield watched
+    watched.settle()
+    assert immortal_keys(watched.master()) == []
+
+
+@pytest.mark.parametrize("case", CASES[::4], ids=lambda case: case.name)
+def test_the_table_of_cases(case: Case, sentinels: Sentinels, clock: FrozenClock) -> None:
+    play(case, Limiter(case.rules, RedisStore(sentinels.url, clock=clock, deadline=5.0)), clock)
+
+
+@pytest.mark.parametrize("case", CASES[2::4], ids=lambda case: case.name)
+def test_the_table_of_cases_on_a_loop(case: Case, sentinels: Sentinels, clock: FrozenClock) -> None:
+    limiter = Limiter(case.rules, RedisStore(sentinels.url, clock=clock, deadline=5.0))
+    asyncio.run(aplay(case, limiter, clock))
+
+
+def test_exactly_the_limit_passes(sentinels: Sentinels) -> None:
+    crew = Crew(8)
+    try:
+        for rule in EXACT:
+            told = crew.run(hammer, sentinels.url, rule, "user:1", 200)
+            assert [sum(column) for column in zip(*told, strict=True)] == [LIMIT, 0], rule.name
+    finally:
+        crew.close()
+
+
+def test_an_alias_of_django_redis_serves_both_drivers(sentinels: Sentinels, settings: Any) -> None:
+    settings.DJANGO_REDIS_CONNECTION_FACTORY = "django_redis.pool.SentinelConnectionFactory"
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": "redis://dt/3",
+            "OPTIONS": {
+                "CLIENT_CLASS": "django_redis.client.SentinelClient",
+                "SENTINELS": [("127.0.0.1", sentinel.port) for sentinel in sentinels.sentinels],
+            },
+        }
+    }
+    limiter = Limiter([Rule("ten", "10/366d")], RedisStore("default", deadline=5.0))
+    assert limiter.acquire("user:1").remaining == 9
+    assert asyncio.run(limiter.aacquire("user:1")).remaining == 8
+    with sentinels.master().client(db=3) as other:
+        assert other.dbsize() == 1
+
+
+def test_a_sentinel_that_hangs_does_not_matter(sentinels: Sentinels) -> None:
+    hung = sentinels.sentinels[0]
+    hung.pause()
+    try:
+        limiter = Limiter([LOAD], RedisStore(sentinels.url, deadline=slack(DEADLINE)))
+        assert not limiter.acquire("user:1").degraded
+        assert not asyncio.run(limiter.aacquire("user:1")).degraded
+    finally:
+        hung.resume()
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        (lambda sentinels: f"redis+sentinel://{sentinels.hosts}/another", Cause.UNAVAILABLE),
+        (lambda sentinels: f"redis+sentinel://127.0.0.1:{sentinels.master().port}/dt", Cause.CONFIG),
+        (lambda sentinels: "redis+sentinel://127.0.0.1:1/dt", Cause.UNAVAILABLE),
+    ],
+    ids=["no such master", "no Sentinel", "nobody there"],
+)
+def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: Sentinels) -> None:
+    store = RedisStore(url(sentinels), deadline=DEADLINE)
+    with pytest.raises(StoreError) as raised:
+        store.call("census", ["dt:{p}:live", "dt:{p}:meta"], ())
+    assert raised.value.cause is cause
+    limiter = Limiter([LOAD], store)
+    for decision in (limiter.acquire("user:1"), asyncio.run(limiter.aacquire("user:1"))):
+        assert decision.degraded and decision.unavailable
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
+def test_after_a_failover_decisions_resume(
+    blow: signal.Signals, sentinels: Sentinels, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within the time after which the master counts as down, and 2 s; no call outlasts its deadline."""
+    old = sentinels.master()
+    with calling(sentinels.url, "user:1") as callers:
+        time.sleep(0.3)
+        struck = time.monotonic()
+        os.kill(old.pid, blow)
+        wait_until(lambda: sentinels.master() is not old, timeout=20)
+        until = time.monotonic() + 1.5
+        if blow is signal.SIGSTOP:
+            wait_until(lambda: all(not caller.calls[-1][2].degraded for caller in callers), timeout=10)
+            old.resume()  # it believes to be the master still, and nobody may believe it
+        wait_until(lambda: time.monotonic() > until)
+    master = sentinels.master()
+    if blow is signal.SIGKILL:
+        old.restart()
+    with old.client() as client:  # the Sentinels do it, too, but take their time
+        client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
+    with master.client() as client:
+        (count,) = (int(client.get(key).partition(":")[2]) for key in client.scan_iter("dt:*"))
+    assert count >= sum(caller.shared() for caller in callers)
+    for caller in callers:
+        outage, slowest = caller.outage(struck), caller.slowest()
+        print(
+            f"Sentinel, {blow.name}, {caller.name}: resumed after {outage:.2f} s, longest call {slowest * 1000:.0f} ms"
+        )
+        assert caller.errors == []
+        assert 0 < outage < slack(DOWN_AFTER + 2.0)
+        assert slowest < slack(DEADLINE + 0.05)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
