@@ -1,0 +1,101 @@
+"""Nobody gets more than is stated of each algorithm, somebody gets all of it, and the documentation says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Rule
+from django_throttle.core.plan import Plan
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore
+from tests.adversary import exhaust, worst
+from tests.bounds import MOST
+from tests.clock import FrozenClock
+from tests.published import END, PAGE, ROWS, Row, found, measured, printed, table
+
+# L, s and n of weighted windows, in ticks; with each, every span from a sub-window to the window.
+WEIGHTED = (
+    (3, 6, 1),
+    (4, 5, 1),
+    (4, 8, 1),
+    (3, 3, 2),
+    (2, 4, 2),
+    (3, 6, 2),
+    (4, 5, 2),
+    (2, 2, 3),
+    (1, 2, 3),
+    (3, 6, 3),
+)
+# Time of a unit and of the bucket, in shares of a tick, the number of these, and the span.
+BUCKETS = (
+    (5, 10, 2, 5),
+    (5, 15, 3, 5),
+    (3, 3, 1, 6),
+    (3, 7, 1, 6),
+    (7, 21, 3, 9),
+    (5, 5, 2, 6),
+    (7, 7, 3, 8),
+)
+SMALL = [
+    (Plan("fixed_window", 3, 5), 5),
+    (Plan("sliding_log", 3, 5), 5),
+    (Plan("sliding_log", 3, 9), 9),
+    *((Plan("sliding_window", limit, s, n), span) for limit, s, n in WEIGHTED for span in range(s, n * s + 1)),
+    *((Plan("sliding_window", limit, s, n, 1), n * s) for limit, s, n in ((3, 4, 1), (2, 3, 2), (3, 4, 2), (2, 2, 3))),
+    *((Plan("gcra", bucket // a, a, bucket, c), span) for a, bucket, c, span in BUCKETS),
+    *((Plan("interval_bucket", burst, 4, brings), 4) for burst, brings in ((3, 3), (5, 2), (2, 3), (1, 3), (4, 1))),
+]
+
+
+@pytest.mark.parametrize(("plan", "span"), SMALL, ids=str)
+def test_of_all_histories_the_worst_is_as_stated(plan: Plan, span: int) -> None:
+    assert exhaust(plan, span) == MOST[plan.algorithm](plan, span)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_an_attacker_gets_what_is_stated_and_no_more(row: Row) -> None:
+    assert 0.99 * row.at_most <= found(row) <= row.at_most
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_who_never_stops_asking_gets_the_share_stated(row: Row) -> None:
+    assert row.share <= measured(row) <= min(1, row.share + 0.01)
+
+
+def test_the_documentation_prints_this(record_property: Callable[[str, object], None]) -> None:
+    current = table()
+    print(current)
+    record_property("bounds", current)
+    assert END in PAGE.read_text(encoding="utf-8")
+    assert printed() == current, "write it anew with: python -m tests.published"
+
+
+@given(
+    st.sampled_from(["7/min", "60/min", "3/100ms", "1001/3ms", "9973/s"]),
+    st.integers(1, 30),
+    st.none() | st.integers(0, 3) | st.floats(0, 0.1),
+    st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3) | st.integers(0, 200_000)), max_size=20),
+)
+def test_a_queue_lets_go_no_more_than_the_limit_in_any_window(
+    rate: str, burst: int, max_delay: float | None, history: list[tuple[int, int]]
+) -> None:
+    """And in the order of their coming, at once when nobody is before them, never after longer than max_delay."""
+    clock = FrozenClock()
+    options = {"burst": burst, "max_delay": max_delay}
+    rule = Rule("queue", rate, algorithm="leaky_bucket", action="delay", **options)  # type: ignore[arg-type]
+    limiter = Limiter([rule], MemoryStore(clock))
+    gone: list[tuple[int, int]] = []
+    for calls, pause in history:
+        for _ in range(calls):
+            decision = limiter.acquire("user:1")
+            if decision.allowed:
+                assert max_delay is None or decision.delay <= round(max_delay, 6)
+                gone.append((clock.now_us + round(decision.delay * 1_000_000), 1))
+        clock.now_us += pause
+    assert gone == sorted(gone)
+    assert not gone or gone[0][0] == clock.start_us
+    assert worst(gone, rule.rate.window_us) <= rule.rate.limit
