@@ -40,7 +40,7 @@ lint: $(VENV)/.with-lint  ## Check style and format
 types: $(VENV)/.with-lint  ## Check types
 	@$(BIN)/python -m mypy
 
-bench: $(VENV)/.with-test  ## Measure, and print figures as ratios to a PING
+bench: $(VENV)/.with-bench  ## Measure decisions beside a PING and other limiters (ARGS=--quick: shorter; BENCH_JSON=path: also as JSON)
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html

@@ -1,1 +1,5 @@
-"""Figures, measured side by side in one run and given as ratios, so that machines can be compared."""
+"""What a decision costs, beside a PING and beside other limiters: ``make bench``.
+
+Every subject is one process that does nothing else; the subjects of a group take turns, round by round,
+so that a slow moment of the machine hits all alike. Ratios are medians over rounds.
+"""

@@ -1,97 +1,69 @@
-"""What a decision costs beside a PING through the same client: ``make bench``."""
+"""``make bench``: measure, print one table, and write it as JSON to the path in BENCH_JSON."""
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import os
 import time
-from collections.abc import Callable
-from statistics import median
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-import django
+from redis import Redis
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
-django.setup()
+from tests.benchmarks import beat, hammered, latency, memory, outage, redis_cpu, refusals
+from tests.benchmarks.table import Row, circumstances, show, write
+from tests.servers import RedisServer
 
-from django_throttle.core import Rule  # noqa: E402 (needs Django set up)
-from django_throttle.limiter import Limiter  # noqa: E402
-from django_throttle.stores import MemoryStore, RedisStore  # noqa: E402
-from tests.servers import RedisServer  # noqa: E402
+USUAL, QUICK = 7, 3
+SHARE = 8  # of the identities, in a quick run
 
-ROUNDS = 15
-CALLS = 400
-IN_FLIGHT = 50
-MIXED = (
-    Rule("per second", "1000000/s"),
-    Rule("per minute", "9000000/min", algorithm="fixed_window"),
-    Rule("per hour", "9000000/h", algorithm="gcra", burst=100_000),
-    Rule("per day", "9000000/day", resolution=4),
-    Rule("per week", "9000000/week", algorithm="fixed_window"),
-)
-
-
-class Figure(NamedTuple):
-    """A row of the table; ``bound`` is the ratio to a PING that the design asks for."""
-
-    what: str
-    seconds: float
-    bound: float | None = None
-
-
-def timed(subjects: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds a call, the median of rounds that take turns, so that a slow moment hits all alike."""
-    rounds: dict[str, list[float]] = {name: [] for name in subjects}
-    for _ in range(ROUNDS):
-        for name, subject in subjects.items():
-            start = time.perf_counter()
-            for _ in range(CALLS):
-                subject()
-            rounds[name].append((time.perf_counter() - start) / CALLS)
-    return {name: median(found) for name, found in rounds.items()}
-
-
-async def in_flight(limiter: Limiter) -> float:
-    """Seconds a decision with 50 of them under way at any time."""
-
-    async def caller(number: int) -> None:
-        for _ in range(CALLS // 10):
-            await limiter.aacquire(f"user:{number}")
-
-    await caller(0)
-    start = time.perf_counter()
-    await asyncio.gather(*map(caller, range(IN_FLIGHT)))
-    return (time.perf_counter() - start) / (IN_FLIGHT * (CALLS // 10))
-
-
-def measure(server: RedisServer) -> list[Figure]:
-    store = RedisStore(server.url, deadline=5, max_connections=IN_FLIGHT)
-    one, five, memory = Limiter(MIXED[:1], store), Limiter(MIXED, store), Limiter(MIXED[:1], MemoryStore())
-    took = timed(
-        {
-            "ping": store.link.client.ping,
-            "one": lambda: one.acquire("user:1"),
-            "five": lambda: five.acquire("user:2"),
-            "memory": lambda: memory.acquire("user:1"),
-        }
-    )
-    return [
-        Figure("PING through the same client", took["ping"]),
-        Figure("1 rule", took["one"], 1.15),
-        Figure("5 mixed rules", took["five"], 1.40),
-        Figure("1 rule in memory", took["memory"]),
-        Figure(f"1 rule, {IN_FLIGHT} in flight on one loop", asyncio.run(in_flight(one))),
-    ]
+Measure = Callable[[RedisServer, int, int], Iterable[Row]]
+GROUPS: dict[str, Measure] = {
+    "sync": lambda server, rounds, share: latency.sync_rows(server.url, 3 * rounds),
+    "async": lambda server, rounds, share: latency.async_rows(server.url, 2 * rounds),
+    "view": lambda server, rounds, share: latency.view_rows(server.url, 3 * rounds),
+    "redis": lambda server, rounds, share: redis_cpu.rows(server.url, rounds),
+    "memory": lambda server, rounds, share: memory.rows(server.url, share),
+    "hammered": lambda server, rounds, share: hammered.rows(server.url, rounds),
+    "refusals": lambda server, rounds, share: refusals.rows(server.url, rounds),
+    "connections": lambda server, rounds, share: beat.rows(server.url),
+    "outage": lambda server, rounds, share: outage.rows(server.port),
+}
+CRASHED = Row("open connections", "slots of a killed process", None, "", note="tests/connections/test_chaos.py")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds rather than {USUAL}, fewer identities")
+    parser.add_argument("--only", choices=GROUPS, help="one group of figures")
+    chosen = parser.parse_args()
+    rounds, share = (QUICK, SHARE) if chosen.quick else (USUAL, 1)
+    start = time.monotonic()
     with RedisServer() as server:
-        figures = measure(server)
-    ping = figures[0].seconds
-    print(f"{'one decision':<40} {'µs':>8} {'× PING':>8} {'asked':>8}")
-    for what, seconds, bound in figures:
-        asked = "" if bound is None else f"≤ {bound:.2f}"
-        print(f"{what:<40} {seconds * 1e6:>8.1f} {seconds / ping:>8.2f} {asked:>8}")
+        prepare(server)
+        told = circumstances(Redis.from_url(server.url).info("server"), rounds)
+        print(", ".join(f"{name} {value}" for name, value in told.items()))
+        rows = measure(server, [chosen.only] if chosen.only else list(GROUPS), rounds, share)
+    print(f"\n{time.monotonic() - start:.0f} s in all; load now {os.getloadavg()[0]:.2f}")
+    if path := os.environ.get("BENCH_JSON"):
+        write(rows, told, Path(path))
 
 
-main()
+def prepare(server: RedisServer) -> None:
+    """Say to all processes that are started from here which Redis and which settings are theirs."""
+    os.environ["REDIS_URL"] = server.url
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.benchmarks.settings"
+
+
+def measure(server: RedisServer, groups: list[str], rounds: int, share: int) -> list[Row]:
+    """All rows; each group is printed when it is known."""
+    found: list[Row] = []
+    for name in groups:
+        rows = [*GROUPS[name](server, rounds, share), *([CRASHED] if name == "connections" else [])]
+        print(show(rows), flush=True)
+        found += rows
+    return found
+
+
+if __name__ == "__main__":
+    main()

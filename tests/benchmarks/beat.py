@@ -1,0 +1,77 @@
+"""What a beat costs Redis while a process holds few and many connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from redis import Redis
+
+from django_throttle.conf import conf
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.benchmarks.player import Play, Subject, company
+from tests.benchmarks.table import Row
+
+FEW, MANY, BEATS = 100, 10_000, 10
+SECTION = "open connections"
+
+
+def beating(url: str, held: int) -> Play:
+    """So many beats of a process that holds leases taken through the limiter."""
+    refresher = _holding(url, held)
+
+    def play(calls: int) -> None:
+        for _ in range(calls):
+            refresher.beat()
+
+    return play
+
+
+def extending(url: str, held: int) -> Play:
+    refresher = _holding(url, held)
+
+    def play(calls: int) -> None:
+        for _ in range(calls):
+            refresher.extend()
+
+    return play
+
+
+def rows(url: str, few: int = FEW, many: int = MANY) -> Iterator[Row]:
+    seconds, extend_seconds = conf().BEAT_INTERVAL, conf().EXTEND_INTERVAL
+    costs = {held: _sent(url, "beating", held, BEATS) for held in (few, many)}
+    for held, (inner, _) in costs.items():
+        ratio, asked = (inner / costs[few][0], 1.1) if held == many else (None, None)
+        what = f"beat with {held:,} of them: Redis commands"
+        yield Row(SECTION, what, inner / seconds, "/s", ratio, f"{few:,}" if ratio else "", asked)
+    _, calls = _sent(url, "extending", many, 1)
+    what = f"TTL extension, commands a key in {extend_seconds:.0f} s"
+    yield Row(SECTION, what, calls / many, "", asked=1.0)
+
+
+def _sent(url: str, make: str, held: int, calls: int) -> tuple[float, float]:
+    """Commands a call: with those that scripts gave, and those that were sent."""
+    subject = Subject(f"{make} {held}", "beat", make, (held,))
+    with Redis.from_url(url) as server, company([subject], url) as (player,):
+        before = _counts(server)
+        player.tell(calls)
+        after = _counts(server)
+        server.flushdb()
+    return tuple((new - old) / calls for new, old in zip(after, before, strict=True))  # type: ignore[return-value]
+
+
+def _counts(server: Redis) -> tuple[int, int]:
+    stats: dict[str, Any] = server.info("commandstats")
+    own = {name: one["calls"] for name, one in stats.items() if name != "cmdstat_info"}
+    return sum(own.values()), own.get("cmdstat_evalsha", 0) + own.get("cmdstat_eval", 0)
+
+
+def _holding(url: str, held: int) -> Refresher:
+    store = RedisStore(url, deadline=5)
+    limiter = Limiter((Rule("sockets", limit=5, algorithm="concurrency"),), store)
+    for number in range(held):
+        assert limiter.acquire(f"user:{number}").lease
+    return Refresher(store)

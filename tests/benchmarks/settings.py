@@ -1,0 +1,16 @@
+"""The demo site's settings with rules that never refuse, on the Redis of this run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testproject.settings import *  # noqa: F403
+
+RATES = ("1000000/s", "9000000/m", "9000000/h", "9000000/d", "9000000/d")
+DJANGO_THROTTLE: dict[str, Any] = {
+    "REDIS": "default",
+    "DATABASE_RULES": False,
+    "DEADLINE": 5.0,
+    "RULES": {"request": {"rate": "1000000/s", "scopes": ["bench"], "key": "user_or_ip"}},
+}
+RATELIMIT_USE_CACHE = "default"

@@ -1,0 +1,75 @@
+"""The printed table, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+
+class Row(NamedTuple):
+    """A figure and what the design asks of it: at most, or at least, so much.
+
+    ``value`` is in ``unit``; ``ratio`` is to what ``beside`` names, and is what is judged where it is given;
+    ``quiet`` is the same ratio of the quietest rounds.
+    """
+
+    section: str
+    what: str
+    value: float | None
+    unit: str
+    ratio: float | None = None
+    beside: str = ""
+    asked: float | None = None
+    sense: Literal["≤", "≥"] = "≤"
+    note: str = ""
+    quiet: float | None = None
+
+    @property
+    def judged(self) -> float | None:
+        return self.value if self.ratio is None else self.ratio
+
+    @property
+    def verdict(self) -> str:
+        if self.asked is None or self.judged is None:
+            return ""
+        met = self.judged <= self.asked if self.sense == "≤" else self.judged >= self.asked
+        return "met" if met else "MISSED"
+
+
+def show(rows: Sequence[Row]) -> str:
+    """The table, a section after the other."""
+    lines: list[str] = []
+    for at, row in enumerate(rows):
+        if at == 0 or rows[at - 1].section != row.section:
+            lines += ["", f"{row.section:<58} {'':>11} {'':<4} {'ratio':>7} {'quiet':>6}  {'to':<20} {'asked':>11}"]
+        value = "" if row.value is None else _number(row.value)
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        quiet = "" if row.quiet is None else f"{row.quiet:.2f}"
+        asked = "" if row.asked is None else f"{row.sense} {_number(row.asked)}"
+        figure = f"  {row.what:<56} {value:>11} {row.unit:<4} {ratio:>7} {quiet:>6}"
+        lines.append(f"{figure}  {row.beside:<20} {asked:>11} {row.verdict} {row.note}".rstrip())
+    return "\n".join(lines)
+
+
+def write(rows: Sequence[Row], circumstances: dict[str, Any], path: Path) -> None:
+    figures = [{**row._asdict(), "verdict": row.verdict} for row in rows]
+    path.write_text(json.dumps({"circumstances": circumstances, "figures": figures}, indent=2, ensure_ascii=False))
+
+
+def circumstances(server: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Where and how it was measured."""
+    return {
+        "redis": server["redis_version"],
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        "rounds": rounds,
+    }
+
+
+def _number(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.2f}" if number < 100 else f"{number:.1f}"
