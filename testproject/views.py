@@ -40,18 +40,24 @@ def budgets(request: HttpRequest) -> JsonResponse:
     outcomes = {outcome.rule: outcome for outcome in sorted(found, key=lambda outcome: -outcome.remaining)}
     rules = {rule.name: rule for rule in rulebook.current().rules}
     rows = dict(ThrottleRule.objects.values_list("name", "pk"))
+    degraded = any(decision.degraded for decision in decisions)
     return JsonResponse(
         {
             "user": request.user.get_username() or None,
             "ident": who.ident("user_or_ip"),
             "worker": os.getpid(),
-            "degraded": any(decision.degraded for decision in decisions),
-            "rules": [_budget(rules[name], outcome, rows) for name, outcome in outcomes.items() if name in rules],
+            "degraded": degraded,
+            "rules": [
+                _budget(rules[name], outcome, rows, degraded=degraded)
+                for name, outcome in outcomes.items()
+                if name in rules
+            ],
         }
     )
 
 
-def _budget(rule: Rule, outcome: Outcome, rows: dict[str, int]) -> dict[str, object]:
+def _budget(rule: Rule, outcome: Outcome, rows: dict[str, int], *, degraded: bool) -> dict[str, object]:
+    """What the page shows of one rule. While the store does not answer nobody knows what is left in all."""
     row = rows.get(rule.name)
     rate = next((rate for rate in (rule.rate, *rule.rates) if rate and rate.window == outcome.window), None)
     return {
@@ -61,7 +67,7 @@ def _budget(rule: Rule, outcome: Outcome, rows: dict[str, int]) -> dict[str, obj
         "rate": str(rate) if rate else None,
         "per_second": rate.limit / rate.window if rate else None,
         "limit": outcome.limit,
-        "remaining": outcome.remaining,
-        "retry_after": outcome.retry_after,
+        "remaining": None if degraded else outcome.remaining,
+        "retry_after": None if degraded else outcome.retry_after,
         "admin": None if row is None else reverse("admin:django_throttle_throttlerule_change", args=[row]),
     }

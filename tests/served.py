@@ -1,6 +1,6 @@
 """An application for real servers in processes of their own; the environment says what they need.
 
-REDIS_URL  where they count        RULES  the rules in force, as JSON
+REDIS_URL  where they count        RULES  the rules in force, as JSON        SETTINGS  other settings, as JSON
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ settings.DJANGO_THROTTLE = {
     "DEADLINE": 1.0,  # this machine may be busy with other tests; nothing here is about deadlines
     "BEAT_INTERVAL": 0.5,
     "PROCESS_TTL": 2.0,
+    **json.loads(os.environ.get("SETTINGS", "{}")),
 }
 django.setup()
 

@@ -10,7 +10,9 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +22,7 @@ from django.conf import settings
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from django_throttle.conf import Conf
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -30,6 +33,11 @@ RULES: dict[str, dict[str, Any]] = {
     "sockets": {"limit": CAP, "algorithm": "concurrency", "events": ["connection"], "key": "tests.served.who"},
     "frames": {"rate": "3/min", "events": ["message"], "key": "tests.served.who", "algorithm": "gcra"},
 }
+ROOT = Path(__file__).parent.parent
+# What a process does by default, ten times as fast.
+HASTE = 10
+USUAL = {"BEAT_INTERVAL": Conf().BEAT_INTERVAL, "PROCESS_TTL": Conf().PROCESS_TTL}
+HASTY = {name: seconds / HASTE for name, seconds in USUAL.items()}
 UVICORN = (sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--lifespan", "off", "--port")
 SERVERS = {
     "uvicorn-sansio": ("websockets", lambda port: (*UVICORN, port, "--ws", "websockets-sansio")),
@@ -41,18 +49,19 @@ PATHS = pytest.mark.parametrize("path", ["chat", "sync", "middleware"])
 
 
 class Server:
-    """One server process; ``visitor`` is a new caller's address."""
+    """One server; ``options`` are more arguments of its command, ``settings`` other than those of ``tests.served``."""
 
-    def __init__(self, name: str, redis: RedisServer, folder: Path) -> None:
+    def __init__(self, name: str, redis: RedisServer, folder: Path, *options: str, **settings: Any) -> None:
         package, command = SERVERS[name]
         need_package(package)
         self.name, self.redis, self.port = name, redis, free_port()
         environment = {**os.environ, "REDIS_URL": redis.url, "RULES": json.dumps(RULES)}
+        environment["SETTINGS"] = json.dumps(settings)
         self.log = folder / f"{name}-{self.port}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command(str(self.port)), "tests.served:application"],
-                cwd=Path(__file__).parent.parent,
+                [*command(str(self.port)), *options, "tests.served:application"],
+                cwd=ROOT,
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -64,6 +73,9 @@ class Server:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
+    def has_two_workers(self) -> bool:
+        return self.log.read_text().count("Started server process") == 2
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -71,6 +83,25 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+@contextmanager
+def refresher(redis: RedisServer, log: Path) -> Iterator[None]:
+    """What an operator runs on each host, from its first pass on."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "testproject.manage", "refresh_connections"],
+            cwd=ROOT,
+            env={**os.environ, "REDIS_URL": redis.url},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_until(lambda: "processes" in log.read_text(), timeout=slack(20))
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 class Visitor:
@@ -211,21 +242,77 @@ class TestSlotsReturnAtOnce:
 
 
 class TestSlotsReturnInTime:
-    async def test_after_a_server_was_killed(self, redis_server: RedisServer, tmp_path: Path) -> None:
-        """Another process sweeps what a dead one held, at the latest when it was silent for PROCESS_TTL (2 s here)."""
-        doomed, witness = (Server("uvicorn-sansio", redis_server, tmp_path) for _ in range(2))
+    """A server that holds twenty sockets dies by SIGKILL: nobody can give anything back."""
+
+    async def test_when_it_was_silent_for_long(self, redis_server: RedisServer, tmp_path: Path) -> None:
+        """Another process notices at its next beat that it was silent for PROCESS_TTL, and sweeps what it held."""
+        doomed, witness = (Server("uvicorn-sansio", redis_server, tmp_path, **HASTY) for _ in range(2))
         try:
-            visitor = Visitor(doomed)
-            connections = [await visitor.open() for _ in range(CAP)]
             async with Visitor(witness).open() as connection:
                 await echo(connection)
-            assert visitor.held() == len(connections)
-            doomed.process.kill()
-            doomed.process.wait()
-            await visitor.returns(5.0)
+                took = await self.kill(doomed, within=slack(6.0))
+                await echo(connection)
         finally:
             doomed.stop()
             witness.stop()
+        bound = sum(USUAL.values())
+        print(f"after kill -9: slots back after {took:.2f} s, by default {took * HASTE:.0f} s of {bound:.0f}")
+        assert took >= HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"] - 0.1, "nobody could know as early as that"
+        assert took <= slack(bound / HASTE + 0.5)
+
+    async def test_at_once_where_its_host_is_refreshed(self, redis_server: RedisServer, tmp_path: Path) -> None:
+        doomed = Server("uvicorn-sansio", redis_server, tmp_path, **USUAL)
+        try:
+            with refresher(redis_server, tmp_path / "refresher.log"):
+                took = await self.kill(doomed, within=slack(6.0))
+        finally:
+            doomed.stop()
+        print(f"after kill -9, with refresh_connections: slots back after {took:.2f} s of 2")
+        assert took <= slack(2.0)
+
+    async def kill(self, doomed: Server, within: float) -> float:
+        """Fill the server, kill it; the seconds until Redis counts nothing that it held."""
+        visitors = [Visitor(doomed) for _ in range(20 // CAP)]
+        connections = [await visitor.open() for visitor in visitors for _ in range(CAP)]
+        assert len(connections) == 20
+        assert [visitor.held() for visitor in visitors] == [CAP] * len(visitors)
+        killed = time.monotonic()
+        doomed.process.kill()
+        doomed.process.wait()
+        for visitor in visitors:
+            await asyncio.to_thread(wait_until, visitor.returned, timeout=within)
+        return time.monotonic() - killed
+
+
+class TestStorm:
+    @pytest.mark.parametrize("deadline", [Conf().DEADLINE, 5.0])
+    async def test_three_hundred_handshakes_of_one_address_fill_the_cap_exactly(
+        self, deadline: float, redis_server: RedisServer, tmp_path: Path
+    ) -> None:
+        """Two workers, and 300 clients before anyone was decided."""
+        server = Server("uvicorn-sansio", redis_server, tmp_path, "--workers", "2", DEADLINE=deadline)
+        try:
+            visitor = Visitor(server)
+            await asyncio.to_thread(wait_until, server.has_two_workers, timeout=slack(20))
+            began = time.monotonic()
+            attempts = await asyncio.gather(*(handshake(visitor) for _ in range(300)))
+            took = time.monotonic() - began
+            opened = [each for each in attempts if isinstance(each, ClientConnection)]
+            print(f"300 handshakes in {took:.2f} s: {len(opened)} open")
+            assert len(opened) == visitor.held() == CAP
+            assert {each for each in attempts if isinstance(each, int)} == {429}
+            await asyncio.gather(*(connection.close() for connection in opened))
+            await visitor.returns()
+        finally:
+            server.stop()
+
+
+async def handshake(visitor: Visitor) -> ClientConnection | int:
+    """An open socket, or the status that stands in its place."""
+    try:
+        return await visitor.open()
+    except InvalidStatus as refused:
+        return refused.response.status_code
 
 
 def reset(connection: ClientConnection) -> None:

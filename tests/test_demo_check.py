@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from django_throttle.core import Rule
+from django_throttle.core import Rule, checks
+from testproject.check import replay as replaying
 from testproject.check.form import read_form
-from testproject.check.replay import ALGORITHMS, busiest_window, decide, read, replay
+from testproject.check.replay import (
+    ALGORITHMS,
+    Request,
+    beyond_each_bucket,
+    beyond_each_window,
+    busiest_window,
+    decide,
+    needless,
+    read,
+    replay,
+)
 from testproject.check.table import Row, Table
 
 FORM = """
@@ -73,6 +85,43 @@ def test_every_algorithm_replays_a_flood(tmp_path: Path) -> None:
     assert len(rows) == len(ALGORITHMS)
     assert all(row.ok for row in rows)
     assert all("10 of 130 refused" in row.measured and "192.0.2.1 10" in row.measured for row in rows)
+
+
+def test_all_algorithms_are_replayed() -> None:
+    replayed = {options["algorithm"] for _, options, *_ in ALGORITHMS}
+    assert replayed == set(checks.ALGORITHMS) - {"concurrency"}
+
+
+BROKEN: dict[str, Callable[[Rule, Sequence[Request]], list[bool]]] = {
+    "refuses everything": lambda rule, requests: [False] * len(requests),
+    "allows everything": lambda rule, requests: [True] * len(requests),
+    "one in a hundred": lambda rule, requests: [
+        passed and bool(number % 100) for number, passed in enumerate(decide(rule, requests))
+    ],
+    "one less than the limit": lambda rule, requests: decide(Rule("less", "59/min", algorithm="gcra"), requests),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_limiter_that_is_off_is_found_under_every_algorithm(
+    broken: Callable[[Rule, Sequence[Request]], list[bool]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flood = [("192.0.2.1", "10:05:03")] * 130 + [("192.0.2.2", "10:05:03")] * 60
+    monkeypatch.setattr(replaying, "decide", broken)
+    assert [row.step for row in replay(log(tmp_path, *flood)) if row.ok] == []
+
+
+def test_a_log_is_counted_without_a_limiter() -> None:
+    requests = [(0.0, "a")] * 61 + [(59.0, "a"), (60.0, "a"), (60.0, "b")]
+    assert beyond_each_window(requests) == 2
+    assert beyond_each_bucket([(0.0, "a")] * 61 + [(1.0, "a"), (1.0, "a"), (60.5, "a"), (1.0, "b")]) == 2
+
+
+def test_a_refusal_needs_a_limit_s_worth_before_it() -> None:
+    requests = [(0.0, "a")] * 60 + [(59.0, "a"), (60.0, "a"), (59.0, "b")]
+    allowed = [True] * 60 + [False] * 3
+    assert needless(requests, allowed, 60) == 2
+    assert needless(requests, allowed, 61) == 1
 
 
 def test_without_a_log_the_replay_is_skipped(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,13 +28,20 @@ FLAGS = [
 
 
 @pytest.fixture(scope="module")
-def site(need_binary: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The demo site as make demo runs it."""
+def services(need_binary: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """What make demo runs, with a Redis of its own."""
     need_binary("redis-server")
+    with pytest.MonkeyPatch.context() as patch, Services(tmp_path_factory.mktemp("site")) as services:
+        patch.delenv("REDIS_URL", raising=False)
+        yield services
+
+
+@pytest.fixture(scope="module")
+def site(services: Services) -> str:
+    """Where the demo site is."""
     port = free_port()
-    with Services(tmp_path_factory.mktemp("site")) as services:
-        start_site(services, port)
-        yield f"http://127.0.0.1:{port}"
+    start_site(services, port)
+    return f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +86,18 @@ def wait_for(page: Page, condition: str, seconds: float) -> float:
     started = time.monotonic()
     page.wait_for_function(condition, timeout=slack(seconds) * 1000, polling=50)  # frames stop in a hidden tab
     return time.monotonic() - started
+
+
+def answers(page: Page) -> dict[str, float]:
+    """How many requests and messages have been counted as allowed or refused, and when that was read."""
+    return page.evaluate(
+        """() => {
+          const count = (lane, verdict) =>
+            Number(document.querySelector(`fieldset[data-lane=${lane}] [data-count=${verdict}]`).textContent);
+          const all = (lane) => count(lane, "allowed") + count(lane, "refused");
+          return { seconds: performance.now() / 1000, http: all("http"), message: all("message") };
+        }"""
+    )  # type: ignore[no-any-return]
 
 
 def seen(selector: str) -> str:
@@ -149,6 +169,50 @@ def test_messages_and_requests_draw_on_one_budget(page: Page) -> None:
         for verdict in ("allowed", "refused"):
             assert number(page, f"[data-lane={lane}] [data-count={verdict}]") > 0
     expect(page.locator("#here")).to_have_text("1")
+
+
+def test_both_lanes_count_what_they_send_for_as_long_as_it_lasts(page: Page) -> None:
+    """Most refused messages get no answer of their own: at 25 a second nobody may run out of patience."""
+    for lane in ("http", "message"):
+        pace(page, lane, 25)
+    wait_for(page, f"{seen('fieldset[data-lane=message] [data-count=refused]')} > 0", 10)
+    page.wait_for_timeout(1500)
+    early, late = answers(page), {}
+    for _ in range(3):
+        page.wait_for_timeout(4000)
+        before, late = late or early, answers(page)
+        for lane in ("http", "message"):
+            assert late[lane] > before[lane], f"the {lane} lane has stopped"
+    took = late["seconds"] - early["seconds"]
+    rates = {lane: (late[lane] - early[lane]) / took for lane in ("http", "message")}
+    print(f"of 25 a second for {took:.0f} s: {rates['http']:.1f} requests and {rates['message']:.1f} messages counted")
+    assert 22.5 <= rates["http"] <= 27.5
+    assert 22.5 <= rates["message"] <= 27.5
+
+
+def test_a_redis_that_hangs_is_said_and_nothing_is_made_up(page: Page, services: Services) -> None:
+    for count in ("1", "2"):
+        page.click("[data-sockets=open]")
+        expect(page.locator("#here")).to_have_text(count)
+    expect(page.locator("#held")).to_have_text("2")
+    redis = services.running["redis"]
+    redis.send_signal(signal.SIGSTOP)
+    try:
+        expect(page.locator("#trouble")).to_contain_text("Redis does not answer")
+        state = page.locator("[data-rule=sockets] .state")
+        expect(state).to_have_text(
+            "2 held by this page; what else you hold is not known, Redis does not answer", use_inner_text=True
+        )
+        expect(page.locator("#slots .here")).to_have_count(2)
+        expect(page.locator("#slots .unheard")).to_have_count(3)
+        expect(page.locator("[data-rule=api] [data-show=remaining]")).to_have_text("?")
+        expect(page.locator("[data-rule=orders] [data-show=retry]")).to_have_text("?")
+    finally:
+        redis.send_signal(signal.SIGCONT)
+    expect(state).to_have_text("2 held by this page, 2 by you in all", use_inner_text=True, timeout=slack(20) * 1000)
+    expect(page.locator("#trouble")).to_be_hidden()
+    page.click("[data-sockets=close-all]")
+    expect(page.locator("#held")).to_have_text("0")
 
 
 def test_a_socket_past_the_cap_is_refused_and_closing_frees_its_slot(page: Page) -> None:

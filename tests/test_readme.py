@@ -1,15 +1,20 @@
-"""What the README and the documentation show is run, and what they list is complete."""
+"""The code in the README, the quickstart and the page of the doors is run, and the rule reference is complete."""
 
 from __future__ import annotations
 
 import re
+from asyncio import to_thread
+from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from channels.testing import WebsocketCommunicator
 from django.contrib.auth.models import AnonymousUser
+from django.test import Client, RequestFactory
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
@@ -18,29 +23,58 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.core import Rule, checks
 from django_throttle.core.rule import OPTIONS
 from django_throttle.drf import RuleThrottle
+from django_throttle.exceptions import Refused
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 SETTINGS, DOORS, ENGINE = BLOCKS
+QUIET = {"DATABASE_RULES": False, "AGENT": False, "DEADLINE": 2.0}
+
+
+def shown(page: str) -> list[str]:
+    """The blocks of Python on a page of the documentation."""
+    text = (ROOT / "docs" / f"{page}.rst").read_text(encoding="utf-8")
+    return list(map(dedent, re.findall(r"^\.\. code-block:: python\n\n((?:(?: {3}.*)?\n)+)", text, re.MULTILINE)))
+
+
+QUICKSTART = shown("quickstart")
+NAMES = {
+    "APIView": APIView,
+    "RuleThrottle": RuleThrottle,
+    "ThrottledConsumerMixin": ThrottledConsumerMixin,
+    "AsyncJsonWebsocketConsumer": AsyncJsonWebsocketConsumer,
+}
+
+
+@pytest.fixture(params=[(SETTINGS, DOORS), QUICKSTART[:3]], ids=["readme", "quickstart"])
+def site(request: pytest.FixtureRequest, settings: Any, redis_url: str) -> dict[str, Any]:
+    """What the code shown defines, with its settings in force on a Redis of our own."""
+    first, *others = request.param
+    names: dict[str, Any] = {"INSTALLED_APPS": []}
+    exec(first.replace("redis://localhost:6379/0", redis_url), names)
+    assert names["INSTALLED_APPS"] == ["django_throttle"]
+    settings.DJANGO_THROTTLE = {**names["DJANGO_THROTTLE"], **QUIET}
+    return run(*others)
 
 
 @pytest.fixture
-def site(settings: Any, redis_url: str) -> dict[str, Any]:
-    """What the README's code defines, with its settings in force on a Redis of our own."""
-    names: dict[str, Any] = {"INSTALLED_APPS": []}
-    exec(SETTINGS.replace("redis://localhost:6379/0", redis_url), names)
-    assert names["INSTALLED_APPS"] == ["django_throttle"]
-    settings.DJANGO_THROTTLE = {**names["DJANGO_THROTTLE"], "DATABASE_RULES": False, "AGENT": False, "DEADLINE": 2.0}
-    names = {
-        "APIView": APIView,
-        "RuleThrottle": RuleThrottle,
-        "ThrottledConsumerMixin": ThrottledConsumerMixin,
-        "AsyncJsonWebsocketConsumer": AsyncJsonWebsocketConsumer,
-    }
-    exec(DOORS, names)
-    return names
+def rules(settings: Any) -> Callable[..., None]:
+    """Put rules in force, counted in memory."""
+
+    def enforce(**rules: dict[str, Any]) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": rules, **QUIET}
+
+    return enforce
+
+
+def run(*code: str, **names: Any) -> dict[str, Any]:
+    """Run code as one module in which these names are there already; returns all of its names."""
+    found = {**NAMES, "__name__": "shown", **names}
+    for block in code:
+        exec(block, found)
+    return found
 
 
 def search(site: dict[str, Any], address: str) -> Response:
@@ -75,6 +109,91 @@ async def test_the_consumer_is_limited(site: dict[str, Any]) -> None:
 
 def test_the_engine_is_as_shown() -> None:
     exec(ENGINE, {})
+
+
+class TestQuickstart:
+    """Beyond what it has in common with the README."""
+
+    def test_the_engine_and_its_lease(self, rules: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        _, _, _, engine, lease, _ = QUICKSTART
+        rules()
+        rendered: list[bool] = []
+        names = run(engine, lease, render_report=lambda: rendered.append(True))
+        assert rendered == [True]
+        assert capsys.readouterr().out == ""
+        assert names["decision"].allowed
+        assert not run(engine)["decision"].allowed, "the third within a second"
+        assert capsys.readouterr().out.startswith("mail burst: again in ")
+
+    def test_a_receiver_hears_of_refusals(self, rules: Callable[..., None]) -> None:
+        rules(api={"rate": "1/min", "key": "everyone"})
+        told: list[str] = []
+        logger = SimpleNamespace(info=lambda text, *values: told.append(text % values))
+        names = run(QUICKSTART[1], QUICKSTART[5], logger=logger)
+        try:
+            for _ in range(2):
+                search(names, "203.0.113.11")
+        finally:
+            names["throttled"].disconnect(names["note"])
+        assert told == ["refused on search by api"]
+
+
+class TestDoors:
+    VIEW, MIDDLEWARE, DECORATOR, CONSUMER, ENGINE = shown("doors")
+
+    def test_the_view_and_its_cost(self, rules: Callable[..., None]) -> None:
+        rules(api={"rate": "7/min", "scopes": ["search"]})
+        names = run(self.VIEW)
+        assert [search(names, "203.0.113.12").status_code for _ in range(3)] == [200, 200, 429]
+
+    def test_the_middleware(self, rules: Callable[..., None], settings: Any, client: Client) -> None:
+        rules(page={"rate": "2/min", "scopes": ["page"], "key": "ip"})
+        before, *shown_here = run(self.MIDDLEWARE)["MIDDLEWARE"]
+        assert before is ...
+        at = settings.MIDDLEWARE.index(shown_here[0])
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE[:at], *shown_here]
+        answers = [client.get("/") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[2]["Retry-After"]
+
+    async def test_the_decorator(self, rules: Callable[..., None]) -> None:
+        rules(search={"rate": "1/min", "key": "ip"}, mail={"rate": "3/day"})
+        names = run(self.DECORATOR)
+        requests = [RequestFactory().get("/") for _ in range(2)]
+        for request in requests:
+            request.user = AnonymousUser()
+        answers = [await names["search"](request) for request in requests]
+        assert answers[0] is None and answers[1].status_code == 429
+        user = SimpleNamespace(pk=1)
+        assert await to_thread(names["send"], user, ["one", "two"]) is None
+        with pytest.raises(Refused):
+            await to_thread(names["send"], user, ["one", "two"])
+        assert await to_thread(names["send"], user, ["one"]) is None
+
+    async def test_the_consumer_tells_in_a_frame(self, rules: Callable[..., None]) -> None:
+        rules(sockets={"limit": 1, "algorithm": "concurrency", "scopes": ["chat"]})
+        names = run(self.CONSUMER)
+        first, second = (socket(names, "203.0.113.13") for _ in range(2))
+        assert (await first.connect(timeout=5))[0] and (await second.connect(timeout=5))[0]
+        assert (await second.receive_json_from(timeout=5))["code"] == "connection_limit"
+        assert (await second.receive_output(timeout=5))["code"] == 4430
+        await first.disconnect(timeout=5)
+
+    def test_the_engine(self, rules: Callable[..., None]) -> None:
+        rules()
+
+        def make_report() -> None:
+            reports.append(True)
+            if len(reports) < 3:
+                exec(self.ENGINE, names)
+
+        reports: list[bool] = []
+        names = {"Rule": Rule, "user": SimpleNamespace(pk=1), "make_report": make_report}
+        with pytest.raises(Refused):
+            exec(self.ENGINE, names)
+        assert len(reports) == 2
+        exec(self.ENGINE, names)
+        assert len(reports) == 3, "the slots came back"
 
 
 def test_the_two_commands_come_first() -> None:

@@ -123,9 +123,9 @@ function showBudgets({ budgets: { user, ident, rules, degraded } }) {
 
 function showRule(card, rule) {
   put(card, "words", rule ? `Now: ${rule.words}.` : "Now: no rule, no limit.");
-  put(card, "remaining", rule ? rule.remaining : "∞");
+  put(card, "remaining", rule ? (rule.remaining ?? "?") : "∞");
   put(card, "limit", rule ? rule.limit : "∞");
-  for (const meter of $$("meter", card)) Object.assign(meter, { max: rule?.limit ?? 1, value: rule?.remaining ?? 1 });
+  for (const meter of $$("meter", card)) Object.assign(meter, { max: rule?.limit ?? 1, value: rule ? (rule.remaining ?? 0) : 1 });
   const link = $(".edit", card);
   link.hidden = !rule?.admin;
   if (rule?.admin) link.href = rule.admin;
@@ -133,26 +133,31 @@ function showRule(card, rule) {
 
 function countDown() {
   for (const card of $$("[data-rule]")) {
-    const after = known[card.dataset.rule]?.retry_after ?? 0;
-    const left = after - (performance.now() - heardAt) / 1000;
-    for (const place of put(card, "retry", left > 0 ? `in ${(Math.ceil(left * 10) / 10).toFixed(1)} s` : "now")) {
-      place.classList.toggle("waiting", left > 0);
+    const rule = known[card.dataset.rule];
+    const left = (rule?.retry_after ?? 0) - (performance.now() - heardAt) / 1000;
+    const unheard = rule?.remaining === null;
+    const text = left > 0 ? `in ${(Math.ceil(left * 10) / 10).toFixed(1)} s` : "now";
+    for (const place of put(card, "retry", unheard ? "?" : text)) {
+      place.classList.toggle("waiting", left > 0 && !unheard);
     }
   }
 }
 
 function showSlots() {
   const rule = known.sockets;
-  const held = rule ? rule.limit - rule.remaining : open.length;
+  const heard = !rule || rule.remaining !== null;
+  const held = rule && heard ? rule.limit - rule.remaining : open.length;
   $("#held").textContent = held;
+  $("#in-all").hidden = !heard;
+  $("#unheard").hidden = heard;
   const slots = Math.min(rule?.limit ?? open.length, 60);
   const list = $("#slots");
   while (list.children.length > slots) list.lastChild.remove();
   while (list.children.length < slots) list.append(document.createElement("li"));
   [...list.children].forEach((slot, index) => {
-    const kind = index < open.length ? "here" : index < held ? "elsewhere" : "free";
+    const kind = index < open.length ? "here" : !heard ? "unheard" : index < held ? "elsewhere" : "free";
     slot.className = kind;
-    slot.textContent = kind === "here" ? open[index] : kind === "free" ? "free" : "held";
+    slot.textContent = { here: open[index], unheard: "?", elsewhere: "held", free: "free" }[kind];
   });
 }
 

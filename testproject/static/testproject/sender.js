@@ -5,6 +5,7 @@ const REPORT = 250; // milliseconds between two reports to the page: one tick of
 const STEP = 20; // milliseconds between two looks at what is due
 const POLL = 500; // milliseconds between two looks at the budgets
 const MOST_WAITING = 60; // answers outstanding in a lane before sends are skipped, when the server cannot keep up
+const PATIENCE = 1000; // milliseconds until a message counts as one that gets no answer
 const REOPEN = 1000; // milliseconds until another socket is tried for messages, after one was refused or closed
 
 let urls = {};
@@ -93,13 +94,13 @@ function message(lane) {
   lane.waiting += 1;
   asked += 1;
   const socket = open[asked % open.length];
-  socket.outstanding += 1;
+  socket.outstanding.push({ id: asked, at: performance.now() });
   socket.send(JSON.stringify({ id: asked, text: "hello" }));
 }
 
 function openSocket() {
   const socket = new WebSocket(urls.chat);
-  Object.assign(socket, { greeted: false, outstanding: 0, worker: null });
+  Object.assign(socket, { greeted: false, outstanding: [], refusing: false, worker: null });
   socket.onmessage = ({ data }) => hear(socket, JSON.parse(data));
   socket.onclose = ({ code }) => closed(socket, code);
   sockets.push(socket);
@@ -112,22 +113,41 @@ function hear(socket, frame) {
     listSockets();
     for (; owed; owed -= 1) message(lanes.message);
   } else if (frame.type === "echo") {
-    answer(socket, "allowed");
+    echoed(socket, frame.id);
   } else if (frame.type !== "heard") {
-    if (socket.greeted) answer(socket, "refused");
+    if (socket.greeted) refused(socket);
     else socket.told = frame;
   }
 }
 
-function answer(socket, verdict) {
-  if (socket.outstanding === 0) return;
-  socket.outstanding -= 1;
-  lanes.message.answered(verdict);
+// Messages are decided in their order. An error frame tells of the first refused one; those after it are refused
+// silently until another can pass. So an echo says of all before it that they were refused, and so does silence
+// after an error frame.
+
+function echoed(socket, id) {
+  settle(socket, socket.outstanding.filter((message) => message.id < id).length, "refused");
+  if (socket.outstanding[0]?.id === id) settle(socket, 1, "allowed");
+  socket.refusing = false;
+}
+
+function refused(socket) {
+  settle(socket, 1, "refused");
+  socket.refusing = true;
+}
+
+function giveUp(socket, now) {
+  const late = socket.outstanding.filter((message) => now - message.at > PATIENCE).length;
+  settle(socket, late, socket.refusing ? "refused" : "failed");
+}
+
+/** Count this many messages of a socket, the oldest ones. */
+function settle(socket, count, verdict) {
+  for (const _ of socket.outstanding.splice(0, count)) lanes.message.answered(verdict);
 }
 
 function closed(socket, code) {
   sockets = sockets.filter((other) => other !== socket);
-  while (socket.outstanding) answer(socket, "failed");
+  settle(socket, socket.outstanding.length, socket.refusing ? "refused" : "failed");
   if (code !== 1000) {
     reopenAt = Date.now() + REOPEN;
     owed = 0;
@@ -167,6 +187,7 @@ let last = performance.now();
 setInterval(() => {
   const now = performance.now();
   for (const lane of Object.values(lanes)) lane.step(Math.min(now - last, 1000));
+  for (const socket of sockets) giveUp(socket, now);
   last = now;
 }, STEP);
 
