@@ -34,7 +34,7 @@ class ThrottledConsumerMixin:
         left = cls.__mro__[: cls.__mro__.index(ThrottledConsumerMixin)]
         for base in left:
             if "__call__" in vars(base) and not issubclass(base, ThrottledConsumerMixin):
-                raise TypeError(f"{cls.__name__}: ThrottledConsumerMixin stands left of {base.__name__}")
+                raise TypeError(f"{cls.__name__}: ThrottledConsumerMixin must stand left of {base.__name__}")
 
     def throttle_cost(self, message: Event) -> int:
         """What an incoming frame (a ``websocket.receive`` event, not decoded) costs."""

@@ -1,14 +1,13 @@
 """System checks: one number for each way in which the settings or the rules can be wrong.
 
-E001–E005 are about the dictionary and its rules, E01x about texts and choices, E02x about numbers, E03x about
+E001–E006 are about the dictionary and its rules, E01x about texts and choices, E02x about numbers, E03x about
 what must fit together; W00x are things that work but should be known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -18,11 +17,12 @@ from django_redis.cache import RedisCache  # type: ignore[import-untyped]
 
 from django_throttle.conf import NAMES, Conf, unknown
 from django_throttle.core import Rule
-from django_throttle.exceptions import InvalidRate, InvalidRule
+from django_throttle.exceptions import InvalidRate, InvalidRule, InvalidSetting
+from django_throttle.identity import is_async
 from django_throttle.rulebook import sources
+from django_throttle.stores.addresses import parse_address
 
 DEFAULTS: Final = Conf()
-URL_SCHEMES: Final = ("redis", "rediss", "unix")
 # Setting: number of its check, least, most, and whether it counts something.
 NUMBERS: Final[dict[str, tuple[str, float, float, bool]]] = {
     "RULES_POLL": ("E020", 0.05, 60, False),
@@ -102,13 +102,16 @@ def _rules(given: Given) -> Iterator[CheckMessage]:
 def _callable(rule: Rule) -> Iterator[CheckMessage]:
     if "." not in rule.key:
         return
+    named = f"rule {rule.name!r}: the key {rule.key!r}"
     try:
         found = import_string(rule.key)
-    except ImportError as error:
-        yield _error("E005", f"rule {rule.name!r}: the key {rule.key!r} cannot be imported ({error})")
-    else:
-        if not callable(found):
-            yield _error("E005", f"rule {rule.name!r}: the key {rule.key!r} cannot be called")
+    except Exception as error:  # noqa: BLE001 - a module of the site's own may fail in any way
+        yield _error("E005", f"{named} cannot be imported ({error})")
+        return
+    if not callable(found):
+        yield _error("E005", f"{named} cannot be called")
+    elif is_async(found):
+        yield _error("E006", f"{named} is async; what names the caller must be a plain function")
 
 
 def _choices(given: Given) -> Iterator[CheckMessage]:
@@ -145,8 +148,10 @@ def _redis(given: Given) -> Iterator[CheckMessage]:
     if not isinstance(address, str) or not address:
         yield _error("E011", f"REDIS is a CACHES alias or a redis:// URL, not {address!r}")
     elif "://" in address:
-        if urlsplit(address).scheme not in URL_SCHEMES:
-            yield _error("E030", f"REDIS is a URL that starts with {', '.join(URL_SCHEMES)}")
+        try:
+            parse_address(address)
+        except InvalidSetting as error:
+            yield _error("E030", f"REDIS: {error}")
     elif _value(given, "STORE") == "redis":
         yield from _alias(address)
 
@@ -188,13 +193,4 @@ def _error(number: str, message: str) -> CheckMessage:
     return Error(message, id=f"django_throttle.{number}")
 
 
-SETTING_CHECKS: Final[tuple[Callable[[Given], Iterator[CheckMessage]], ...]] = (
-    _names,
-    _rules,
-    _choices,
-    _texts,
-    _switches,
-    _numbers,
-    _redis,
-    _pairs,
-)
+SETTING_CHECKS: Final = (_names, _rules, _choices, _texts, _switches, _numbers, _redis, _pairs)

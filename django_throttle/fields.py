@@ -21,8 +21,16 @@ def split(names: str | Iterable[str]) -> tuple[str, ...]:
 
 def tidy_rates(text: str) -> str:
     """The rates as this package writes them, whatever spaces and capitals were typed; raises InvalidRate."""
-    typed = "".join(text.split()).lower()
-    return ", ".join(str(Rate.parse(rate, calendar=True)) for rate in split(typed))
+    return ", ".join(dict.fromkeys(str(_parsed(rate)) for rate in split(text)))
+
+
+def _parsed(typed: str) -> Rate:
+    squeezed = "".join(typed.split()).lower()
+    try:
+        return Rate.parse(squeezed, calendar=True)
+    except InvalidRate as error:
+        # Whoever typed it shall find it as it was typed.
+        raise InvalidRate(str(error).replace(ascii(squeezed), ascii(typed), 1)) from None
 
 
 def is_tidy(rates: str) -> bool:

@@ -6,27 +6,42 @@ Idents carry their kind, so user 5 and the address "5" never meet.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import ipaddress
+import logging
+import re
 from abc import ABC, abstractmethod
+from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
+from django_throttle.exceptions import InvalidIdent
+
+logger = logging.getLogger("django_throttle")
 
 # The longest text of an IPv6 address; anything longer is cut off before it is parsed.
 MAX_ADDRESS: Final = 45
 MAX_VALUE: Final = 512
 EVERYONE: Final = "everyone"
+# What has one text, today and in every process; the repr of any other object may hold its place in memory.
+PLAIN: Final = (str, int, float, Decimal, UUID)
+# Some servers and proxies report "[2001:db8::1]", "[2001:db8::1]:443" or "192.0.2.1:443".
+_DRESSED: Final = re.compile(r"\[([^\]]*)\](?::[0-9]{1,5})?|([^:]*):[0-9]{1,5}")
+_warned: Final[set[str]] = set()
 
 
 def network(address: object, ipv6_prefix: int) -> str | None:
     """The address in one notation: IPv4 whole, IPv6 by its prefix; None when it is not an address.
 
-    IPv4-mapped addresses are IPv4 and zone ids are dropped, so that one peer has one text.
+    IPv4-mapped addresses are IPv4; zone ids, brackets and ports are dropped, so that one peer has one text.
     """
-    text = str(address or "").partition("%")[0]
+    text = str(address or "")
+    dressed = _DRESSED.fullmatch(text)
+    text = (text if dressed is None else dressed[1] or dressed[2] or "").partition("%")[0]
     try:
         parsed = ipaddress.ip_address(text if len(text) <= MAX_ADDRESS else "")
     except ValueError:
@@ -38,22 +53,48 @@ def network(address: object, ipv6_prefix: int) -> str | None:
     return str(ipaddress.IPv6Network((int(parsed), ipv6_prefix), strict=False))
 
 
+def is_async(found: Any) -> bool:
+    """True when calling it gives something to await, which never names a caller."""
+    called = getattr(found, "__call__", None)  # noqa: B004 - of an object whose class defines it
+    return any(map(inspect.iscoroutinefunction, (found, called))) or inspect.isasyncgenfunction(found)
+
+
 class _Caller(ABC):
     """One who calls; subclasses know where to look."""
 
     subject: Any
 
     def ident(self, key: str) -> str | None:
-        """The ident under a rule's key; None when the key does not apply to this caller."""
+        """The ident under a rule's key; None when the key does not apply to this caller.
+
+        Raises InvalidIdent when a function of the site's own returns neither a text nor a number.
+        """
         if key == "user_or_ip":
-            return self.ident("user") or self.ident("ip")
+            return self.ident("user") or self._ident("ip", self._address(key))
         if key == EVERYONE:
             return EVERYONE
-        value = import_string(key)(self.subject) if "." in key else self._values()[key]()
-        return None if value is None or value == "" else f"{key}:{_bounded(str(value))}"
+        if "." in key:
+            return self._ident(key, _plain(key, import_string(key)(self.subject)))
+        return self._ident(key, self._address(key) if key == "ip" else self._values()[key]())
+
+    @staticmethod
+    def _ident(kind: str, value: object) -> str | None:
+        return None if value is None or value == "" else f"{kind}:{_bounded(str(value))}"
+
+    def _address(self, key: str) -> str | None:
+        found = self.network()
+        if found is None and key not in _warned:
+            _warned.add(key)
+            logger.warning(
+                "rules of key %r do not apply to calls without the address of a client (the server reports %.60r); "
+                "said once in this process",
+                key,
+                self.address(),
+            )
+        return found
 
     def _values(self) -> dict[str, Any]:
-        return {"user": self.user_id, "ip": self.network, "session": self.session_key}
+        return {"user": self.user_id, "session": self.session_key}
 
     def user_id(self) -> object:
         user = self.user()
@@ -112,6 +153,17 @@ class ScopeWho(_Caller):
 
     def session(self) -> Any:
         return self.subject.get("session")
+
+
+def _plain(key: str, value: object) -> object:
+    """The value itself. Raises InvalidIdent for one that differs from call to call, and so would never be limited."""
+    if value is None or (isinstance(value, PLAIN) and not isinstance(value, bool)):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    kind = type(value).__name__
+    hint = "; it must not be async" if inspect.isawaitable(value) else ""
+    raise InvalidIdent(f"the key {key!r} returns a text, a number or None, not {kind}{hint}")
 
 
 def _bounded(value: str) -> str:

@@ -115,8 +115,8 @@ class ThrottleRule(models.Model):
         max_length=20,
         choices=ACTION_LABELS,
         default="reject",
-        help_text="“Only record” lets everything through and shows what would have been refused: "
-        "the way to try a new rule out. “Delay” is for the leaky bucket: calls wait their turn.",
+        help_text="“Only record” lets everything through, and what would have been refused is recorded in the log: "
+        "the way to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes.",
     )
     max_delay = models.FloatField(
         null=True,

@@ -143,7 +143,7 @@ class TestPreview:
         ("typed", "said"),
         [
             ({"rate": "100"}, "'100' is not a rate"),
-            ({"algorithm": "fixed_window"}, "burst belongs to token_bucket and"),
+            ({"algorithm": "fixed_window"}, "only a token bucket, a leaky bucket and gcra have a burst"),
             ({"events": []}, "Events: This field is required."),
             ({"key": "os.abort"}, "Who: Select a valid choice."),
             ({"cost": "many"}, "Cost: Enter a whole number."),
@@ -199,6 +199,48 @@ class TestForm:
         assert page.status_code == 200
         assert list(page.context["adminform"].form.errors) == ["burst"]
         assert not ThrottleRule.objects.exists()
+
+    def test_events_that_no_door_reports_are_offered_only_where_a_rule_has_them(self, operator: Client) -> None:
+        def offered(url: str) -> list[str]:
+            return re.findall(r'name="events" value="(\w+)"', operator.get(url).content.decode())
+
+        doors = ["request", "connect", "connection", "message"]
+        assert offered(ADD) == doors
+        row = ThrottleRule.objects.create(name="mails", rate="5/min", events=("task", "request"))
+        assert offered(change_url(row)) == [*doors, "task"]
+        typed = {**TYPED, "name": "mails", "events": ["request", "task"]}
+        assert operator.get(PREVIEW, typed).json()["errors"] == []
+        assert operator.post(change_url(row), typed).status_code == 302
+        page = operator.post(ADD, {**typed, "name": "more", "rate": "often"})
+        assert re.findall(r'name="events" value="(\w+)"[^>]*checked', page.content.decode()) == ["request", "task"]
+
+    @pytest.mark.parametrize("typed", ["10 per minute", "5/s, 10 Per Minute"])
+    def test_a_rate_that_is_none_is_shown_as_it_was_typed(self, operator: Client, typed: str) -> None:
+        page = operator.post(ADD, {**TYPED, "rate": typed})
+        assert f"'{typed.rpartition(', ')[2]}' is not a rate: write" in text(page)
+
+    @pytest.mark.parametrize(
+        "typed",
+        [
+            {"algorithm": "concurrency", "events": ["connection"], "limit": "5", "burst": ""},
+            {"algorithm": "fixed_window"},
+            {"algorithm": "sliding_log", "rate": "20000/day", "burst": ""},
+            {"action": "delay", "max_delay": "5"},
+            {"max_delay": "5"},
+            {"algorithm": "gcra", "refill": "interval"},
+            {"timezone": "UTC"},
+            {"limit": "5"},
+            {"rate": ""},
+            {"strict": "on"},
+            {"events": ["request", "connection"]},
+        ],
+        ids=str,
+    )
+    def test_what_is_wrong_is_said_in_words(self, operator: Client, typed: dict[str, Any]) -> None:
+        errors = operator.post(ADD, {**TYPED, **typed}).context["adminform"].form.errors
+        said = " ".join(str(text) for found in errors.values() for text in found)
+        assert said
+        assert not re.search(r"=|\w'\w|_(window|log|bucket|delay)\b(?!\))", said), said
 
     def test_zero_is_no_limit(self, operator: Client) -> None:
         concurrency = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}

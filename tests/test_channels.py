@@ -180,5 +180,5 @@ class TestHandshake:
         assert [(await HttpCommunicator(app, "GET", "/").get_response())["status"] for _ in range(3)] == [204] * 3
 
     def test_a_mixin_on_the_wrong_side_is_refused_at_import(self) -> None:
-        with pytest.raises(TypeError, match="ThrottledConsumerMixin stands left of AsyncConsumer"):
+        with pytest.raises(TypeError, match="ThrottledConsumerMixin must stand left of AsyncConsumer"):
             type("Wrong", (AsyncWebsocketConsumer, ThrottledConsumerMixin), {})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +31,21 @@ def numbers(given: Any, **settings: Any) -> list[str]:
     return [str(message.id).removeprefix("django_throttle.") for message in found(given, **settings)]
 
 
+async def tenant(subject: object) -> str:
+    return "acme"
+
+
+async def tenants(subject: object) -> AsyncIterator[str]:
+    yield "acme"
+
+
+class Tenant:
+    async def __call__(self, subject: object) -> str:
+        return "acme"
+
+
+partly, called = partial(tenant), Tenant()
+
 WRONG: list[tuple[str, Any]] = [
     ("E001", ["RULES"]),
     ("E001", None),
@@ -41,6 +59,13 @@ WRONG: list[tuple[str, Any]] = [
     ("E004", {"RULES": {5: {"rate": "100/min"}}}),
     ("E005", {"RULES": {"api": {"rate": "100/min", "key": "shop.limits.tenant"}}}),
     ("E005", {"RULES": {"api": {"rate": "100/min", "key": "os.sep"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "key": "."}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "key": "a..b"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "scopes": ["a,b"]}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.test_checks.tenant"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.test_checks.tenants"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.test_checks.partly"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.test_checks.called"}}}),
     ("E010", {"STORE": "disk"}),
     ("E011", {"STORE": "memory", "REDIS": None}),
     ("E011", {"STORE": "memory", "REDIS": ""}),
@@ -64,6 +89,9 @@ WRONG: list[tuple[str, Any]] = [
     ("E028", {"IPV6_PREFIX": 129}),
     ("E029", {"MAX_VIOLATIONS": -1}),
     ("E030", {"REDIS": "http://127.0.0.1/0"}),
+    ("E030", {"REDIS": "redis+sentinel://127.0.0.1:26379"}),
+    ("E030", {"REDIS": "redis+cluster://127.0.0.1:7000/1"}),
+    ("E030", {"REDIS": "redis+cluster://127.0.0.1:seven"}),
     ("E031", {"REDIS": "nowhere"}),
     ("E032", {"REDIS": "default"}),
     ("E033", {"PROCESS_TTL": 6, "BEAT_INTERVAL": 5}),
@@ -90,6 +118,14 @@ def test_wrong(number: str, given: Any) -> None:
 )
 def test_right(given: Any) -> None:
     assert numbers(given, CACHES=LOCMEM) == []
+
+
+def test_a_module_that_fails_to_import_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_limits.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    (message,) = found({"RULES": {"api": {"rate": "100/min", "key": "broken_limits.tenant"}}})
+    assert message.id == "django_throttle.E005"
+    assert "cannot be imported (division by zero)" in message.msg
 
 
 def test_an_alias_that_django_redis_serves_is_right() -> None:

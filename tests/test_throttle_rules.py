@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError, ProgrammingError, connection
 
 from django_throttle.models import ThrottleRule
+from django_throttle.rulebook import sources
 from django_throttle.rulebook.file import MAX_BYTES
 
 pytestmark = pytest.mark.django_db
@@ -157,6 +159,8 @@ class TestImport:
             ({"api": {"rate": "5/s", "description": ["a"]}}, "description is text"),
             ({"api": "5/s"}, "its options are an object"),
             ({"": {"rate": "5/s"}}, "a name is 1 to 100"),
+            ({"api": {"rate": "5/s", "scopes": ["a,b"]}}, "scopes: a name has no comma and no space around it"),
+            ({"api": {"rate": "5/s", "scopes": [" search "]}}, "unlike ' search '"),
             (["api"], "an object of rules"),
             (b"rules: {}", "the file is not JSON"),
             (b"\xff\xfe\x00", "not UTF-8"),
@@ -198,6 +202,44 @@ class TestImport:
         with pytest.raises(RuntimeError):
             run("import", put(self.RULES), "--replace")
         assert list(ThrottleRule.objects.values_list("name", flat=True)) == ["old"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("todo", [["list"], ["check"], ["export"], ["import", "FILE"], ["import", "FILE", "--dry-run"]])
+def test_without_its_table_it_says_to_migrate(todo: list[str], put: Any) -> None:
+    path = put({"api": {"rate": "5/s"}})
+    with connection.schema_editor() as editor:
+        editor.delete_model(ThrottleRule)
+    try:
+        with pytest.raises(CommandError) as caught:
+            run(*(path if word == "FILE" else word for word in todo))
+    finally:
+        with connection.schema_editor() as editor:
+            editor.create_model(ThrottleRule)
+    assert "run `manage.py migrate`" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "advised"),
+    [
+        (ProgrammingError('relation "django_throttle_throttlerule" does not exist\nLINE 1: SELECT'), True),
+        (OperationalError("(1146, \"Table 'site.django_throttle_throttlerule' doesn't exist\")"), True),
+        (ProgrammingError("permission denied for table django_throttle_throttlerule"), False),
+        (OperationalError("database is locked"), False),
+        (OperationalError(), False),
+    ],
+    ids=str,
+)
+def test_only_a_missing_table_needs_migrating(error: Exception, advised: bool) -> None:
+    assert ("migrate" in sources.advice(error)) is advised
+    assert "\n" not in sources.advice(error)
+
+
+def test_the_help_says_what_becomes_of_an_option_that_a_file_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("import", "--help")
+    assert "goes back to its default" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_demo_rules_can_be_imported() -> None:

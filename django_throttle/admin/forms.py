@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django import forms
@@ -20,7 +21,9 @@ KEY_LABELS: Final = {
     "session": "Session",
     "everyone": "Everyone together",
 }
-EVENT_CHOICES: Final = [(event, noun[2][0].upper() + noun[2][1:]) for event, noun in words.NOUNS.items()]
+EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in words.NOUNS.items()}
+# What no door of this version reports: a rule for it would never do anything.
+UNREPORTED: Final = frozenset(("send", "publish", "task"))
 
 
 class RuleForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -34,7 +37,9 @@ class RuleForm(forms.ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if "events" in self.fields:
-            self.fields["events"] = _alike(self.fields["events"], _EventsField(choices=EVENT_CHOICES))
+            self.fields["events"] = _alike(self.fields["events"], _EventsField(choices=EVENT_LABELS.items()))
+            present = (*self.instance.events, *(self["events"].value() or ()))
+            self.fields["events"].widget.choices = event_choices(present)
         if "key" in self.fields:
             self.fields["key"] = _alike(self.fields["key"], forms.ChoiceField(choices=key_choices(self.instance.key)))
 
@@ -80,6 +85,12 @@ class _EventsField(forms.MultipleChoiceField):
 def _alike(old: forms.Field, new: forms.Field) -> forms.Field:
     new.label, new.help_text, new.required, new.initial = old.label, old.help_text, old.required, old.initial
     return new
+
+
+def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """The events that a door reports, and those that a rule has all the same."""
+    shown = {*EVENT_LABELS} - UNREPORTED | {*present}
+    return [(event, label) for event, label in EVENT_LABELS.items() if event in shown]
 
 
 def key_choices(present: str = "") -> list[tuple[str, str]]:

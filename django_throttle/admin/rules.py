@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
-from django_throttle.admin.forms import EVENT_CHOICES, RowForm, RuleForm, key_choices
+from django_throttle.admin.forms import EVENT_LABELS, RowForm, RuleForm, event_choices, key_choices
 from django_throttle.admin.preview import preview
 from django_throttle.conf import conf
 from django_throttle.core import words
@@ -34,10 +34,10 @@ class EventFilter(admin.SimpleListFilter):
     parameter_name = "event"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return EVENT_CHOICES
+        return event_choices()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
-        if self.value() not in dict(EVENT_CHOICES):
+        if self.value() not in EVENT_LABELS:
             return queryset
         return queryset.filter(events__regex=rf"(^|,){self.value()}(,|$)")
 

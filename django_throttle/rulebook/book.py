@@ -6,21 +6,22 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from dataclasses import dataclass, field
 from itertools import count
-from threading import Lock, Thread
+from threading import Lock
 from time import monotonic
 from typing import Final
 
 from asgiref.sync import sync_to_async
 from django.core.signals import setting_changed
-from django.db import connections
 from django.dispatch import receiver
 
 from django_throttle.conf import conf
 from django_throttle.rulebook import sources, version
+from django_throttle.rulebook.reader import Reader
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.stores.base import Store
@@ -28,18 +29,27 @@ from django_throttle.stores.base import Store
 logger = logging.getLogger("django_throttle")
 
 
+def _reread(seen: str | None) -> None:
+    refresh(seen)
+
+
 @dataclass(slots=True)
 class _Book:
-    """What this process knows of the rules. ``settled`` is False until the database was read, and well."""
+    """What this process knows of the rules.
+
+    ``settled`` is False until the database was read, and well; ``open_in`` is the transaction that it was read
+    in, as long as nobody has read again since.
+    """
 
     snapshot: Snapshot | None = None
     settled: bool = False
+    open_in: sources.Transaction | None = None
     seen: str | None = None  # the version in Redis that the snapshot is at least as new as
     read_at: float = 0.0
     newest: int = -1  # the reading that the snapshot is from
     faults: frozenset[tuple[str, str, str]] = frozenset()
     failing: bool = False
-    reader: Thread | None = None
+    reader: Reader = field(default_factory=lambda: Reader(_reread))
     lock: Lock = field(default_factory=Lock)
 
 
@@ -49,18 +59,24 @@ _readings: Final = count()
 
 def current() -> Snapshot:
     """The rules in force; the first call in a process reads them."""
+    if _read_in_what_is_over():
+        # Before the reading, so that it is tried once, however it ends.
+        _book.open_in = None
+        return refresh()
     return _book.snapshot or refresh()
 
 
 async def acurrent() -> Snapshot:
     """The same, without blocking the event loop for the first reading."""
-    return _book.snapshot or await sync_to_async(current)()
+    snapshot = None if _read_in_what_is_over() else _book.snapshot
+    return snapshot or await sync_to_async(current)()
 
 
 def refresh(seen: str | None = None) -> Snapshot:
     """Read settings and database again and put the result in force.
 
-    When the database fails, the rules in force stay; when none are, those of settings hold.
+    When the database fails, the rules in force stay; when none are, those of settings hold. What was read inside
+    a transaction is in force while it lasts, and read again when it has ended, lest it was rolled back.
     ``seen`` is the version that was in Redis before the reading.
     """
     number = next(_readings)
@@ -88,21 +104,28 @@ def changed() -> None:
 def poll(store: Store) -> None:
     """Learn of edits made elsewhere. Cheap unless there is one; never raises StoreError.
 
-    The rules are read in a thread of their own, so that a database that hangs holds up nothing else.
+    The rules are read in a thread of their own, so that a database that hangs holds up nothing else. Where no
+    Redis says whether they changed, each poll reads them, over a connection that the thread keeps.
     """
     if not conf().DATABASE_RULES or sources.is_private():
         return
     there = version.fetch(store)
     stale = monotonic() - _book.read_at >= conf().RULES_REREAD
     if there is None or there != _book.seen or stale or not _book.settled:
-        _read_apart(there)
+        _book.reader.ask(there)
+
+
+def _read_in_what_is_over() -> bool:
+    """True when the rules were read inside a transaction that has ended, and may have been rolled back."""
+    transaction = _book.open_in
+    return transaction is not None and not transaction.lasts()
 
 
 def _install(reading: sources.Reading, number: int, seen: str | None) -> None:
     _report(reading)
     _book.newest, _book.read_at = number, monotonic()
     if reading.failure is None:
-        _book.settled = reading.settled
+        _book.settled, _book.open_in = reading.settled, reading.open_in
         _book.seen = seen or _book.seen
     elif _book.snapshot is not None:
         return
@@ -117,7 +140,8 @@ def _report(reading: sources.Reading) -> None:
     if reading.failure is not None:
         if not _book.failing:
             kept = "the rules in force stay" if _book.snapshot else "only the rules in settings hold"
-            logger.warning("rules cannot be read from the database (%s); %s", reading.failure, kept)
+            why = sources.advice(reading.failure)
+            logger.warning("rules cannot be read from the database: %s; %s", why, kept)
         _book.failing = True
         return
     for source, name, message in sorted(reading.faults - _book.faults):
@@ -125,34 +149,24 @@ def _report(reading: sources.Reading) -> None:
     _book.failing, _book.faults = False, reading.faults
 
 
-def _read_apart(seen: str | None) -> None:
-    with _book.lock:
-        if _book.reader is not None and _book.reader.is_alive():
-            return
-        _book.reader = Thread(target=_read, args=(seen,), name="django_throttle.rules", daemon=True)
-        _book.reader.start()
-
-
-def _read(seen: str | None) -> None:
-    try:
-        refresh(seen)
-    except Exception:
-        logger.exception("the rules could not be read")
-    finally:
-        connections.close_all()  # this thread's own
-
-
 @receiver(setting_changed, dispatch_uid="django_throttle.rulebook")
 def _forget(*, setting: str, **_: object) -> None:
     if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
         with _book.lock:
             _book.snapshot, _book.seen, _book.settled, _book.newest = None, None, False, next(_readings)
-            _book.faults, _book.failing = frozenset(), False
+            _book.faults, _book.failing, _book.open_in = frozenset(), False, None
+        _book.reader.end()
+        _book.reader = Reader(_reread)
 
 
 def _after_fork() -> None:
     # Whoever held the lock, or was reading, does not exist in this process.
-    _book.lock, _book.reader = Lock(), None
+    _book.lock, _book.reader = Lock(), Reader(_reread)
+
+
+def _at_exit() -> None:
+    _book.reader.end()
 
 
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -7,9 +7,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from weakref import ref
 
 from django.apps import apps
-from django.db import connections, router, transaction
+from django.db import OperationalError, ProgrammingError, connections, router, transaction
 
 from django_throttle.conf import conf
 from django_throttle.core import Rule
@@ -30,17 +31,33 @@ class Found:
 NOTHING: Final = Found({}, {})
 
 
+class Transaction:
+    """The one that is open in a connection of the database."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = ref(connection)
+
+    def lasts(self) -> bool:
+        """True until it is committed or rolled back; may be asked in any thread."""
+        connection = self._connection()
+        return connection is not None and bool(connection.in_atomic_block)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Both sources, read one after the other. ``failure`` is why the database could not be read.
 
-    ``settled`` is False when it was read inside a transaction, which may have edits that are never committed.
+    ``open_in`` is the transaction that it was read in, which may have edits that are never committed.
     """
 
     settings: Found
     database: Found = NOTHING
     failure: Exception | None = None
-    settled: bool = True
+    open_in: Transaction | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.open_in is None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -59,8 +76,9 @@ def read() -> Reading:
     if not conf().DATABASE_RULES or not apps.is_installed(APP):
         return Reading(settings)
     try:
-        settled = not connections[alias()].in_atomic_block
-        return Reading(settings, from_database(), settled=settled)
+        connection = connections[alias()]
+        open_in = Transaction(connection) if connection.in_atomic_block else None
+        return Reading(settings, from_database(), open_in=open_in)
     except Exception as error:  # noqa: BLE001  (no database, no table, no rights: the rules in force stay)
         return Reading(settings, failure=error)
 
@@ -98,6 +116,15 @@ def check_key(rule: Rule) -> Rule:
 def sentence(name: str, error: Exception) -> str:
     """What is wrong, without the rule's name, which the core puts in front of it."""
     return str(error).removeprefix(f"rule {name[:MAX_NAME]!r}: ")
+
+
+def advice(error: Exception) -> str:
+    """Why the database cannot be read, in one line that says what to do about it where that is known."""
+    text = (str(error) or type(error).__name__).splitlines()[0]
+    lacking = isinstance(error, (OperationalError, ProgrammingError)) and _model()._meta.db_table in text
+    if lacking and "denied" not in text:
+        return f"its table of rules is not there or not up to date: run `manage.py migrate` ({text})"
+    return text
 
 
 def declared_keys() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django_throttle.connections.host import HostRefresher, Status
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.stores import RedisStore, get_store
+
+LEAST, MOST = 0.05, 3600
 
 
 class Command(BaseCommand):
@@ -78,9 +80,12 @@ def _line(status: Status) -> str:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.05 <= seconds <= 3600:
-        raise ValueError(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not LEAST <= seconds <= MOST:  # also refuses NaN
+        raise ArgumentTypeError(f"it is a number of seconds from {LEAST} to {MOST}, not {text!r}")
     return seconds
 
 

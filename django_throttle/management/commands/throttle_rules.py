@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from django_throttle.core import Rule
 from django_throttle.core.words import describe
@@ -29,13 +29,22 @@ class Command(BaseCommand):
         export = todo.add_parser("export", help="write the database's rules as JSON")
         export.add_argument("--output", metavar="FILE", help="a file rather than standard output")
         export.add_argument("--all", action="store_true", help="also the rules that only settings have")
-        take = todo.add_parser("import", help="read rules from JSON into the database, all or none")
+        take = todo.add_parser(
+            "import",
+            help="read rules from JSON into the database, all or none",
+            description="Read rules from JSON into the database, all or none. A rule is replaced as a whole: an option "
+            "that the file leaves out goes back to its default. Rules that the file does not name stay as they are.",
+        )
         take.add_argument("file", help='what "export" wrote; - is standard input')
         take.add_argument("--dry-run", action="store_true", help="only show what would change")
         take.add_argument("--replace", action="store_true", help="delete the database's rules that are not in the file")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
-        {"list": self.list, "check": self.check_rules, "export": self.export, "import": self.take}[todo](options)
+        do = {"list": self.list, "check": self.check_rules, "export": self.export, "import": self.take}[todo]
+        try:
+            do(options)
+        except DatabaseError as error:
+            raise _unreadable(error) from error
 
     def list(self, options: dict[str, Any]) -> None:
         """One line for each rule in force or suspended, then what is skipped."""
@@ -93,8 +102,12 @@ class Command(BaseCommand):
 def _read() -> sources.Reading:
     reading = sources.read()
     if reading.failure is not None:
-        raise CommandError(f"the database cannot be read: {reading.failure}") from reading.failure
+        raise _unreadable(reading.failure) from reading.failure
     return reading
+
+
+def _unreadable(error: Exception) -> CommandError:
+    return CommandError(f"the rules in the database cannot be used: {sources.advice(error)}")
 
 
 def _bytes(name: str) -> bytes:

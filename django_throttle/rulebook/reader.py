@@ -1,0 +1,86 @@
+"""A thread that reads the rules when asked, over one connection to the database, for as long as it is asked often."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import Final
+
+from django.db import connections
+
+logger = logging.getLogger("django_throttle")
+
+# Longer than any two polls are apart where each of them reads, unless someone asks for rules very seldom.
+IDLE_SECONDS: Final = 5.0
+
+
+class Reader:
+    """Calls ``read`` in its own thread, so that a database that hangs holds up nobody else.
+
+    The thread ends, and its connection with it, after ``idle`` seconds without a question.
+    """
+
+    def __init__(self, read: Callable[[str | None], object], idle: float = IDLE_SECONDS) -> None:
+        self._read = read
+        self._idle = idle
+        self._news = Condition()
+        self._asked: tuple[str | None] | None = None
+        self._ended = False
+        self._thread: Thread | None = None
+
+    def ask(self, seen: str | None) -> None:
+        """Have it read, unless it does so at the moment; never waits. Raises RuntimeError where there is no thread."""
+        with self._news:
+            if self._asked is not None or self._ended:
+                return
+            if self._thread is None:
+                thread = Thread(target=self._run, name="django_throttle.rules", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._asked = (seen,)
+            self._news.notify_all()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until what was asked for is read; False when it takes longer."""
+        with self._news:
+            return self._news.wait_for(lambda: self._asked is None, seconds)
+
+    def end(self) -> None:
+        """End the thread, after the reading that is under way; it answers no more questions."""
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def _run(self) -> None:
+        try:
+            while (asked := self._next()) is not None:
+                self._read_once(*asked)
+        finally:
+            connections.close_all()  # this thread's own
+
+    def _next(self) -> tuple[str | None] | None:
+        with self._news:
+            self._news.wait_for(lambda: self._asked is not None or self._ended, self._idle)
+            if self._asked is None or self._ended:
+                self._thread = self._asked = None
+            return self._asked
+
+    def _read_once(self, seen: str | None) -> None:
+        try:
+            _drop_what_fails()
+            self._read(seen)
+        except Exception:
+            logger.exception("the rules could not be read")
+        finally:
+            with self._news:
+                self._asked = None
+                self._news.notify_all()
+
+
+def _drop_what_fails() -> None:
+    """Close the connections that the server has closed, or in which an old transaction would hide new rules."""
+    for connection in connections.all(initialized_only=True):
+        is_open = connection.connection is not None
+        if is_open and not (connection.settings_dict["AUTOCOMMIT"] and connection.is_usable()):
+            connection.close()

@@ -1,0 +1,35 @@
+"""What docs/deployment.rst gives to copy works as it stands; its rights are in test_rights.py."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = (Path(__file__).parents[1] / "docs" / "deployment.rst").read_text(encoding="utf-8")
+SERVER = logging.getLogger("uvicorn.error")
+
+
+@pytest.fixture
+def logged() -> Iterator[None]:
+    before = SERVER.filters[:]
+    yield
+    SERVER.filters[:] = before
+
+
+@pytest.mark.usefixtures("logged")
+def test_the_filter_keeps_refused_handshakes_out_of_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    block = re.search(r"^   LOGGING = .*?^   }$", PAGE, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(block[0]), names)
+    logging.config.dictConfig(names["LOGGING"])
+    SERVER.error("ASGI callable returned without completing handshake.")
+    SERVER.error("Exception in ASGI application")
+    assert [record.getMessage() for record in caplog.records] == ["Exception in ASGI application"]

@@ -1,0 +1,209 @@
+"""The thread that reads the rules: one connection, kept while it is needed, and nobody waits for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_throttle.rulebook import book, reader
+from django_throttle.rulebook.reader import Reader
+from tests.servers import wait_until
+
+ROOT = Path(__file__).parent.parent
+# Polls without a Redis for a while; then says how many connections that took, and how many readings.
+POLLER = """
+import threading, time, django
+from django.db.backends.signals import connection_created
+django.setup()
+from django_throttle import agent, rulebook
+from django_throttle.rulebook import sources
+from django_throttle.stores import get_store
+made, read, reading = [], [], sources.from_database
+connection_created.connect(lambda **_: made.append(threading.current_thread().name), weak=False)
+def counted():
+    read.append(1)
+    return reading()
+sources.from_database = counted
+rulebook.current()
+agent.ensure(get_store(), rules=True)
+end = time.monotonic() + 10
+while len(read) < 6 and time.monotonic() < end:
+    time.sleep(0.05)
+print(len(read) >= 6, made.count("django_throttle.rules"))
+"""
+
+
+@pytest.fixture
+def readings() -> list[str | None]:
+    return []
+
+
+@pytest.fixture
+def one(readings: list[str | None]) -> Iterator[Reader]:
+    found = Reader(readings.append, idle=1.0)
+    yield found
+    found.end()
+
+
+class Connection:
+    """What Django keeps of a connection that is open."""
+
+    def __init__(self, usable: bool = True, autocommit: bool = True) -> None:
+        self.connection = object()
+        self.settings_dict = {"AUTOCOMMIT": autocommit}
+        self.is_usable = lambda: usable
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """Stand in for those of the reader's thread; readers of earlier tests, which may be ending still, have none."""
+    found: list[Connection] = []
+    others = set(threading.enumerate())
+
+    def own(**_: object) -> list[Connection]:
+        return [] if threading.current_thread() in others else found
+
+    def close_all() -> None:
+        for connection in own():
+            connection.close()
+
+    monkeypatch.setattr(reader, "connections", SimpleNamespace(all=own, close_all=close_all))
+    return found
+
+
+def test_it_keeps_its_thread_and_connection_until_nobody_asks(
+    one: Reader, readings: list[str | None], connections: list[Connection]
+) -> None:
+    connections.append(Connection())
+    threads = set()
+    for number in range(5):
+        one.ask(str(number))
+        threads.add(one._thread)
+        assert one.wait(5)
+    assert readings == ["0", "1", "2", "3", "4"]
+    assert len(threads) == 1
+    assert connections[0].closed == 0
+    wait_until(lambda: connections[0].closed)
+    one.ask("again")
+    assert one.wait(5)
+    assert readings[-1] == "again"
+
+
+@pytest.mark.parametrize("spoilt", [{"usable": False}, {"autocommit": False}], ids=str)
+def test_a_connection_that_is_no_good_is_not_used_again(
+    one: Reader, connections: list[Connection], spoilt: dict[str, Any]
+) -> None:
+    connections += [Connection(), Connection(**spoilt)]
+    one.ask(None)
+    assert one.wait(5)
+    assert [connection.closed for connection in connections] == [0, 1]
+
+
+def test_nobody_waits_for_a_reading_that_hangs() -> None:
+    began, go_on = threading.Event(), threading.Event()
+    seen: list[str | None] = []
+
+    def hang(version: str | None) -> None:
+        seen.append(version)
+        began.set()
+        go_on.wait(10)
+
+    one = Reader(hang)
+    for _ in range(100):
+        one.ask("first")
+    assert began.wait(5)
+    one.ask("second")
+    assert not one.wait(0.01)
+    one.end()
+    go_on.set()
+    thread = one._thread
+    if thread is not None:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert seen == ["first"]
+
+
+def test_a_reading_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str | None] = []
+
+    def fail(version: str | None) -> None:
+        asked.append(version)
+        raise RuntimeError("anything")
+
+    one = Reader(fail, idle=0.1)
+    for version in ("first", "second"):
+        one.ask(version)
+        assert one.wait(5)
+    one.end()
+    assert asked == ["first", "second"]
+    assert "the rules could not be read" in caplog.text
+
+
+def test_a_system_without_threads_is_asked_again(
+    one: Reader, readings: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError):
+            one.ask("first")
+    one.ask("second")
+    assert one.wait(5)
+    assert readings == ["second"]
+
+
+def test_one_that_is_ended_closes_and_answers_no_more(
+    readings: list[str | None], connections: list[Connection]
+) -> None:
+    connections.append(Connection())
+    one = Reader(readings.append, idle=60)
+    one.ask("first")
+    assert one.wait(5)
+    one.end()
+    wait_until(lambda: connections[0].closed)
+    one.ask("second")
+    assert one.wait(0)
+    assert readings == ["first"]
+
+
+def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> None:
+    first = book._book.reader
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "PREFIX": "other"}
+    second = book._book.reader
+    assert second is not first
+    assert first._ended
+    book._after_fork()
+    assert book._book.reader is not second
+    assert not book._book.reader._ended
+
+
+def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path) -> None:
+    settings = tmp_path / "polling_settings.py"
+    settings.write_text(
+        'from testproject.settings import *\nDJANGO_THROTTLE = {"STORE": "memory", "RULES_POLL": 0.1}\n'
+    )
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "polling_settings",
+        "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))),
+        "DATABASE": str(tmp_path / "db.sqlite3"),
+    }
+    migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
+    subprocess.run(migrate, env=environment, cwd=ROOT, check=True)
+    command = [sys.executable, "-c", POLLER]
+    said = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
+    assert said.stdout.split() == ["True", "1"]
