@@ -14,6 +14,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 from django_throttle import limiter
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.connections.refresher import Refresher
+from django_throttle.core.command import Command, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.sockets import guard
 from django_throttle.stores import RedisStore
@@ -153,11 +154,15 @@ class TestRelease:
 class TestStoreFailure:
     @pytest.fixture
     def broken(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-        async def fail(command: object) -> None:
-            raise StoreError(Cause.UNAVAILABLE, retry_after=2.5)
-
         def enforce_on_broken_store(**rules: dict[str, Any]) -> None:
-            monkeypatch.setattr(enforce(**rules), "aexecute", fail)
+            store = enforce(**rules)
+
+            async def fail(command: Command) -> Any:
+                if isinstance(command, DecideLocally):
+                    return store.execute(command)
+                raise StoreError(Cause.UNAVAILABLE, retry_after=2.5)
+
+            monkeypatch.setattr(store, "aexecute", fail)
 
         return enforce_on_broken_store
 

@@ -27,6 +27,7 @@ FACTS = Facts("any", ("request",), Somebody())
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observe, "_complaints", Complaints())
+    observe._counts.clear()
 
 
 @pytest.fixture
