@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from django_throttle import agent, observe, rulebook
 from django_throttle.core import flow
-from django_throttle.core.command import Charge, charges_of, check_cost
+from django_throttle.core.command import Charge, charge, check_cost
 from django_throttle.core.decision import Decision, Lease
 from django_throttle.core.key import check_ident
 from django_throttle.core.rule import Rule
@@ -32,6 +32,7 @@ class Limiter:
     def __init__(self, rules: Iterable[Rule], store: Store) -> None:
         self.rules = tuple(rules)
         self.store = store
+        self._parts = tuple(part for rule in self.rules if rule.enabled for part in rule.parts)
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")
@@ -96,12 +97,12 @@ class Limiter:
     def _charges(self, ident: str, cost: int) -> tuple[Charge, ...]:
         check_ident(ident)
         check_cost(cost)
-        return tuple(charge for rule in self.rules if rule.enabled for charge in charges_of(rule, ident, cost))
+        return tuple([charge(part, ident, cost) for part in self._parts])
 
 
 def decide_flow(charges: tuple[Charge, ...], store: Store, *, commit: bool = True) -> flow.Flow[Decision]:
     """The flow that decides these charges; the caller's lease is named before anything is sent."""
-    leased = commit and any(charge.rule.is_concurrency and charge.cost for charge in charges)
+    leased = commit and bool([one for one in charges if one.rule.is_concurrency and one.cost])
     if leased:
         agent.ensure(store)  # a lease needs a process that says it lives
     lease = secrets.token_urlsafe(9) if leased else None

@@ -32,7 +32,7 @@ def charge(rule: Rule, ident: str, cost: int) -> Charge:
 
 def charges_of(rule: Rule, ident: str, cost: int) -> tuple[Charge, ...]:
     """One call's charges under a rule, one for each of its rates."""
-    return tuple(charge(part, ident, cost) for part in rule.parts)
+    return tuple([charge(part, ident, cost) for part in rule.parts])
 
 
 class Answer(NamedTuple):
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 def passes(charge: Charge, answer: Answer) -> bool:
     """Whether a charge stands in nobody's way: it fits, or its rule only watches."""
-    return answer.retry == 0 or charge.rule.action == "shadow"
+    return answer.retry == 0 or charge.rule.is_shadow
 
 
 @dataclass(frozen=True, slots=True)

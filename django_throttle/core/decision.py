@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -101,21 +102,24 @@ def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degra
     if refusing:
         said = max(refusing, key=_wait)
     elif real:
-        said = min(real, key=lambda outcome: outcome.remaining)
+        said = min(real, key=_remaining) if len(real) > 1 else real[0]
     else:
         return Decision(outcomes=outcomes, lease=lease, degraded=degraded)
     return Decision(
-        allowed=not refusing,
-        limit=said.limit,
-        remaining=said.remaining,
-        retry_after=said.retry_after,
-        reset_after=said.reset_after,
-        rule=said.rule,
-        outcomes=outcomes,
-        delay=0.0 if refusing else max(outcome.delay for outcome in real),
-        lease=None if refusing else lease,
-        degraded=degraded,
+        not refusing,
+        said.limit,
+        said.remaining,
+        said.retry_after,
+        said.reset_after,
+        said.rule,
+        outcomes,
+        0.0 if refusing else max([outcome.delay for outcome in real]),
+        None if refusing else lease,
+        degraded,
     )
+
+
+_remaining = attrgetter("remaining")
 
 
 def _wait(outcome: Outcome) -> float:

@@ -120,30 +120,30 @@ def _policy_outcome(charge: Charge, error: StoreError, *, allowed: bool) -> Outc
         retry_after=0.0 if allowed else error.retry_after,
         reset_after=0.0 if allowed else error.retry_after,
         reason=Reason.STORE_FAILED,
-        shadow=rule.action == "shadow",
-        window=rule.rate.window if rule.rate else None,
+        shadow=rule.is_shadow,
+        window=rule.window,
     )
 
 
 def _outcomes(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, ...]:
     granted = command.commit and all(map(passes, command.charges, answers))
-    return tuple(_outcome(charge, answer, granted) for charge, answer in zip(command.charges, answers, strict=True))
+    return tuple([_outcome(charge, answer, granted) for charge, answer in zip(command.charges, answers, strict=True)])
 
 
 def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     rule, (retry, remaining, reset) = charge.rule, answer
     return Outcome(
-        rule=rule.name,
-        ident=charge.ident,
-        allowed=retry == 0,
-        limit=rule.plan.limit,
-        remaining=remaining,
-        retry_after=None if retry == NEVER else retry / 1_000_000,
-        reset_after=reset / 1_000_000,
-        reason=_reason(retry),
-        shadow=rule.action == "shadow",
-        window=rule.rate.window if rule.rate else None,
-        delay=_delay(charge, answer, charged) if rule.action == "delay" and retry == 0 else 0.0,
+        rule.name,
+        charge.ident,
+        retry == 0,
+        rule.plan.limit,
+        remaining,
+        None if retry == NEVER else retry / 1_000_000,
+        reset / 1_000_000,
+        Reason.WITHIN if retry == 0 else _reason(retry),
+        rule.is_shadow,
+        rule.window,
+        _delay(charge, answer, charged) if rule.action == "delay" and retry == 0 else 0.0,
     )
 
 
@@ -155,8 +155,6 @@ def _delay(charge: Charge, answer: Answer, charged: bool) -> float:
 
 
 def _reason(retry: int) -> Reason:
-    if retry == 0:
-        return Reason.WITHIN
     return Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED
 
 

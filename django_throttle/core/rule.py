@@ -29,6 +29,7 @@ class Rule:
     ``strict`` counts the oldest one whole. ``cost`` multiplies the cost of each call. ``count_denied`` charges
     refused calls too. ``action`` is "reject", "shadow" (decide and record, never refuse) or, for a leaky bucket,
     "delay", for at most ``max_delay`` seconds. ``on_store_failure`` is "local", "allow" or "deny".
+    A rule of several rates has as many ``parts``; any other is its own only one.
     Raises InvalidRule or InvalidRate when the options make no sense, alone or together.
     """
 
@@ -54,9 +55,14 @@ class Rule:
     # Derived once, because the hot path reads them on every call.
     parts: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
     id: str = field(init=False, repr=False, compare=False)
+    is_concurrency: bool = field(init=False, repr=False, compare=False)
+    is_shadow: bool = field(init=False, repr=False, compare=False)
+    window: float | None = field(init=False, repr=False, compare=False)
     plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._set("is_concurrency", self.algorithm == "concurrency")
+        self._set("is_shadow", self.action == "shadow")
         if isinstance(self.rate, str):
             self._set("rate", self._parsed(self.rate))
         self._set("rates", tuple(map(self._parsed, checks.sequence("rates", self.rates))))
@@ -67,6 +73,7 @@ class Rule:
         checks.check_rule(self)
         if self.rate is not None:
             self._set("limit", self.rate.limit)
+        self._set("window", self.rate.window if self.rate else None)
         self._set("id", _short_id(self))
         self._set("plan", make_plan(self))
         # One rule with several rates is decided as so many rules of one rate each.
@@ -105,11 +112,6 @@ class Rule:
         if self.rates:
             found["rates"] = [str(rate) for rate in self.rates]
         return found
-
-    @property
-    def is_concurrency(self) -> bool:
-        """True when the rule limits what is held at once rather than a rate."""
-        return self.algorithm == "concurrency"
 
     def share(self, parts: int) -> Rule:
         """This rule with its limit divided by ``parts`` processes, at least one call: the share of one of them."""
