@@ -22,9 +22,12 @@ Flow = Generator[Command, Any, T]
 class Denials(Protocol):
     """What was refused a moment ago, for stores that are dear to ask."""
 
+    @property
+    def epoch(self) -> int: ...
+
     def find(self, charges: tuple[Charge, ...]) -> Decision | None: ...
 
-    def note(self, charges: tuple[Charge, ...], decision: Decision) -> None: ...
+    def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None: ...
 
 
 def decide(
@@ -37,8 +40,9 @@ def decide(
         return (yield from _decide(Decide(charges, commit, lease)))
     decision = denials.find(charges)
     if decision is None:
+        epoch = denials.epoch
         decision = yield from _decide(Decide(charges, commit, lease))
-        denials.note(charges, decision)
+        denials.note(charges, decision, epoch)
     return decision
 
 

@@ -83,14 +83,13 @@ class Batcher:
             calls = [self._announce(one) for one in announcements.values()]
             calls += [together([ask for ask, _ in asks], self._now_arg()) for asks in groups]
             replies = await self._send(calls)
+            told = dict(zip(announcements, replies, strict=False))
+            for asks, reply in zip(groups, replies[len(told) :], strict=True):
+                _deal(asks, reply, told)
         except BaseException as error:
             _fail(waiting, error)
             if not isinstance(error, Exception):
                 raise
-        else:
-            told = dict(zip(announcements, replies, strict=False))
-            for asks, reply in zip(groups, replies[len(told) :], strict=True):
-                _deal(asks, reply, told)
 
 
 def _loads(waiting: list[Waiting]) -> Iterator[list[Waiting]]:

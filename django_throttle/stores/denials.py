@@ -34,6 +34,7 @@ class Denials:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: dict[tuple[Charge, ...], _Denial] = {}
+        self.epoch = 0  # budgets given back so far
         self._lock = Lock()
         in_child(self, type(self)._renew)
 
@@ -49,13 +50,18 @@ class Denials:
             return None
         return denial.decision.later(now - denial.at)
 
-    def note(self, charges: tuple[Charge, ...], decision: Decision) -> None:
-        """Remember a refusal by rates that charge nothing for it; anything else is asked for again each time."""
+    def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None:
+        """Remember a refusal by rates that charge nothing for it; anything else is asked for again each time.
+
+        ``epoch`` was read before asking: what a budget that was given back meanwhile has met is not remembered.
+        """
         if decision.allowed or decision.degraded or any(map(_counts_every_call, charges)):
             return
         now = self._clock()
         wait = LONGEST if decision.retry_after is None else min(decision.retry_after, LONGEST)
         with self._lock:
+            if epoch != self.epoch:
+                return
             while len(self._known) >= MOST:
                 self._known.pop(next(iter(self._known)), None)
             self._known[charges] = _Denial(decision, now, now + wait)
@@ -66,6 +72,7 @@ class Denials:
     def clear(self) -> None:
         """Forget all of it: a budget was given back."""
         with self._lock:
+            self.epoch += 1
             self._known.clear()
 
 

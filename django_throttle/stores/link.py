@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from redis import asyncio as aioredis
 from redis.connection import Connection
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from django_throttle.stores.addresses import Address
 from django_throttle.stores.breaker import Breaker
@@ -19,7 +19,7 @@ from django_throttle.stores.deadline import Within
 from django_throttle.stores.failures import LoopBlocked
 from django_throttle.stores.scripts import Script
 from django_throttle.stores.sentinel import Sentinels, async_clients, following
-from django_throttle.stores.wire import Wire
+from django_throttle.stores.wire import Wire, is_demotion
 
 LATE: Final = 0.02  # a loop that runs ends a wait sooner than this
 
@@ -94,11 +94,16 @@ class Link:
             raise
 
     async def _asend_all(self, client: Any, calls: Sequence[Call]) -> list[Any]:
-        if len(calls) == 1:
-            return [await self._asend(client, calls[0])]
-        replies = await self._pipeline(client, calls).execute(raise_on_error=False)
-        for at in _lost(replies):
-            replies[at] = await client.execute_command(*calls[at].by_text())
+        try:
+            if len(calls) == 1:
+                return [await self._asend(client, calls[0])]
+            replies = await self._pipeline(client, calls).execute(raise_on_error=False)
+            for at in _lost(replies):
+                replies[at] = await client.execute_command(*calls[at].by_text())
+        except ResponseError as error:
+            await _leave_replica(client, [error])
+            raise
+        await _leave_replica(client, replies)
         return list(replies)
 
     def _send(self, call: Call) -> Any:
@@ -123,6 +128,12 @@ class Link:
 
     def _moved(self) -> None:
         self.wire.close_idle()
+
+
+async def _leave_replica(client: Any, replies: Sequence[Any]) -> None:
+    """Where the server has become a replica, whoever connects anew finds the master."""
+    if any(map(is_demotion, replies)):
+        await client.connection_pool.disconnect()
 
 
 def _async_clients(address: Address, seconds: float, max_connections: int) -> list[aioredis.Redis]:

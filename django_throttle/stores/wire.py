@@ -49,7 +49,7 @@ class Wire:
         try:
             return exchange(connection, pack(parts))
         except ResponseError as error:  # read to its end
-            if _is_demotion(error):  # whoever connects anew finds the master
+            if is_demotion(error):  # whoever connects anew finds the master
                 connection.disconnect()
             raise
         except BaseException:
@@ -75,7 +75,7 @@ class Wire:
         except BaseException:
             self.drop(connection)
             raise
-        if any(map(_is_demotion, replies)):
+        if any(map(is_demotion, replies)):
             connection.disconnect()
         self._give(connection)
         return replies
@@ -101,7 +101,8 @@ class Wire:
             connection, since = self._free.pop()
         except IndexError:
             return self._wait()
-        if time.monotonic() - since > RESTED and connection.is_connected and _is_stale(connection):
+        # redis-py 5 has no public name for being connected.
+        if time.monotonic() - since > RESTED and connection._sock is not None and _is_stale(connection):
             connection.disconnect()
         return connection  # one that is not connected connects as it sends
 
@@ -147,7 +148,7 @@ def _reply(connection: AbstractConnection) -> Any:
         return error
 
 
-def _is_demotion(reply: object) -> bool:
+def is_demotion(reply: object) -> bool:
     """Whether the server has become a replica; a script of Redis 6.2 wraps that in more words."""
     return isinstance(reply, ResponseError) and "write against a read only replica" in str(reply)
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
@@ -67,13 +67,14 @@ class BucketModel:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.size = Fraction(plan.b, plan.a)  # not whole where a longest delay cuts it
         self.level = Fraction(0)
         self.at = START_US
 
     def room(self, now: int) -> Fraction:
         passed = Fraction((now - self.at) * self.plan.c, self.plan.a)
         self.level, self.at = max(Fraction(0), self.level - passed), now
-        return self.plan.limit - self.level
+        return self.size - self.level
 
     def charge(self, now: int, cost: int) -> None:
         self.level += cost
@@ -121,9 +122,12 @@ MODELS: dict[str, Callable[[Plan], Any]] = {
     "gcra": BucketModel,
 }
 PLAIN = rate_rules("rule", rates(SMALL), bursts=SMALL).filter(lambda rule: not rule.count_denied)
+# Its bucket is not a whole number of units.
+CUT = Rule("rule", Rate(3, 3.001), algorithm="leaky_bucket", action="delay", max_delay=2)
 
 
 @given(PLAIN, HISTORY)
+@example(CUT, [(0, 1), (Fraction(1, 3), 1)])
 def test_is_what_its_definition_says(rule: Rule, history: list[tuple[Any, int]]) -> None:
     model = MODELS[rule.plan.algorithm](rule.plan)
     state: State | None = None
@@ -141,7 +145,7 @@ def bound(rule: Rule) -> Fraction:
     """The most that passes in any trailing window of the rate's length."""
     limit, plan = rule.rate.limit, rule.plan
     if plan.algorithm == "gcra":
-        return plan.limit + Fraction(rule.rate.window_us * plan.c, plan.a)
+        return Fraction(plan.b + rule.rate.window_us * plan.c, plan.a)
     if plan.algorithm == "interval_bucket":
         return Fraction(plan.limit + plan.b)
     return Fraction(limit if rule.strict or plan.algorithm == "sliding_log" else 2 * limit)

@@ -56,7 +56,7 @@ def test_it_says_the_time_that_is_left() -> None:
     now = [100.0]
     denials = Denials(lambda: now[0])
     charges = charges_of(RULE, "user:1", 1)
-    denials.note(charges, Decision(allowed=False, retry_after=10.0, reset_after=20.0, rule="api"))
+    denials.note(charges, Decision(allowed=False, retry_after=10.0, reset_after=20.0, rule="api"), 0)
     now[0] += 0.25
     found = denials.find(charges)
     assert found is not None and (found.retry_after, found.reset_after) == (9.75, 19.75)
@@ -67,7 +67,7 @@ def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(retry: f
     now = [100.0]
     denials = Denials(lambda: now[0])
     charges = charges_of(RULE, "user:1", 1)
-    denials.note(charges, Decision(allowed=False, retry_after=retry))
+    denials.note(charges, Decision(allowed=False, retry_after=retry), 0)
     now[0] += lasts - 0.001
     assert denials.find(charges) is not None
     now[0] += 0.001
@@ -87,13 +87,13 @@ def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(retry: f
 )
 def test_only_refusals_by_rates_that_charge_nothing_are_remembered(rule: Rule, decision: Decision) -> None:
     denials, charges = Denials(), charges_of(rule, "user:1", 1)
-    denials.note(charges, decision)
+    denials.note(charges, decision, 0)
     assert denials.find(charges) is None
 
 
 def test_another_cost_another_ident_and_an_edited_rule_are_asked_for() -> None:
     denials = Denials()
-    denials.note(charges_of(RULE, "user:1", 2), Decision(allowed=False, retry_after=10.0))
+    denials.note(charges_of(RULE, "user:1", 2), Decision(allowed=False, retry_after=10.0), 0)
     assert denials.find(charges_of(RULE, "user:1", 1)) is None
     assert denials.find(charges_of(RULE, "user:2", 2)) is None
     assert denials.find(charges_of(Rule("api", "3/hour"), "user:1", 2)) is None
@@ -117,7 +117,7 @@ def test_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
 def test_it_is_bounded() -> None:
     denials = Denials()
     for number in range(MOST + 5):
-        denials.note(charges_of(RULE, f"user:{number}", 1), Decision(allowed=False, retry_after=10.0))
+        denials.note(charges_of(RULE, f"user:{number}", 1), Decision(allowed=False, retry_after=10.0), 0)
     assert denials.find(charges_of(RULE, "user:0", 1)) is None
     assert denials.find(charges_of(RULE, f"user:{MOST + 4}", 1)) is not None
     assert len(denials._known) == MOST

@@ -149,6 +149,7 @@ def test_after_a_failover_decisions_resume(
             f"Sentinel, {blow.name}, {caller.name}: resumed after {outage:.2f} s, longest call {slowest * 1000:.0f} ms"
         )
         assert caller.errors == []
-        assert 0 < outage < slack(DOWN_AFTER + 2.0)
+        # The Sentinels alone take from one to nearly three seconds, by the luck of their election.
+        assert 0 < outage < 2 * (DOWN_AFTER + 2.0)
         assert slowest < slack(DEADLINE + 0.05)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

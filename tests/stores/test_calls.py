@@ -1,0 +1,105 @@
+"""What one call, or one turn of a loop, may ask for: many charges, dear ones, leases, nothing that was cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.batch import MOST
+
+# More than a byte counts.
+MANY = [Rule(f"r{i}", rates=tuple(f"{j + 2}/{j + 1}h" for j in range(10))) for i in range(26)]
+LOG = Rule("log", "10000/hour", algorithm="sliding_log")
+CAP = Rule("cap", limit=37, algorithm="concurrency")
+
+
+@pytest.fixture
+def store(redis_url: str) -> RedisStore:
+    return RedisStore(redis_url, deadline=2.0)
+
+
+@pytest.fixture
+def redis(redis_server: Any) -> Any:
+    with redis_server.client() as client:
+        yield client
+
+
+def evaluations(client: Redis) -> int:
+    stats: Any = client.info("commandstats")
+    return sum(stats.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+def test_more_charges_than_a_byte_counts(kind: str, request: pytest.FixtureRequest) -> None:
+    limiter = Limiter(MANY, MemoryStore() if kind == "memory" else request.getfixturevalue("store"))
+    decisions = [limiter.acquire("user:1"), asyncio.run(limiter.aacquire("user:1")), limiter.acquire("user:1")]
+    assert [(decision.allowed, decision.degraded) for decision in decisions] == [
+        (True, False),
+        (True, False),
+        (False, False),
+    ]
+    assert [outcome.remaining for outcome in decisions[1].outcomes] == [*range(10)] * 26
+
+
+async def test_what_was_cancelled_in_the_same_turn_is_not_sent(store: RedisStore) -> None:
+    limiter = Limiter([Rule("rule", "10/hour")], store)
+    await limiter.aacquire("user:1")
+    tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(4)]
+
+    async def cancel() -> None:
+        for task in tasks[:3]:
+            task.cancel()
+
+    await asyncio.gather(*tasks, asyncio.create_task(cancel()), return_exceptions=True)
+    assert [task.cancelled() for task in tasks] == [True, True, True, False]
+    assert (await limiter.apeek("user:1")).remaining == 8
+
+
+async def test_dear_calls_do_not_share_a_batch(store: RedisStore, redis: Redis) -> None:
+    """A log has an entry for each unit: Redis serves nobody else while it writes thousands."""
+    limiter = Limiter([LOG], store)
+    await limiter.aacquire("user:0")
+    before = evaluations(redis)
+    decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}", 9_000) for number in range(4)))
+    assert [decision.remaining for decision in decisions] == [999, 1000, 1000, 1000]
+    assert evaluations(redis) - before == 4
+    await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(MOST)))
+    assert evaluations(redis) - before == 5, "cheap ones do"
+
+
+async def test_rules_weigh_too(store: RedisStore, redis: Redis) -> None:
+    limiter = Limiter([Rule(f"r{number}", "10/hour") for number in range(20)], store)
+    await limiter.aacquire("user:0")
+    before = evaluations(redis)
+    await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(50)))
+    assert evaluations(redis) - before == 50 * 20 // MOST
+
+
+async def test_a_storm_of_connections_travels_in_batches(store: RedisStore, redis: Redis) -> None:
+    limiter = Limiter([CAP], store)
+    await limiter.aacquire("user:0")
+    before = evaluations(redis)
+    decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(500)))
+    assert all(decision.allowed and not decision.degraded for decision in decisions)
+    assert not store.breaker.is_failing
+    assert evaluations(redis) - before <= 2 * 500 // MOST, "announced and decided, a hundred at a time"
+    assert len(store.leases) == 501
+    held = redis.smembers(store.process_key(f"held:{store.leases.uid}"))
+    assert len(held) == 500
+    assert (await limiter.apeek("user:499")).remaining == 36
+
+
+async def test_of_a_storm_under_one_ident_exactly_the_limit_passes(store: RedisStore) -> None:
+    limiter = Limiter([CAP], store)
+    decisions = await asyncio.gather(*(limiter.aacquire("user:1") for _ in range(500)))
+    assert sum(decision.allowed for decision in decisions) == len(store.leases) == 37
+    assert not any(decision.degraded for decision in decisions)
+    assert not store.breaker.is_failing
+    await asyncio.gather(*(limiter.arelease(decision.lease) for decision in decisions))
+    assert ((await limiter.apeek("user:1")).remaining, len(store.leases)) == (37, 0)

@@ -1,0 +1,144 @@
+"""What happens around an outage or a reset is neither lost nor remembered for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Decision, Lease, Rule
+from django_throttle.core.command import charges_of
+from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.stores import RedisStore, denials
+from django_throttle.stores.breaker import Breaker
+from django_throttle.stores.denials import Denials
+from tests.proxy import Proxy
+from tests.servers import RedisServer
+
+RULE = Rule("rule", "1/hour")
+CAP = Rule("cap", limit=1, algorithm="concurrency", on_store_failure="allow")
+
+
+@pytest.fixture
+def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as between:
+        yield between
+
+
+@pytest.fixture(params=["sync", "async"])
+def release(request: pytest.FixtureRequest) -> Callable[[Limiter, Lease], None]:
+    if request.param == "sync":
+        return lambda limiter, lease: limiter.release(lease)
+    return lambda limiter, lease: asyncio.run(limiter.arelease(lease))
+
+
+def test_a_release_of_nothing_does_not_close_an_open_breaker(
+    release: Callable[[Limiter, Lease], None], redis_url: str
+) -> None:
+    store: Any = RedisStore(redis_url)
+    now = 0.0
+    store.breaker = Breaker(clock=lambda: now)
+    for _ in range(5):
+        store.breaker.failed()
+    now = 3600.0
+    release(Limiter([CAP], store), Lease("never-taken", ((CAP.id, "user:1"),)))
+    assert store.breaker.is_open
+    assert store.breaker.admit() == 0.0, "it was not the probe either"
+
+
+def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Proxy) -> None:
+    store: Any = RedisStore(proxy.url, deadline=0.1)
+    limiter = Limiter([CAP], store)
+    proxy.set("dead")
+    let_through = [limiter.acquire("user:1") for _ in range(3)]
+    assert all(decision.allowed and decision.degraded for decision in let_through)
+    assert len(store.leases) == 3, "all of them are open, whatever the limit"
+    proxy.set("pass")
+    proxy.cut()
+    store.breaker = Breaker()
+    refresher = Refresher(store)
+    refresher.beat()
+    refresher.resend()
+    elsewhere = Limiter([CAP], RedisStore(proxy.url, deadline=1.0))
+    for decision in let_through:
+        refused = elsewhere.acquire("user:1")
+        assert (refused.allowed, refused.degraded) == (False, False)
+        limiter.release(decision.lease)
+    refresher.resend()
+    assert elsewhere.acquire("user:1").allowed
+    assert len(store.leases) == 0
+
+
+def test_the_next_one_is_refused_here_too(proxy: Proxy) -> None:
+    store: Any = RedisStore(proxy.url, deadline=1.0)
+    limiter = Limiter([CAP], store)
+    store.breaker = Breaker(clock=lambda: 0.0)
+    for _ in range(5):
+        store.breaker.failed()
+    assert limiter.acquire("user:1").degraded
+    store.breaker = Breaker()
+    Refresher(store).resend()
+    assert not limiter.acquire("user:1").allowed
+
+
+class Slow(dict[Any, Any]):
+    """Lets other threads run just before its first key is read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        found = super().__iter__()
+        time.sleep(0.0001)
+        return found
+
+
+def test_refusals_of_many_threads_at_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(denials, "MOST", 4)
+    known, refused = Denials(), Decision(allowed=False, retry_after=1e-6)
+    known._known = Slow()
+
+    def note(thread: int) -> None:
+        for number in range(100):
+            charges = charges_of(RULE, f"user:{thread}:{number}", 1)
+            known.note(charges, refused, known.epoch)
+            known.find(charges)
+            if number % 50 == 0:
+                known.clear()
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(note, range(8))) == [None] * 8
+    assert len(known._known) <= 4
+
+
+@pytest.mark.parametrize("comes", ["before the reset's reply", "after it"])
+def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
+    comes: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = RedisStore(redis_url, deadline=2.0)
+    limiter = Limiter([RULE], store)
+    limiter.acquire("user:1")
+    flow = decide_flow(charges_of(RULE, "user:1", 1), store)
+    answers = store.execute(next(flow))
+    send_all = store.link.send_all
+
+    def hear() -> None:
+        with pytest.raises(StopIteration) as end:
+            flow.send(answers)
+        assert not end.value.value.allowed
+
+    def send(calls: Any, *rest: Any) -> Any:
+        monkeypatch.setattr(store.link, "send_all", send_all)
+        replies = send_all(calls, *rest)
+        hear()
+        return replies
+
+    if comes == "after it":
+        limiter.reset("user:1")
+        hear()
+    else:
+        monkeypatch.setattr(store.link, "send_all", send)
+        limiter.reset("user:1")
+    assert limiter.acquire("user:1").allowed

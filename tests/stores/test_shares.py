@@ -1,0 +1,41 @@
+"""Every rule has a share that one of many processes can go by while Redis is away."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from django_throttle.stores.redis import _share
+from tests.strategies import rules
+
+MONTHLY = Rule("monthly", "1000/month", algorithm="fixed_window")
+BERLIN = Rule("berlin", "1000/month", algorithm="fixed_window", timezone="Europe/Berlin")
+# A tenth of the rate would let nobody wait for as long as one call takes.
+QUEUE = Rule("queue", "100/s", algorithm="leaky_bucket", action="delay", max_delay=0.04, cost=5)
+
+
+@given(rules(), st.integers(1, 1000))
+@example(MONTHLY, 4)
+@example(BERLIN, 4)
+@example(QUEUE, 10)
+@example(QUEUE, 1000)
+def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
+    for part in rule.parts:
+        share = _share(part, processes)
+        assert share.id == part.id
+        assert share.plan.limit <= max(part.plan.limit, part.cost)
+        assert share.plan.limit >= part.cost
+
+
+@pytest.mark.parametrize(("rule", "left"), [(MONTHLY, 99), (BERLIN, 99), (QUEUE, QUEUE.plan.limit - 5)])
+def test_it_decides(rule: Rule, left: int) -> None:
+    store = RedisStore("redis://127.0.0.1:1/0")
+    store.processes = 10
+    decision = Limiter([rule], store).acquire("user:1")
+    assert decision.allowed and decision.degraded
+    assert decision.remaining == left
+    assert decision.outcomes[0].window == rule.window

@@ -1,0 +1,131 @@
+"""Connections come back from every failure, are looked at after a rest, and go to whoever has waited longest."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore, wire
+from django_throttle.stores.addresses import find_address
+from django_throttle.stores.breaker import Breaker
+from django_throttle.stores.clients import sync_client
+from django_throttle.stores.wire import RESTED, Wire
+from tests.proxy import Proxy
+from tests.servers import RedisServer, wait_until
+
+RULE = Rule("rule", "1000/hour", algorithm="fixed_window", timezone="UTC")
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as own:
+        yield own
+
+
+def probe(limiter: Limiter) -> bool:
+    """One call that no breaker holds back: whether it was decided without Redis."""
+    limiter.store.breaker = Breaker()  # type: ignore[attr-defined]
+    return limiter.acquire("user:1").degraded
+
+
+def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "RESTED", -1.0)  # as if every probe came after a long pause
+    limiter = Limiter([RULE], RedisStore(server.url, deadline=0.05, max_connections=2))
+    assert limiter.acquire("user:1").remaining == 999
+    server.pause()
+    try:
+        assert all(probe(limiter) for _ in range(8))
+    finally:
+        server.resume()
+    with server.client() as client:
+        client.ping()
+    before = Limiter([RULE], RedisStore(server.url, deadline=5.0)).peek("user:1").remaining
+    store = limiter.store
+    store.breaker, store.link.seconds = Breaker(), 5.0  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=limiter.acquire, args=("user:1",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    decision = limiter.acquire("user:1")
+    assert before is not None
+    assert (decision.degraded, decision.remaining) == (False, before - 3)
+
+
+def test_a_rested_connection_that_the_server_has_closed_is_noticed(server: RedisServer) -> None:
+    limiter = Limiter([RULE], RedisStore(server.url, deadline=1.0))
+    assert not limiter.acquire("user:1").degraded
+    with server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    time.sleep(RESTED + 0.05)
+    assert not limiter.acquire("user:1").degraded
+
+
+def test_nobody_overtakes_those_who_wait(redis_url: str) -> None:
+    client = sync_client(find_address(redis_url).settings, 5.0, 1)
+    line = Wire(client.connection_pool, 1, 5.0)
+    held, order = line.post([("PING",)]), []
+
+    def take(name: str) -> None:
+        connection = line.post([("PING",)])
+        order.append(name)
+        line.collect(connection, 1)
+
+    waiter = threading.Thread(target=take, args=("waiter",))
+    waiter.start()
+    wait_until(lambda: line._waiting)
+    with line._freed:  # whoever is woken cannot run yet
+        line.drop(held)
+        take("newcomer")
+    waiter.join()
+    line.close_idle()
+    assert order == ["waiter", "newcomer"]
+
+
+def test_waiting_ends_with_the_error_of_a_pool(redis_url: str) -> None:
+    line = Wire(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 0.01)
+    held = line.post([("PING",)])
+    with pytest.raises(wire.RedisConnectionError, match="Too many connections"):
+        line.call(("PING",))
+    line.collect(held, 1)
+    assert line.call(("PING",)) in (b"PONG", True)
+    line.close_idle()
+
+
+def test_a_connection_to_what_became_a_replica_is_dropped(server: RedisServer) -> None:
+    """The address names another server by now; whoever keeps the connection goes on asking the old one."""
+    with RedisServer() as successor, Proxy(server.port) as proxy, server.client() as admin:
+        limiter = Limiter([RULE], RedisStore(proxy.url, deadline=1.0))
+        assert not limiter.acquire("user:1").degraded
+        admin.replicaof("127.0.0.1", successor.port)
+        proxy.target = successor.port
+        assert [limiter.acquire("user:1").degraded for _ in range(3)] == [True, False, False]
+        assert limiter.store.link.wire._made == 1  # type: ignore[attr-defined]
+
+
+async def test_on_a_loop_too(server: RedisServer) -> None:
+    with RedisServer() as successor, Proxy(server.port) as proxy, server.client() as admin:
+        limiter = Limiter([RULE], RedisStore(proxy.url, deadline=1.0))
+        assert not (await limiter.aacquire("user:1")).degraded
+        admin.replicaof("127.0.0.1", successor.port)
+        proxy.target = successor.port
+        assert [(await limiter.aacquire("user:1")).degraded for _ in range(3)] == [True, False, False]
+
+
+async def test_a_lost_script_on_what_became_a_replica_keeps_nobody_waiting(server: RedisServer) -> None:
+    """What is sent again comes back as an error, too: of two calls, and of callers who share them."""
+    cap = Rule("cap", limit=10, algorithm="concurrency", on_store_failure="deny")
+    with RedisServer() as successor, server.client() as admin:
+        limiter = Limiter([cap], RedisStore(server.url, deadline=0.5))
+        assert (await limiter.aacquire("user:0")).allowed
+        admin.replicaof("127.0.0.1", successor.port)
+        admin.script_flush()
+        async with asyncio.timeout(5):
+            decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(1, 4)))
+    assert all(decision.unavailable for decision in decisions)
