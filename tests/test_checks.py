@@ -15,6 +15,7 @@ from django.db import connection
 from django.test import override_settings
 
 from django_throttle import checks
+from django_throttle.checks import fit, values
 from django_throttle.conf import Conf
 from django_throttle.models import ThrottleRule
 
@@ -144,10 +145,10 @@ def test_every_bad_rule_is_named() -> None:
 
 
 def test_every_setting_has_its_check_and_every_check_its_test() -> None:
-    checked = {*checks.NUMBERS, *checks.TEXTS, *checks.SWITCHES, *checks.CHOICES, "RULES", "REDIS"}
+    checked = {*values.NUMBERS, *values.TEXTS, *values.SWITCHES, *values.CHOICES, "RULES", "REDIS"}
     assert checked == {setting.name for setting in fields(Conf)}
-    ids = [number for number, *_ in (*checks.NUMBERS.values(), *checks.CHOICES.values(), *checks.PAIRS)]
-    ids += [*checks.TEXTS.values(), *checks.SWITCHES.values()]
+    ids = [number for number, *_ in (*values.NUMBERS.values(), *values.CHOICES.values(), *fit.PAIRS)]
+    ids += [*values.TEXTS.values(), *values.SWITCHES.values()]
     assert len(set(ids)) == len(ids)
     assert set(ids) <= {number for number, _ in WRONG}
 

@@ -1,4 +1,4 @@
-import django_throttle.fields
+import django_throttle.models.fields
 from django.db import migrations, models
 
 
@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(help_text='Short and telling: it appears in logs and in refusals. A rule in settings with the same name is replaced by this one.', max_length=100, unique=True)),
                 ('enabled', models.BooleanField(default=True, help_text='Untick to suspend the rule without losing it.')),
                 ('algorithm', models.CharField(choices=[('sliding_window', 'Sliding window'), ('sliding_log', 'Sliding log'), ('fixed_window', 'Fixed window'), ('token_bucket', 'Token bucket'), ('leaky_bucket', 'Leaky bucket'), ('gcra', 'GCRA'), ('concurrency', 'Concurrency')], default='sliding_window', help_text='How calls are counted. Sliding window: evenly, right for most rules. Sliding log: exactly, for small limits. Fixed window: afresh every minute, hour or day, so twice the rate may pass around the turn. Token bucket and GCRA: refilled evenly, with bursts. Leaky bucket: drained evenly, can delay. Concurrency: not a rate, but how many connections are open at once.', max_length=20)),
-                ('rate', django_throttle.fields.RatesField(blank=True, default='', help_text='So many in so long: 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be kept: 10/s, 1000/day. Leave empty for concurrency.', max_length=300)),
+                ('rate', django_throttle.models.fields.RatesField(blank=True, default='', help_text='So many in so long: 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be kept: 10/s, 1000/day. Leave empty for concurrency.', max_length=300)),
                 ('limit', models.PositiveIntegerField(blank=True, help_text='For concurrency only: how many may be open at once.', null=True)),
                 ('burst', models.PositiveIntegerField(blank=True, help_text="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are delayed. Empty: the rate's number.", null=True)),
                 ('refill', models.CharField(choices=[('continuous', 'Evenly'), ('interval', 'All at once')], default='continuous', help_text='For the token bucket: evenly, or all of the rate at once when its time has passed.', max_length=20)),
@@ -25,8 +25,8 @@ class Migration(migrations.Migration):
                 ('strict', models.BooleanField(default=False, help_text='For the sliding window: never let more than the rate through in any window, at the price of refusing some calls early.')),
                 ('timezone', models.CharField(blank=True, default='', help_text='For a fixed window of an hour, day, week or month: where it begins, such as Europe/Berlin. Empty: windows are counted from midnight UTC.', max_length=100, verbose_name='time zone')),
                 ('key', models.CharField(default='user_or_ip', help_text='Who has a budget of their own. “User” leaves out visitors who are not logged in; “user or address” counts those by their address.', max_length=200, verbose_name='who')),
-                ('scopes', django_throttle.fields.NamesField(default=('*',), help_text='What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of a route. * stands for any text, so * alone is everything. All of them draw on one budget.', max_length=1000)),
-                ('events', django_throttle.fields.NamesField(default=('request',), help_text='What is counted. Several kinds draw on one budget.', max_length=100)),
+                ('scopes', django_throttle.models.fields.NamesField(default=('*',), help_text='What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of a route. * stands for any text, so * alone is everything. All of them draw on one budget.', max_length=1000)),
+                ('events', django_throttle.models.fields.NamesField(default=('request',), help_text='What is counted. Several kinds draw on one budget.', max_length=100)),
                 ('action', models.CharField(choices=[('reject', 'Refuse'), ('shadow', 'Only record'), ('delay', 'Delay')], default='reject', help_text='“Only record” lets everything through, and what would have been refused is recorded in the log: the way to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes.', max_length=20)),
                 ('max_delay', models.FloatField(blank=True, help_text='For “delay”: how many seconds a call waits at most; one that would wait longer is refused.', null=True)),
                 ('on_store_failure', models.CharField(choices=[('local', 'Count in each process'), ('allow', 'Let through'), ('deny', 'Refuse (503)')], default='local', help_text='What happens while Redis does not answer. “Count in each process” divides the limit by the number of server processes.', max_length=20, verbose_name='without Redis')),

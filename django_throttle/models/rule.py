@@ -8,14 +8,14 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from django_throttle.choices import ACTION_LABELS, ALGORITHM_LABELS, FAILURE_LABELS, REFILL_LABELS
-from django_throttle.constraints import RULE_CONSTRAINTS
 from django_throttle.core import Rule
 from django_throttle.core.checks import MAX_NAME
 from django_throttle.core.rule import OPTIONS
 from django_throttle.core.words import describe
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.fields import NamesField, RatesField, is_tidy, split
+from django_throttle.models.choices import ACTION_LABELS, ALGORITHM_LABELS, FAILURE_LABELS, REFILL_LABELS
+from django_throttle.models.constraints import RULE_CONSTRAINTS
+from django_throttle.models.fields import NamesField, RatesField, is_tidy, split
 from django_throttle.rulebook import edits
 from django_throttle.rulebook.sources import check_key, sentence
 
