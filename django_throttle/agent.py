@@ -1,4 +1,4 @@
-"""The background thread of a process: it does everything periodic for a store, so that the hot path does none of it."""
+"""What a process does for a store in the background, so that the hot path does none of it."""
 
 from __future__ import annotations
 
@@ -7,89 +7,28 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing.util import Finalize
 from typing import Final
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_throttle import rulebook
+from django_throttle import observe, rulebook
 from django_throttle.conf import conf
+from django_throttle.connections.activity import HEARD_SECONDS, Activity
+from django_throttle.connections.orders import Duties
 from django_throttle.connections.refresher import Refresher
+from django_throttle.damper.flush import Flusher
+from django_throttle.jobs import QUIET_SECONDS, Agent
 from django_throttle.stores.base import Store
 from django_throttle.stores.redis import RedisStore
 
 logger = logging.getLogger("django_throttle")
 
 RESEND_SECONDS: Final = 0.5
-RETRY_SECONDS: Final = 1.0
-QUIET_SECONDS: Final = 60.0  # one log line for each failing job in this time
-LONGEST_WAIT: Final = 1.0
-
-
-@dataclass(slots=True)
-class Job:
-    """Something done every ``seconds``; times are on the monotonic clock."""
-
-    name: str
-    seconds: float
-    work: Callable[[], object]
-    due: float
-    logged: float = field(default=-QUIET_SECONDS)
-
-    def run(self) -> None:
-        """Do it; a failure is logged and tried again soon, never raised."""
-        wait = self.seconds
-        try:
-            self.work()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
-            wait = min(wait, RETRY_SECONDS)
-            now = time.monotonic()
-            if now - self.logged >= QUIET_SECONDS:
-                self.logged = now
-                logger.warning("%s failed, trying again: %s: %s", self.name, type(error).__name__, error)
-        self.due = time.monotonic() + wait
-
-
-class Agent:
-    """A daemon thread and its jobs; a job that fails or blocks delays the others, and ends nothing."""
-
-    def __init__(self) -> None:
-        self._jobs: tuple[Job, ...] = ()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-
-    def every(self, seconds: float, work: Callable[[], object], name: str, *, wait: float = 0.0) -> None:
-        """Do ``work`` in ``wait`` seconds and every ``seconds`` from then on."""
-        with self._lock:
-            self._jobs = (*self._jobs, Job(name, seconds, work, time.monotonic() + wait))
-
-    def start(self) -> None:
-        """Start the thread unless it runs. Raises RuntimeError when the system gives none."""
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="django_throttle agent", daemon=True)
-                thread.start()
-                self._thread = thread
-
-    def stop(self, seconds: float = 1.0) -> None:
-        """End the thread; a job that is under way gets ``seconds`` to end."""
-        self._stopped.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(seconds)
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._wait()):
-            for job in self._jobs:
-                if job.due <= time.monotonic() and not self._stopped.is_set():
-                    job.run()
-
-    def _wait(self) -> float:
-        due = min((job.due for job in self._jobs), default=float("inf"))
-        return min(LONGEST_WAIT, max(0.0, due - time.monotonic()))
+TELL_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -100,30 +39,42 @@ class _Service:
     rules: bool
     agent: Agent | None = None
     refresher: Refresher | None = None
+    flusher: Flusher | None = None
 
     def begin(self) -> None:
         settings = conf()
         if not (settings.AGENT and (self.rules or isinstance(self.store, RedisStore))):
             return
         agent = Agent()
+        duties = Duties(self.store)
+        agent.every(settings.RULES_POLL, duties, "carrying out orders", wait=settings.RULES_POLL)
+        agent.every(HEARD_SECONDS, Activity(self.store), "telling who was heard of", wait=HEARD_SECONDS)
         if self.rules:
             poll = partial(rulebook.poll, self.store)
             agent.every(settings.RULES_POLL, poll, "asking for rules", wait=settings.RULES_POLL)
+            agent.every(TELL_SECONDS, observe.keep_up, "telling observers", wait=TELL_SECONDS)
         if isinstance(self.store, RedisStore):
-            refresher = self.refresher = Refresher(self.store)
+            refresher = self.refresher = Refresher(self.store, duties.gone)
             agent.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
             agent.every(RESEND_SECONDS, refresher.resend, "sending leases again")
             agent.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
+            self._report_to(agent, self.store)
         agent.start()
         self.agent = agent
 
+    def _report_to(self, agent: Agent, store: RedisStore) -> None:
+        store.meters.interval = conf().DAMPER_INTERVAL
+        flusher = self.flusher = Flusher(store.meters, store.aggregates, lambda: store.processes)
+        agent.every(store.meters.interval, flusher, "reporting what dampers count", wait=flusher.first)
+
     def end(self) -> None:
-        """Stop, and give back what this process holds; bounded to about a second a step."""
+        """Stop, tell what was counted, and give back what this process holds; bounded to about a second a step."""
         if self.agent is not None:
             self.agent.stop()
-        if self.refresher is not None:
+        for last in (self.flusher, self.refresher.leave if self.refresher else None):
             try:
-                self.refresher.leave()
+                if last is not None:
+                    last()
             except Exception as error:  # noqa: BLE001 - at exit nobody can act on it, and others sweep us
                 logger.info("left without saying goodbye: %s", error)
 
@@ -131,6 +82,7 @@ class _Service:
 _services: dict[int, _Service] = {}  # by the identity of their store
 _not_before = 0.0  # on the monotonic clock: when to try again after a failed start
 _lock = threading.Lock()
+_farewell: Finalize | None = None
 
 
 def ensure(store: Store, *, rules: bool = False) -> None:
@@ -139,6 +91,17 @@ def ensure(store: Store, *, rules: bool = False) -> None:
         with _lock:
             if id(store) not in _services and time.monotonic() >= _not_before:
                 _serve(store, rules)
+
+
+def exempt(store: Store) -> bool:
+    """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
+    return _services.setdefault(id(store), service := _Service(store, rules=False)) is service
+
+
+def leave(store: Store) -> None:
+    """End the agent of one store, and give back what this process holds there."""
+    if service := _services.pop(id(store), None):
+        service.end()
 
 
 def stop() -> None:
@@ -160,6 +123,15 @@ def _serve(store: Store, rules: bool) -> None:
         _not_before = time.monotonic() + QUIET_SECONDS / 10
         return
     _services[id(store)] = service
+    _say_goodbye()
+
+
+def _say_goodbye() -> None:
+    """Have what this process holds given back when it ends, once."""
+    global _farewell
+    if _farewell is None:
+        # Some servers' workers are children of multiprocessing, which end without what atexit has.
+        _farewell = Finalize(None, stop, exitpriority=0)
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.agent")
@@ -177,8 +149,8 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 
 
 def _forked() -> None:
-    global _lock, _not_before
-    _lock, _not_before = threading.Lock(), 0.0
+    global _farewell, _lock, _not_before
+    _farewell, _lock, _not_before = None, threading.Lock(), 0.0
     _services.clear()
 
 

@@ -1,18 +1,19 @@
 """The WebSocket doors: a mixin for Channels consumers and a middleware for any ASGI application.
 
 Rules of event ``connect`` limit the rate of handshakes, ``connection`` the sockets open at once (both are
-one decision), ``message`` the frames that come in. One implementation serves both doors; guard a socket
-with one of them, since each charges the rules that its scope matches.
+one decision), ``message`` the frames that come in, ``send`` those that go out. One implementation serves both
+doors. Where both guard a socket, a rule that both match is charged once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from django_throttle.core import Decision
 from django_throttle.sockets.asgi import Application, Event, Receive, Scope, Send
-from django_throttle.sockets.frames import error_payload
-from django_throttle.sockets.guard import guarded
+from django_throttle.sockets.entrance import guarded
+from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
 from django_throttle.sockets.terms import Terms
 
 __all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin"]
@@ -24,10 +25,20 @@ class ThrottledConsumerMixin:
     The scope is ``throttle_scope``, else the class's name: Channels does not tell a consumer the name of
     its route. ``refuse`` is "http" (429 in place of the handshake) or "frame" (accept, say why, close);
     the setting REFUSE_SOCKET when None. The hooks run on the event loop: they must not block.
+
+    ``throttle_ladder`` says from which refused message in a row on "error", "delay" or "close" is the answer; 0 for
+    never. ``throttle_close_codes`` gives reasons other close codes. ``throttle_idle_timeout`` and
+    ``throttle_max_age``, in seconds, replace the settings. ``throttle_on_rule_change`` is what becomes of sockets
+    that are too many when a limit becomes lower: "ignore", "warn" or "close". See docs/sockets.rst.
     """
 
     throttle_scope: str | None = None
     refuse: str | None = None
+    throttle_ladder: Mapping[str, int] | None = None
+    throttle_close_codes: Mapping[str, int] = {}
+    throttle_idle_timeout: float | None = None
+    throttle_max_age: float | None = None
+    throttle_on_rule_change: str = "warn"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -44,21 +55,47 @@ class ThrottledConsumerMixin:
         """What a refused client is told: text and bytes go as they are, anything else as JSON."""
         return error_payload(decision)
 
+    def throttle_coalesce(self, message: Event) -> Hashable | None:
+        """Of which kind an outgoing frame (a ``websocket.send`` event) is: of a kind only the newest matters.
+
+        Where too much is sent it is kept and sent as soon as there is room; frames of no kind, None, are left out.
+        """
+        return None
+
+    def throttle_continuity_payload(self, gap: Gap) -> object:
+        """What a client is told that has not been sent everything."""
+        return continuity_payload(gap)
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        name = self.throttle_scope or type(self).__name__
-        terms = Terms(name, self.refuse, self.throttle_cost, self.throttle_error_payload)
+        terms = Terms(
+            self.throttle_scope or type(self).__name__,
+            self.refuse,
+            self.throttle_cost,
+            self.throttle_error_payload,
+            self.throttle_coalesce,
+            self.throttle_continuity_payload,
+            self.throttle_close_codes,
+            self.throttle_ladder,
+            self.throttle_idle_timeout,
+            self.throttle_max_age,
+            self.throttle_on_rule_change,
+        )
         await guarded(super().__call__, scope, receive, send, terms)  # type: ignore[misc]
 
 
 class ThrottleMiddleware:
     """Puts any ASGI application (a consumer, a URLRouter) under the rules of one scope.
 
-    Stands inside the middleware that finds the user, so that rules per user see one.
+    Stands inside the middleware that finds the user, so that rules per user see one. ``options`` are what the mixin
+    has as attributes and hooks: ``cost``, ``payload``, ``coalesce``, ``continuity``, ``close_codes``, ``ladder``,
+    ``idle_timeout``, ``max_age``, ``on_rule_change``.
     """
 
-    def __init__(self, app: Application, scope: str = "websocket", *, refuse: str | None = None) -> None:
+    def __init__(
+        self, app: Application, scope: str = "websocket", *, refuse: str | None = None, **options: Any
+    ) -> None:
         self.app = app
-        self.terms = Terms(scope, refuse)
+        self.terms = Terms(scope, refuse, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await guarded(self.app, scope, receive, send, self.terms)

@@ -5,7 +5,7 @@ All of them live in one dictionary, ``DJANGO_THROTTLE``; times are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import lru_cache
@@ -28,7 +28,9 @@ class Conf:
     PREFIX: str = "dt"  # first part of every store key
     KEY_SECRET: str = ""  # keys the hash of idents; SECRET_KEY when empty
     RULES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    DATABASE_RULES: bool = True  # also read the rules of the admin
+    DATABASE_RULES: bool = True  # also read the rules and overrides of the admin
+    HOOKS: Sequence[str] = ()  # dotted paths of what is called with a report of every decision
+    SHADOW: bool = False  # every rule only records, as if its action were "shadow": nothing is refused
     RULES_POLL: float = 0.5  # how often a process asks whether rules changed
     RULES_REREAD: float = 30.0  # how often it reads them all the same
     AGENT: bool = True  # run the background thread that does everything periodic
@@ -39,7 +41,20 @@ class Conf:
     CONNECTION_TTL: float = 600.0  # last resort: expiry of a connection key that nobody extends
     EXTEND_INTERVAL: float = 180.0  # how often connection keys are extended
     IPV6_PREFIX: int = 64  # addresses that share this many bits share a budget
+    TRUSTED_PROXIES: Sequence[str] | int | None = None  # their networks, or how many in a row; () or 0: none
+    PROXY_HEADER: str = "X-Forwarded-For"  # the one header in which they say who the client is
+    NO_ADDRESS: str = "skip"  # rules by address, for a client without one: "skip" them, or "refuse" with 503
+    USER_IDENT: str = ""  # dotted path of a function of a user: what it counts under instead of its primary key
+    TENANT: str = ""  # the key "tenant": user.tenant_id, or the dotted path of a function of the request
+    RETRY_JITTER: float = 0.1  # most that Retry-After is prolonged by, as a share of it: a crowd comes back spread out
+    RATELIMIT_HEADERS: str = "draft-11"  # RateLimit and RateLimit-Policy, by this version of the draft; or "off"
+    X_RATELIMIT_HEADERS: str = "off"  # X-RateLimit-*, whose Reset is in "seconds" or, as "epoch", since 1970
+    TELL_KEYS: Sequence[str] = ()  # dotted keys of rules whose budgets are the client's own, to be told in headers
     REFUSE_SOCKET: str = "http"  # "http": 429 before accept; "frame": accept, say why, close
+    DAMPER_INTERVAL: float = 2.0  # how often a process reports what its dampers count
+    SOCKET_ACCEPT_TIMEOUT: float = 10.0  # a socket that the application does not accept in time is refused; 0: never
+    SOCKET_IDLE_TIMEOUT: float = 0.0  # a socket from which nothing comes for so long is closed; 0: never
+    SOCKET_MAX_AGE: float = 0.0  # a socket that has been open for so long is closed; 0: never
     MAX_VIOLATIONS: int = 10  # refused messages in a row before a socket is closed; 0: never
 
 

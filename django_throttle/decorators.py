@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
+from django.utils.decorators import method_decorator
+from django.views import View
 
 from django_throttle import limiter
-from django_throttle.core import Decision
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.facts import Facts, Who
-from django_throttle.identity import HttpWho
-from django_throttle.requests import charged, keep, refusal
+from django_throttle.http.ending import aabandon, abandon, afinish, finish
+from django_throttle.http.refusal import refusal
+from django_throttle.http.visit import attend, charged, keep, method_of, plain
+from django_throttle.identity import HttpWho, is_async
 
 __all__ = ["throttle"]
 
@@ -29,59 +34,148 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
     A view's caller is found by the rule's key, and a refused one is answered with 429. Any other callable
     needs ``ident``, a text or a function of the call's arguments (None: not limited), and raises Refused.
     ``cost`` is a number or a function of the arguments. A rule that is switched off, or that nobody has made
-    yet, limits nothing. For the methods of a class-based view use Django's method_decorator.
+    yet, limits nothing. Around a class of Django's views it covers all its methods. What a concurrency rule
+    holds goes back when the callable returns, or when the response has been sent. Raises TypeError around
+    what it can not limit, and says what to do instead.
     """
 
     def decorate(function: F) -> F:
+        _check(function, cost, ident)
+        if isinstance(function, type):
+            return method_decorator(throttle(rule, cost=cost, ident=ident), name="dispatch")(function)
+
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            request = _request(args)
-            who = HttpWho(request) if request and ident is None else _Given(ident, args, kwargs)
-            decision = limiter.decide(_facts(rule, who, cost, args, kwargs))
-            _keep(request, decision)
-            return function(*args, **kwargs) if decision.allowed else _refuse(request, decision)
+            call = _Call(rule, cost, ident, function, args, kwargs)
+            return _run(call) if call.subject is None else _serve(call, plain(call.subject))
 
         @wraps(function)
         async def acalled(*args: Any, **kwargs: Any) -> Any:
-            request = _request(args)
-            who = await HttpWho.aread(request) if request and ident is None else _Given(ident, args, kwargs)
-            decision = await limiter.adecide(_facts(rule, who, cost, args, kwargs))
-            _keep(request, decision)
-            return await function(*args, **kwargs) if decision.allowed else _refuse(request, decision)
+            call = _Call(rule, cost, ident, function, args, kwargs)
+            return await (_arun(call) if call.subject is None else _aserve(call, plain(call.subject)))
 
-        return acalled if iscoroutinefunction(function) else called  # type: ignore[return-value]
+        return acalled if _is_awaited(function) else called  # type: ignore[return-value]
 
     return decorate
 
 
-class _Given:
-    """The ident that the decorator was given; raises InvalidIdent when it was given none."""
+class _Call:
+    """One call of what is decorated; ``subject`` is the request that it is about, as the view gets it, or None."""
 
-    def __init__(self, ident: Ident, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if ident is None:
+    def __init__(self, rule: str, cost: Cost, ident: Ident, function: Callable[..., Any], args: Any, kwargs: Any):
+        self.rule, self.ident = rule, ident
+        self._function, self._args, self._kwargs = function, args, kwargs
+        self._cost = cost
+        found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
+        self.subject: Any = found[0] if found and isinstance(plain(found[0]), HttpRequest) else None
+
+    def go(self) -> Any:
+        return self._function(*self._args, **self._kwargs)
+
+    def who(self, caller: HttpWho | None = None) -> Who:
+        """Whoever the decorator says, else the caller; raises InvalidIdent when there is neither."""
+        if self.ident is None and caller is not None:
+            return caller
+        if self.ident is None:
             raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
-        self._ident = ident(*args, **kwargs) if callable(ident) else ident
+        return _Given(self.ident(*self._args, **self._kwargs) if callable(self.ident) else self.ident, caller)
+
+    def facts(self, who: Who) -> Facts:
+        price = self._cost(*self._args, **self._kwargs) if callable(self._cost) else self._cost
+        if self.subject is None:
+            return Facts(self.rule, (), who, price, rule=self.rule)
+        done, method = charged(plain(self.subject)), method_of(plain(self.subject))
+        return Facts(self.rule, (), who, price, done, rule=self.rule, method=method, early=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Counted under the ident that the decorator was given; all else is as the caller of the request has it."""
+
+    given: str | None
+    caller: HttpWho | None
+
+    @property
+    def subject(self) -> Any:
+        return None if self.caller is None else self.caller.subject
 
     def ident(self, key: str) -> str | None:
-        return self._ident
+        return self.given
+
+    def is_(self, trait: str) -> bool:
+        return trait == "anonymous" if self.caller is None else self.caller.is_(trait)
+
+    def lacks_address(self, key: str) -> bool:
+        return False
 
 
-def _facts(rule: str, who: Who, cost: Cost, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Facts:
-    request = _request(args)
-    price = cost(*args, **kwargs) if callable(cost) else cost
-    return Facts(rule, (), who, price, charged(request) if request else frozenset(), rule=rule)
-
-
-def _request(args: tuple[Any, ...]) -> HttpRequest | None:
-    return args[0] if args and isinstance(args[0], HttpRequest) else None
-
-
-def _keep(request: HttpRequest | None, decision: Decision) -> None:
-    if request is not None:
-        keep(request, decision)
-
-
-def _refuse(request: HttpRequest | None, decision: Decision) -> Any:
-    if request is None:
+def _run(call: _Call) -> Any:
+    decision = limiter.decide(call.facts(call.who()))
+    if not decision.allowed:
         raise Refused(decision)
-    return refusal(decision)
+    try:
+        return call.go()
+    finally:
+        limiter.release(decision.lease)
+
+
+async def _arun(call: _Call) -> Any:
+    decision = await limiter.adecide(call.facts(call.who()))
+    if not decision.allowed:
+        raise Refused(decision)
+    try:
+        return await call.go()
+    finally:
+        await limiter.arelease(decision.lease)
+
+
+def _serve(call: _Call, request: HttpRequest) -> Any:
+    who = call.who(HttpWho(call.subject))
+    attending = attend(request, who)
+    try:
+        facts = call.facts(who)
+        decision = limiter.decide(facts)
+        keep(request, decision, facts.cost)
+        response = call.go() if decision.allowed else refusal(request, decision)
+    except BaseException as error:
+        if attending:
+            abandon(request, error)
+        raise
+    return finish(request, response) if attending else response
+
+
+async def _aserve(call: _Call, request: HttpRequest) -> Any:
+    who = call.who(await HttpWho.aread(call.subject))
+    attending = attend(request, who)
+    try:
+        facts = call.facts(who)
+        decision = await limiter.adecide(facts)
+        keep(request, decision, facts.cost)
+        response = await call.go() if decision.allowed else refusal(request, decision)
+    except BaseException as error:
+        if attending:
+            await aabandon(request, error)
+        raise
+    return await afinish(request, response) if attending else response
+
+
+def _is_awaited(function: Any) -> bool:
+    """Also of the methods by which an asynchronous class-based view is entered: they return what is to be awaited."""
+    owner = getattr(getattr(function, "func", function), "__self__", None)
+    return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
+
+
+def _check(function: Any, *callables: Any) -> None:
+    if isinstance(function, (classmethod, staticmethod, property)):
+        raise TypeError(f"put @throttle below @{type(function).__name__}, next to the function")
+    if isinstance(function, type) and (not issubclass(function, View) or hasattr(function, "throttle_classes")):
+        raise TypeError(
+            f"@throttle goes around functions, methods and Django's class-based views, not around {function.__name__}: "
+            "a view of REST framework has throttle_classes = [RuleThrottle], a consumer the ThrottledConsumerMixin"
+        )
+    if not callable(function):
+        raise TypeError(f"@throttle goes around something to call, not around {type(function).__name__}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError("a generator runs after the call, piece by piece: put @throttle around what iterates over it")
+    if any(map(is_async, filter(callable, callables))):
+        raise TypeError("cost and ident are plain functions, not async ones")

@@ -3,6 +3,7 @@
 ThrottleError
 ├── InvalidRate       a rate text or number makes no sense
 ├── InvalidRule       a rule's options make no sense, alone or together
+├── InvalidOverride   an override's options make no sense, alone or together
 ├── InvalidCost       a cost is not a whole number in range
 ├── InvalidIdent      an ident is empty, too long or not text, or a key function returned none
 ├── InvalidSetting    a DJANGO_THROTTLE setting makes no sense
@@ -32,6 +33,14 @@ class InvalidRule(ThrottleError, ValueError):
     """A rule's options make no sense, alone or together; ``option`` names the one to mend, where one is."""
 
     def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class InvalidOverride(ThrottleError, ValueError):
+    """An override's options make no sense, alone or together; ``option`` names the one to mend."""
+
+    def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
         self.option = option
 

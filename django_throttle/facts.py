@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from django_throttle.core.charged import NOTHING, Charged
 from django_throttle.core.command import check_cost
+from django_throttle.core.rule import Rule
 
 
 class Who(Protocol):
-    """Who is asking, however the call came in."""
+    """Who is asking, however the call came in.
+
+    ``subject`` is what a site's own functions are called with: the request or the ASGI scope; None without either.
+    """
+
+    @property
+    def subject(self) -> Any: ...
 
     def ident(self, key: str) -> str | None:
         """The ident under a rule's key, such as "user:42"; None when the key does not apply to this caller."""
+
+    def is_(self, trait: str) -> bool:
+        """Whether it is "anonymous", "authenticated", "staff", in a "group:NAME" or of a "tenant:NAME"."""
+
+    def lacks_address(self, key: str) -> bool:
+        """True when the key does not apply for no other reason than that nobody knows the caller's address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Where a call goes (scope), what it is (events), who makes it, and what it costs.
 
-    Raises InvalidCost for a cost that is no whole number in range. ``charged`` names the rules that another
-    door has charged for this call already. ``rule`` names the only one to apply, whatever its scopes and events.
+    Raises InvalidCost for a cost that is no whole number in range. ``charged`` is what other doors have charged for
+    this call already. ``rule`` names the only one to apply, or is it, whatever its scopes and events. ``method`` is a
+    request's, in capitals; "" for whatever has none. ``early`` is True where a later door may know better who calls.
+    ``size`` is how many bytes it carries.
     """
 
     scope: str
     events: tuple[str, ...]
     who: Who
     cost: int = 1
-    charged: frozenset[str] = frozenset()
-    rule: str | None = None
+    charged: Charged = NOTHING
+    rule: str | Rule | None = None
+    method: str = ""
+    early: bool = False
+    size: int = 0
 
     def __post_init__(self) -> None:
         check_cost(self.cost)
+
+    def due(self, rule: Rule, ident: str) -> Facts | None:
+        """The call, for what it costs more than the rule was charged for it under this ident; None when no more."""
+        done = self.charged.costs.get((rule.name, ident))
+        if done is None:
+            return self
+        if rule.is_concurrency or rule.unit == "bytes" or self.cost <= done:
+            return None
+        return replace(self, cost=self.cost - done)

@@ -7,12 +7,20 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, observe, rulebook
-from django_throttle.core import flow
+from django_throttle.core import flow, quota, relief
+from django_throttle.core.charged import corrected
 from django_throttle.core.command import Charge, charge, check_cost
 from django_throttle.core.decision import Decision, Lease
 from django_throttle.core.key import check_ident
+from django_throttle.core.orders import SOCKET
+from django_throttle.core.room import making_room
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule, Refused
 from django_throttle.facts import Facts
@@ -100,46 +108,81 @@ class Limiter:
         return tuple([charge(part, ident, cost) for part in self._parts])
 
 
-def decide_flow(charges: tuple[Charge, ...], store: Store, *, commit: bool = True) -> flow.Flow[Decision]:
-    """The flow that decides these charges; the caller's lease is named before anything is sent."""
-    leased = commit and bool([one for one in charges if one.rule.is_concurrency and one.cost])
-    if leased:
-        agent.ensure(store)  # a lease needs a process that says it lives
-    lease = secrets.token_urlsafe(9) if leased else None
-    return flow.decide(charges, commit=commit, lease=lease, denials=store.denials)
+def decide_flow(
+    charges: tuple[Charge, ...], store: Store, *, commit: bool = True, whole: bool = False, socket: bool = False
+) -> flow.Flow[Decision]:
+    """The flow that decides these charges; the caller's lease is named before anything is sent.
+
+    A ``socket`` may have others make room for it, and makes room for others.
+    """
+    leased = damped = False
+    for rule, _, cost in charges:
+        leased = leased or (commit and rule.is_concurrency and cost > 0)
+        damped = damped or rule.is_local
+    if leased or damped:
+        agent.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
+    lease = (SOCKET if socket else "") + secrets.token_urlsafe(9) if leased else None
+    denials, meters = store.denials, store.meters
+    if not (lease and socket):
+        return flow.decide(charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
+    decided = partial(flow.decide, charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
+    return making_room(decided, charges, lease)
+
+
+def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> flow.Flow[Decision]:
+    socket = "connect" in facts.events
+    decided = decide_flow(snapshot.match(facts), store, commit=commit, whole=facts.early, socket=socket)
+    if blocks := snapshot.blocks(facts):
+        decided = relief.blocked(blocks, decided)
+    return corrected(decided, facts.charged, snapshot.by_name) if facts.charged else decided
+
+
+async def _adoor_flow(*call: Any) -> flow.Flow[Decision]:
+    """The same on an event loop: in a thread, where a database has to be asked who is calling."""
+    try:
+        return _door_flow(*call)
+    except SynchronousOnlyOperation:
+        return await sync_to_async(_door_flow)(*call)
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where one delays it: the entrance of every synchronous door."""
-    charges = rulebook.current().match(facts)
+    snapshot = rulebook.current()
     store = get_store()
     agent.ensure(store, rules=True)
-    decision = run(decide_flow(charges, store, commit=commit), store)
-    if decision.delay and commit:
-        time.sleep(decision.delay)
-    observe.tell(facts, decision)
+    began = time.perf_counter()
+    decision = run(_door_flow(snapshot, facts, store, commit), store)
+    seconds = time.perf_counter() - began
+    try:
+        if decision.delay and commit:
+            time.sleep(decision.delay)
+        if decision.crossed:
+            decision = run(quota.first_told(decision), store)
+        observe.tell(facts, decision, seconds)
+    except BaseException:  # a worker's own timeout, as it waits; nobody will ever see this decision
+        run(flow.release(decision.lease), store)
+        raise
     return decision
 
 
 async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide, and wait, without blocking the event loop: the entrance of every asynchronous door."""
-    charges = (await rulebook.acurrent()).match(facts)
+    snapshot = await rulebook.acurrent()
     store = get_store()
     agent.ensure(store, rules=True)
-    decision = await arun(decide_flow(charges, store, commit=commit), store)
-    if decision.delay and commit:
-        await _wait_for_turn(decision, store)
-    await observe.atell(facts, decision)
-    return decision
-
-
-async def _wait_for_turn(decision: Decision, store: Store) -> None:
+    began = time.perf_counter()
+    decision = await arun(await _adoor_flow(snapshot, facts, store, commit), store)
+    seconds = time.perf_counter() - began
     try:
-        await asyncio.sleep(decision.delay)
-    except asyncio.CancelledError:
-        # Nobody will ever see this decision, so nobody else can give back what it holds.
+        if decision.delay and commit:
+            await asyncio.sleep(decision.delay)
+        if decision.crossed:
+            decision = await arun(quota.first_told(decision), store)
+        await observe.atell(facts, decision, seconds)
+    except BaseException:  # the client has gone, so nobody else can give back what this holds
         await arun(flow.release(decision.lease), store)
         raise
+    return decision
 
 
 def release(lease: Lease | None) -> None:

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest, HttpResponseBase
-from django.urls import Resolver404, resolve
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
 from django_throttle import limiter
-from django_throttle.core import Decision
-from django_throttle.facts import Facts
+from django_throttle.exceptions import Refused
+from django_throttle.facts import Facts, Who
+from django_throttle.http.ending import aabandon, abandon, afinish, finish
+from django_throttle.http.refusal import refusal
+from django_throttle.http.route import scope_of
+from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of
 from django_throttle.identity import HttpWho
-from django_throttle.requests import charged, keep, refusal
 
 __all__ = ["ThrottleMiddleware"]
-
-NO_ROUTE: Final = "404"
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]
 
 
 class ThrottleMiddleware:
-    """Puts each request under the rules of event ``request`` whose scope is its route; sync and async.
+    """Puts each request under the rules of its scope: what it may do, and how many of it may be open; sync and async.
 
-    The scope is the name of the route that the path resolves to, else the route itself, never the raw path:
-    ``//``, a suffix or another method do not escape it. Paths without a route have the scope "404". Stands
-    after AuthenticationMiddleware, so that rules per user see one. A rule that a view's throttle class or
-    decorator also matches is charged once.
+    The scope is the ``throttle_scope`` of the view that the path resolves to, else the name of the route, else the
+    route itself, never the raw path: ``//``, a suffix or another method do not escape it. Paths without a route
+    have the scope "404". Stands after AuthenticationMiddleware, so that rules per user see one. A rule that a
+    view's throttle class or decorator also matches is charged once. Refused, raised inside a view, becomes a 429.
     """
 
     sync_capable = True
     async_capable = True
 
     def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
+        self.get_response: Any = get_response
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
@@ -43,26 +44,37 @@ class ThrottleMiddleware:
     def __call__(self, request: HttpRequest) -> Any:
         if self.is_async:
             return self._acall(request)
-        decision = limiter.decide(_facts(request, HttpWho(request)))
-        return _refused(request, decision) or self.get_response(request)
+        who = HttpWho(request)
+        attend(request, who)
+        try:
+            decision = limiter.decide(_facts(request, who))
+            keep(request, decision)
+            response = self.get_response(request) if decision.allowed else refusal(request, decision)
+        except BaseException as error:
+            abandon(request, error)
+            raise
+        return finish(request, response)
 
     async def _acall(self, request: HttpRequest) -> Any:
-        decision = await limiter.adecide(_facts(request, await HttpWho.aread(request)))
-        return _refused(request, decision) or await self.get_response(request)  # type: ignore[misc]
+        who = await HttpWho.aread(request)
+        attend(request, who)
+        try:
+            decision = await limiter.adecide(_facts(request, who))
+            keep(request, decision)
+            response = await self.get_response(request) if decision.allowed else refusal(request, decision)
+        except BaseException as error:
+            await aabandon(request, error)
+            raise
+        return await afinish(request, response)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
+        """A refusal of what a view has called is a refusal of the request."""
+        if not isinstance(error, Refused):
+            return None
+        keep(request, error.decision)
+        return refusal(request, error.decision)
 
 
-def _facts(request: HttpRequest, who: HttpWho) -> Facts:
-    return Facts(_scope(request), ("request",), who, charged=charged(request))
-
-
-def _scope(request: HttpRequest) -> str:
-    try:
-        match = resolve(request.path_info, getattr(request, "urlconf", None))
-    except Resolver404:
-        return NO_ROUTE
-    return match.view_name if match.url_name else match.route
-
-
-def _refused(request: HttpRequest, decision: Decision) -> HttpResponseBase | None:
-    keep(request, decision)
-    return None if decision.allowed else refusal(decision)
+def _facts(request: HttpRequest, who: Who) -> Facts:
+    done, method = charged(request), method_of(request)
+    return Facts(scope_of(request), EVENTS, who, charged=done, method=method, early=True)

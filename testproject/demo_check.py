@@ -14,6 +14,7 @@ from pathlib import Path
 
 from testproject.check import steps
 from testproject.check.replay import replay
+from testproject.check.standstill import watch
 from testproject.check.table import Row, Table
 from testproject.check.visitor import Visitor
 from testproject.services import NotRunning, Services, free_port, start_site, stop_on_signals
@@ -24,6 +25,7 @@ PARTS = (steps.log_in, steps.burst, steps.shared_budget, steps.sockets, steps.ed
 def main() -> int:
     """Run every part; one that breaks is a row too, and the others still run."""
     stop_on_signals()
+    watch.start()
     table, started = Table(), time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="demo-check-") as folder:
@@ -39,6 +41,7 @@ def main() -> int:
 def _at_the_site(folder: Path, table: Table) -> None:
     port = free_port()
     with Services(folder) as services:
+        services.environment["DEADLINE"] = "1"  # nothing here is about failures of the store
         start_site(services, port)
         visitor = Visitor(port)
         for part in PARTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +24,9 @@ INSTALL_REDIS = (
     "No Redis found: install one (Debian: apt-get install redis-server; macOS: brew install redis),"
     " or set REDIS_URL to one that runs."
 )
+# Below what systems give to outgoing connections: nobody comes between finding a port and using it, and nobody who
+# calls an ended server gets through to himself.
+PORTS = range(10_000, 22_000)
 PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
 LAST_WORDS = 3000  # characters of a log that are shown
 
@@ -172,9 +177,11 @@ def start_site(services: Services, port: int, *, workers: int = 2) -> None:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A port that nobody has."""
+    while True:
+        port = secrets.choice(PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def is_listening(port: int) -> bool:

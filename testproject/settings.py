@@ -2,6 +2,7 @@
 
 REDIS_URL  counts in that Redis; without it, in this process's memory
 PREFIX     first part of every key there, so that two sites can share one Redis
+DEADLINE   seconds that one decision may take; without it, as by default
 DATABASE   path of the SQLite file; without it, in memory
 DEBUG      1 for Django's debug pages
 """
@@ -105,3 +106,5 @@ DJANGO_THROTTLE: dict[str, Any] = {
 }
 if REDIS_URL:
     DJANGO_THROTTLE["REDIS"] = "default"
+if "DEADLINE" in os.environ:
+    DJANGO_THROTTLE["DEADLINE"] = float(os.environ["DEADLINE"])

@@ -693,6 +693,80 @@ SHADOW = (
     ),
 )
 
+ENFORCED_LATER = (
+    Case(
+        "enforced at 2.5 times the limit: nothing is left beyond it, and calls pass all the same",
+        (fixed("4/min", enforce_at=2.5),),
+        (
+            passes(0, remaining=3, reset=60.0),
+            passes(0, cost=3, remaining=0),
+            passes(1, remaining=0, reset=59.0),
+            burst(1, 20, 5, remaining=0),
+            refused(30, retry=30.0, reset=30.0, remaining=0, reason=Reason.EXCEEDED),
+            passes(60, remaining=3),
+        ),
+    ),
+    Case(
+        "enforced later: what costs more than the limit passes, what costs more than is tolerated never does",
+        (fixed("4/min", enforce_at=2.5),),
+        (
+            refused(0, cost=11, retry=None, remaining=4, reason=Reason.TOO_COSTLY),
+            passes(0, cost=10, remaining=0),
+            refused(0, retry=60.0),
+        ),
+    ),
+    Case(
+        "enforced later, rounded down, in decimals as they are written: 2.3 times 100 is 230",
+        (fixed("100/min", enforce_at=2.3),),
+        (burst(0, 300, 230),),
+    ),
+    Case(
+        "enforced later in a sliding window: what is left is of the limit, the wait is until less than 1.5 times it",
+        (window("100/min", enforce_at=1.5),),
+        (
+            burst(0, 200, 150, retry=60.4, remaining=0),
+            peeks(passes(80, remaining=0)),  # 150 x 40/60 = 100
+            passes(90, remaining=24),  # 150 x 30/60 = 75, and this one
+        ),
+    ),
+    Case(
+        "enforced later in a log",
+        (log("2/min", enforce_at=2),),
+        (
+            passes(0, remaining=1),
+            passes(1, remaining=0),
+            passes(2, remaining=0),
+            passes(3, remaining=0),
+            refused(4, retry=56.0, remaining=0),
+            peeks(passes(62.5, remaining=1)),
+        ),
+    ),
+    Case(
+        "enforced later in a bucket: it may be overdrawn, and is refilled no faster",
+        (bucket("60/min", 10, enforce_at=2),),
+        (
+            burst(0, 30, 20, retry=1.0, reset=20.0, remaining=0),
+            peeks(passes(10, remaining=0)),
+            peeks(passes(15, remaining=5)),
+            passes(20, remaining=9),
+        ),
+    ),
+    Case(
+        "enforced later in a bucket that is refilled at once: what was overdrawn is made up for first",
+        (Rule("bucket", "3/min", algorithm="token_bucket", refill="interval", enforce_at=2),),
+        (
+            burst(0, 10, 6, retry=60.0, remaining=0),
+            passes(60, remaining=0),
+            passes(120, remaining=1),
+        ),
+    ),
+    Case(
+        "enforced later: only the rule that says so",
+        (fixed("2/min", enforce_at=2), window("3/h")),
+        (passes(0, each=(1, 2)), passes(0, each=(0, 1)), passes(0, each=(0, 0)), refused(0, rule="window")),
+    ),
+)
+
 CASES = (
     *FIXED_WINDOW,
     *SLIDING_WINDOW,
@@ -708,4 +782,5 @@ CASES = (
     *COUNT_DENIED,
     *MIXED,
     *SHADOW,
+    *ENFORCED_LATER,
 )

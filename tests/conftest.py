@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from django_throttle import pytest_plugin
 from tests import servers
 from tests.clock import FrozenClock
 from tests.servers import RedisServer
+from tests.stalls import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401  (pytest looks for them here)
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -23,6 +25,8 @@ hypothesis_settings.load_profile("calm")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "agent: the background thread may run in this test")
+    if not config.pluginmanager.hasplugin("django_throttle"):  # not installed, only on the path
+        config.pluginmanager.register(pytest_plugin, "django_throttle")
 
 
 @pytest.fixture(scope="session")

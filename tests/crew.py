@@ -11,10 +11,17 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import django
+from django.conf import settings
+from django.test import override_settings
 
+from django_throttle import limiter
+from django_throttle.conf import conf
 from django_throttle.core import Rule
+from django_throttle.facts import Facts
+from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
+from django_throttle.signals import quota_warning
+from django_throttle.stores import RedisStore, get_store
 
 SPAWN = multiprocessing.get_context("spawn")
 IN_FLIGHT = 20
@@ -56,6 +63,9 @@ class Crew:
 
 def _work(number: int, end: Connection, gate: Barrier) -> None:
     django.setup()
+    # Nobody beats for what a worker holds: it would be seen by the tests after its own.
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "AGENT": False}
+    conf.cache_clear()
     while True:
         function, arguments = end.recv()
         gate.wait(60)
@@ -92,6 +102,35 @@ def one_call_each(number: int, url: str, rule: Rule, idents: list[str]) -> int:
     """One call under every ident; returns how many passed."""
     limiter = Limiter([rule], store_of(url))
     return sum(limiter.acquire(ident).allowed for ident in idents)
+
+
+def warned(number: int, url: str, rule: dict[str, Any], calls: int) -> list[float]:
+    """The shares that this process was told of in so many calls, while five of them give the budget back."""
+    heard: list[float] = []
+
+    def hear(share: float, **_: Any) -> None:
+        heard.append(share)
+
+    given = {"REDIS": url, "RULES": {"quota": rule}, "AGENT": False, "DATABASE_RULES": False, "DEADLINE": 10.0}
+    facts = Facts("search", ("request",), ScopeWho({}))
+    quota_warning.connect(hear)
+    try:
+        with override_settings(DJANGO_THROTTLE=given):
+            for part in range(5):
+                if number % 2 == 0:
+                    for _ in range(calls // 5):
+                        limiter.decide(facts)
+                else:
+                    asyncio.run(_decide_all(facts, calls // 5))
+                if number == part:
+                    Limiter([Rule.from_options("quota", rule)], get_store()).reset("everyone")
+    finally:
+        quota_warning.disconnect(hear)
+    return heard
+
+
+async def _decide_all(facts: Facts, calls: int) -> None:
+    await asyncio.gather(*(limiter.adecide(facts) for _ in range(calls)))
 
 
 def forked(number: int, url: str, rule: Rule, ident: str, calls: int) -> list[tuple[int, bool]]:

@@ -21,10 +21,16 @@ REDIS = pytest.mark.parametrize("enforce", ["redis"], indirect=True)
 def enforcer(
     request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
 ) -> Enforce:
-    """The fixture ``enforce``: puts rules (names and options) in force on the store that its parameter names."""
+    """The fixture ``enforce``: puts rules (names and options) in force on the store that its parameter names.
 
-    def enforce(**rules: dict[str, Any]) -> Store:
-        settings.DJANGO_THROTTLE = {"RULES": rules, "DATABASE_RULES": False, "AGENT": False}
+    What has a name in capitals is a setting.
+    """
+
+    def enforce(**given: Any) -> Store:
+        rules = {name: options for name, options in given.items() if not name.isupper()}
+        own = {name: value for name, value in given.items() if name.isupper()}
+        calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
+        settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
         store = build(request, clock)
         monkeypatch.setattr(stores, "_store", store)
         return store
@@ -36,4 +42,4 @@ def build(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
     """A store on a clock that stands still."""
     if getattr(request, "param", "memory") == "memory":
         return MemoryStore(clock)
-    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=1.0)
+    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)

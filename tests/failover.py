@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from testproject.check.standstill import watch
+from tests.stalls import elapsed
 
 DEADLINE = 0.1
 EVERY = 0.005
@@ -27,13 +30,16 @@ class Caller:
     errors: list[BaseException] = field(default_factory=list)
 
     def note(self, started: float, decision: Decision) -> None:
-        ended = time.monotonic()
-        self.calls.append((ended, ended - started, decision))
+        self.calls.append((time.monotonic(), elapsed(started), decision))
 
     def outage(self, since: float) -> float:
         """Seconds from a moment to the first decision after which none was degraded."""
         bad = [at for at, _, decision in self.calls if decision.degraded and at > since]
         return min((at for at, _, _ in self.calls if bad and at > bad[-1]), default=since) - since
+
+    def is_back(self, since: float) -> bool:
+        """Whether Redis decides again, after a time in which it did not."""
+        return self.outage(since) > 0 and not self.calls[-1][2].degraded
 
     def slowest(self) -> float:
         return max(took for _, took, _ in self.calls)
@@ -41,6 +47,12 @@ class Caller:
     def shared(self) -> int:
         """Calls that Redis has decided."""
         return sum(not decision.degraded for _, _, decision in self.calls)
+
+
+def errors_since(moment: float, records: Sequence[logging.LogRecord]) -> list[str]:
+    """What was logged as an error; that a loop stood still is none where the machine did."""
+    found = [record.getMessage() for record in records if record.levelno >= logging.ERROR]
+    return [text for text in found if not (watch.still_since(moment) and "blocks the event loop" in text)]
 
 
 @contextmanager

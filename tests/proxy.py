@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
+from testproject.services import free_port
+
 Mode = Literal["pass", "delay", "swallow_reply", "swallow_and_close", "trickle", "reset", "refuse", "dead"]
 
 TICK = 0.02
@@ -31,7 +33,7 @@ class Proxy:
         self.seconds = seconds
         self._links: set[Link] = set()
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
         self.port = int(self._listener.getsockname()[1])
         self.accepted = 0
         threading.Thread(target=self._accept, daemon=True, args=(self._listener,)).start()

@@ -1,18 +1,24 @@
 """An application for real servers in processes of their own; the environment says what they need.
 
 REDIS_URL  where they count        RULES  the rules in force, as JSON        SETTINGS  other settings, as JSON
+
+The query of a handshake is who comes, and what of the consumer: ``/chat?NAME``, ``/chat?NAME&deny``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import time
 from typing import Any
 
 import django
+from channels.exceptions import DenyConnection
 from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 from django.urls import path
 
@@ -23,31 +29,53 @@ settings.DJANGO_THROTTLE = {
     "REDIS": os.environ["REDIS_URL"],
     "RULES": json.loads(os.environ["RULES"]),
     "DATABASE_RULES": False,
-    "DEADLINE": 1.0,  # this machine may be busy with other tests; nothing here is about deadlines
+    "DEADLINE": 5.0,  # this machine may be busy with other tests; nothing here is about deadlines
     "BEAT_INTERVAL": 0.5,
     "PROCESS_TTL": 2.0,
+    "RETRY_JITTER": 0.0,
     **json.loads(os.environ.get("SETTINGS", "{}")),
 }
 django.setup()
 
+CLOSED = 4001  # what a consumer closes with
+SLOW = 0.3  # seconds before a slow consumer accepts
+TALK = 50  # frames, one every 10 ms
+
 
 def who(scope: dict[str, Any]) -> str:
     """Each test is a caller of its own."""
-    return scope["query_string"].decode()
+    return scope["query_string"].decode().partition("&")[0]
+
+
+def wish(scope: dict[str, Any]) -> str:
+    """What the consumer is to do with the handshake."""
+    return scope["query_string"].decode().partition("&")[2]
 
 
 class Talk(AsyncWebsocketConsumer):
-    """Echoes; fails, or talks on and on, when told to."""
+    """Echoes; does what it is told to."""
 
     throttle_scope = "chat"
+
+    async def connect(self) -> None:
+        if wish(self.scope) == "deny":
+            raise DenyConnection
+        if wish(self.scope) == "slow":
+            await asyncio.sleep(SLOW)
+        await self.accept()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if text_data == "fail":
             raise ZeroDivisionError
+        if text_data == "close":
+            await self.close(CLOSED, "enough")
+            return
         if text_data == "talk":
-            for _ in range(200):
+            for _ in range(TALK):
                 await self.send("on and on")
                 await asyncio.sleep(0.01)
+        if text_data and text_data.startswith("block"):
+            block(float(text_data.split()[1]))
         await self.send(text_data, bytes_data)
 
 
@@ -62,10 +90,32 @@ class BrowserChat(Chat):
 class SyncChat(ThrottledConsumerMixin, WebsocketConsumer):
     throttle_scope = "chat"
 
+    def connect(self) -> None:
+        if wish(self.scope) == "deny":
+            raise DenyConnection
+        if wish(self.scope) == "slow":
+            time.sleep(SLOW)
+        self.accept()
+
     def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if text_data == "fail":
             raise ZeroDivisionError
+        if text_data == "close":
+            self.close(CLOSED, "enough")
+            return
+        if text_data == "talk":
+            for _ in range(TALK):
+                self.send("on and on")
+                time.sleep(0.01)
         self.send(text_data, bytes_data)
+
+
+def block(seconds: float) -> None:
+    """Keep the event loop from everything: half of the time asleep, half of it computing."""
+    time.sleep(seconds / 2)
+    until = time.monotonic() + seconds / 2
+    while time.monotonic() < until:
+        hashlib.sha256(b"busy").digest()
 
 
 application = ProtocolTypeRouter(
@@ -76,7 +126,9 @@ application = ProtocolTypeRouter(
                 path("browser", BrowserChat.as_asgi()),
                 path("sync", SyncChat.as_asgi()),
                 path("middleware", ThrottleMiddleware(Talk.as_asgi(), scope="chat")),
+                path("guarded", AllowedHostsOriginValidator(Chat.as_asgi())),
             ]
         )
     }
 )
+print("tests.served is loaded by process", os.getpid(), flush=True)

@@ -8,7 +8,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.checks import BUCKETS, EVENTS, FAILURE_POLICIES, KEYS, MAX_RESOLUTION, REFILLS
+from django_throttle.core.checks import BUCKETS, EVENTS, FAILURE_POLICIES, KEYS, MAX_RESOLUTION, METHODS, REFILLS
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 
@@ -20,6 +20,13 @@ LONGEST_LOG = 50  # longer ones only take longer
 CALLS = tuple(event for event in EVENTS if event != "connection")
 MILLISECONDS = st.sampled_from([1, 3, 999, 1000, 7000, 60_000, 86_400_000]) | st.integers(1, 366 * 86_400_000)
 LIMITS = st.integers(1, 20) | st.integers(1, MAX_LIMIT)
+METHOD_LISTS = st.lists(st.sampled_from(METHODS), max_size=3)
+STATUSES = st.lists(st.integers(100, 599), max_size=3)
+AUDIENCE_LISTS = st.lists(
+    st.sampled_from(["anonymous", "authenticated", "staff", "group:night shift", "tenant:a:b"]), max_size=3
+)
+# Reached with any limit, or never.
+SHARES = st.lists(st.sampled_from([0.01, 0.07, 0.5, 0.8, 1]) | st.floats(0.001, 1), max_size=3)
 
 
 @st.composite
@@ -36,10 +43,15 @@ def rules(draw: st.DrawFn) -> Rule:
         "action": draw(st.sampled_from(["reject", "shadow"])),
         "on_store_failure": draw(st.sampled_from(FAILURE_POLICIES)),
         "enabled": draw(st.booleans()),
+        "audience": draw(AUDIENCE_LISTS),
     }
+    assume(options["key"] != "user" or set(options["audience"]) != {"anonymous"})
     name = draw(NAMES)
     if draw(st.booleans()):
         options["events"] = tuple(draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=3)))
+        options["warn_at"] = draw(SHARES)
+        if options["events"] == ("request",):
+            options |= {"methods": draw(METHOD_LISTS), "count_on": draw(STATUSES)}
         return draw(rate_rules(name, rates(), options))
     return Rule(name, limit=draw(LIMITS), algorithm="concurrency", **options)
 
@@ -72,6 +84,8 @@ def rate_rules(
         chosen["action"] = "delay"
         chosen["max_delay"] = draw(st.none() | st.integers(0, 100) | st.floats(0, 10))
         most = 1 if chosen["max_delay"] is not None else most
+    if chosen.get("action") != "delay" and most <= MAX_LIMIT // 10 and draw(st.booleans()):
+        chosen["enforce_at"] = draw(st.sampled_from([1.1, 1.5, 2.3, 2.5, 10]))
     chosen["cost"] = draw(st.just(1) | st.integers(1, min(most, 5)))
     chosen["count_denied"] = draw(st.booleans())
     try:

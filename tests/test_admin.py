@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
@@ -39,6 +39,8 @@ TYPED = {
     "action": "reject",
     "on_store_failure": "local",
     "cost": "1",
+    "enforce_at": "1.0",
+    "estimator": "fast",
 }
 WORDS = "each user: 100 requests per minute, bursts up to 20, HTTP and WebSocket together, on search and chat together"
 NASTY = '<img src=x onerror="alert(1)">'
@@ -146,13 +148,33 @@ class TestPreview:
             ({"algorithm": "fixed_window"}, "only a token bucket, a leaky bucket and gcra have a burst"),
             ({"events": []}, "Events: This field is required."),
             ({"key": "os.abort"}, "Who: Select a valid choice."),
-            ({"cost": "many"}, "Cost: Enter a whole number."),
+            ({"cost": "many"}, "cost is a whole number from 1"),
+            ({"methods": "get, psot"}, "there is no method 'PSOT'; did you mean 'POST'?"),
+            ({"methods": "post", "events": ["request", "message"]}, "methods belong to rules of HTTP requests"),
+            ({"audience": "stuff"}, "there is no audience 'stuff'; did you mean 'staff'?"),
+            ({"audience": "groups:editors"}, "did you mean 'group:editors'?"),
+            ({"warn_at": "80, 100"}, "Warn at: '80' is 80 times the limit; did you mean 80 %?"),
+            ({"warn_at": "most"}, "'most' is not a share of the limit: write 80 %"),
+            ({"warn_at": "150 %"}, "use never gets to 1.5 times the limit"),
+            ({"enforce_at": "0.5"}, "enforce_at is a number from 1 to 100"),
+            ({"count_on": "4xx"}, "count_on has HTTP statuses, from 100 to 599, not '4xx'"),
         ],
     )
     def test_it_says_what_is_wrong(self, operator: Client, typed: dict[str, Any], said: str) -> None:
         answer = operator.post(PREVIEW, {**TYPED, **typed}).json()
         assert answer["words"] == ""
         assert said in " ".join(answer["errors"])
+
+    @pytest.mark.parametrize("field", ["methods", "audience", "count_on", "warn_at", "enforce_at", "cost", "scopes"])
+    @pytest.mark.parametrize(
+        "typed",
+        ["nan", "sNaN %", "-inf", "1e999999999 %", "9" * 5000, "\x00", "'; --", "%", ",,", "٤%", "1_0.", "\ud800"],
+    )
+    def test_nothing_that_is_typed_breaks_it(self, operator: Client, field: str, typed: str) -> None:
+        typed = typed.encode("utf-8", "replace").decode()
+        answer = operator.post(PREVIEW, {**TYPED, "events": ["request"], field: typed})
+        assert answer.status_code == 200 and answer.json().keys() == {"words", "errors"}
+        assert operator.post(ADD, {**TYPED, "events": ["request"], field: typed}).status_code in (200, 302)
 
     def test_nothing_at_all_is_answered_too(self, operator: Client) -> None:
         assert operator.get(PREVIEW).json()["errors"]
@@ -265,6 +287,67 @@ class TestForm:
         assert list(form["events"].value()) == ["request", "message"]
         assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
 
+    QUOTA = {
+        "name": "quota",
+        "algorithm": "fixed_window",
+        "rate": "1000/day",
+        "burst": "",
+        "events": ["request"],
+        "methods": "post, Put",
+        "audience": "staff, group:night shift",
+        "count_on": "403, 401",
+        "warn_at": "100 %, 80%, 33.3 %",
+        "enforce_at": "2.5",
+    }
+
+    def test_what_a_quota_says_is_stored_and_shown(self, operator: Client) -> None:
+        typed = {**TYPED, **self.QUOTA}
+        said = operator.post(PREVIEW, typed).json()
+        assert said["errors"] == []
+        assert said["words"] == (
+            "each user: 1,000 requests per day, counted afresh every day, on search and chat together, "
+            "only POST and PUT, only for staff and the group night shift, counting only answers of status 401 and 403, "
+            "tolerated up to 2.5 times as much, warned of at 33.3 %, 80 % and 100 %"
+        )
+        assert operator.post(ADD, typed).status_code == 302
+        rule = ThrottleRule.objects.get().as_rule()
+        assert (rule.methods, rule.audience) == (("POST", "PUT"), ("staff", "group:night shift"))
+        assert (rule.count_on, rule.warn_at, rule.enforce_at) == ((401, 403), (0.333, 0.8, 1.0), 2.5)
+        page = operator.get(change_url(ThrottleRule.objects.get()))
+        shown = {name: page.context["adminform"].form[name].value() for name in self.QUOTA}
+        assert 'value="33.3 %, 80 %, 100 %"' in page.content.decode()
+        assert 'value="401, 403"' in page.content.decode()
+        assert shown["methods"] == "POST, PUT"
+        operator.post(change_url(ThrottleRule.objects.get()), typed)
+        assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
+
+    def test_what_is_wrong_with_a_quota_stands_at_its_field(self, operator: Client) -> None:
+        wrong = {"methods": "psot", "audience": "stuff", "count_on": "4xx", "warn_at": "80", "enforce_at": "0"}
+        for field, typed in wrong.items():
+            page = operator.post(ADD, {**TYPED, **self.QUOTA, field: typed})
+            assert list(page.context["adminform"].form.errors) == [field]
+            assert f'value="{typed}"' in page.content.decode(), "as it was typed"
+        assert not ThrottleRule.objects.exists()
+
+    def test_a_group_that_nobody_has_made_is_said_and_stored_all_the_same(self, operator: Client) -> None:
+        Group.objects.create(name="editors")
+        page = operator.post(ADD, {**TYPED, "audience": "group:editors, group:edtors, staff"}, follow=True)
+        said = [str(message) for message in page.context["messages"]]
+        assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
+        assert len(said) == 2
+        assert ThrottleRule.objects.get().audience == ("group:editors", "group:edtors", "staff")
+
+    def test_a_function_can_be_a_cost_where_settings_name_it(self, operator: Client, settings: Any) -> None:
+        typed = {**TYPED, "cost": "os.path.getsize"}
+        page = operator.post(ADD, typed)
+        assert "is used by no rule in settings; name it there first" in text(page)
+        settings.DJANGO_THROTTLE = {"RULES": {"graphql": {"rate": "9/min", "cost": "os.path.getsize"}}}
+        assert "There is os.path.getsize." in text(operator.get(ADD))
+        assert operator.post(ADD, typed).status_code == 302
+        assert ThrottleRule.objects.get().as_rule().cost == "os.path.getsize"
+        form = operator.get(ADD, {"replace": "graphql"}).context["adminform"].form
+        assert form["cost"].value() == "os.path.getsize"
+
     def test_every_field_has_its_place(self, operator: Client) -> None:
         shown = [field for line in operator.get(ADD).context["adminform"] for place in line for field in place.fields]
         assert set(shown) == {"name", *FIELDS, "in_words", "updated_at"}
@@ -304,6 +387,22 @@ class TestList:
             assert page.status_code == 200
             assert said in text(page)
         assert ThrottleRule.objects.get().rate == "50/s"
+
+    def test_it_says_when_nothing_is_refused(self, operator: Client, settings: Any) -> None:
+        assert "Nothing is refused at present" not in text(operator.get(LIST))
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": True}
+        assert "Nothing is refused at present: SHADOW is on in the settings" in text(operator.get(LIST))
+
+    def test_what_a_row_does_not_show_is_kept(self, operator: Client) -> None:
+        ThrottleRule.objects.create(name="api", rate="50/s", warn_at=(0.8, 1.0), audience=("staff",), enforce_at=2)
+        assert operator.post(LIST, self.row(rate="7/s")).status_code == 302
+        kept = ThrottleRule.objects.get()
+        assert (kept.rate, kept.warn_at, kept.audience, kept.enforce_at) == ("7/s", (0.8, 1.0), ("staff",), 2.0)
+
+    def test_a_queue_may_be_watched_first(self, operator: Client) -> None:
+        ThrottleRule.objects.create(name="api", rate="5/s", algorithm="leaky_bucket", action="delay", max_delay=2)
+        assert operator.post(LIST, self.row(action="shadow")).status_code == 302
+        assert ThrottleRule.objects.get().as_rule().is_shadow
 
     def test_a_row_has_a_rate_or_a_limit_to_type_in(self, operator: Client) -> None:
         ThrottleRule.objects.create(name="a", rate="5/s")

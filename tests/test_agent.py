@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from django_throttle import agent
-from django_throttle.agent import Agent
+from django_throttle import agent, jobs, observe
 from django_throttle.core import Rule
+from django_throttle.jobs import Agent
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.servers import slack, wait_until
@@ -31,7 +31,7 @@ def running() -> Iterator[Agent]:
 def nothing_left() -> Iterator[None]:
     yield
     agent.stop()
-    wait_until(lambda: not agent_threads(), timeout=2)
+    wait_until(lambda: not agent_threads())
 
 
 def agent_threads() -> list[threading.Thread]:
@@ -67,7 +67,7 @@ def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
 
 
 def test_a_failed_job_is_tried_again_soon(running: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(jobs, "RETRY_SECONDS", 0.05)
     done: list[int] = []
 
     def fail() -> None:
@@ -90,7 +90,7 @@ def test_one_thread_however_often_it_is_started(running: Agent) -> None:
 @pytest.mark.agent
 def test_serves_each_store_once(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
-    first, second = RedisStore(redis_url), RedisStore(redis_url)
+    first, second = RedisStore(redis_url, deadline=5.0), RedisStore(redis_url, deadline=5.0)
     for _ in range(3):
         agent.ensure(first)
     assert len(agent_threads()) == 1
@@ -104,8 +104,8 @@ def test_serves_each_store_once(settings: Any, redis_url: str) -> None:
 @pytest.mark.agent
 def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
-    agent.ensure(RedisStore(redis_url), rules=True)
-    own = RedisStore(redis_url)
+    agent.ensure(RedisStore(redis_url, deadline=5.0), rules=True)
+    own = RedisStore(redis_url, deadline=5.0)
     agent.ensure(own)
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
     wait_until(lambda: len(agent_threads()) == 1, timeout=slack(2))
@@ -113,9 +113,20 @@ def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis
 
 
 @pytest.mark.agent
+def test_observers_are_told_what_was_left_out(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
+    told: list[int] = []
+    monkeypatch.setattr(agent, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(observe, "keep_up", lambda: told.append(1))
+    agent.ensure(MemoryStore(), rules=True)
+    wait_until(lambda: len(told) >= 3, timeout=slack(2))
+
+
+@pytest.mark.agent
 def test_a_lease_of_a_limiter_of_ones_own_is_kept_up(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
-    limiter = Limiter([Rule("rate", "5/min"), Rule("cap", limit=2, algorithm="concurrency")], RedisStore(redis_url))
+    rules = Rule("rate", "5/min"), Rule("cap", limit=2, algorithm="concurrency")
+    limiter = Limiter(rules, RedisStore(redis_url, deadline=5.0))
     assert agent_threads() == []
     with limiter.lease("user:1"):
         assert len(agent_threads()) == 1
@@ -162,7 +173,7 @@ def test_memory_needs_no_beat(settings: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
-    store = RedisStore(redis_url)
+    store = RedisStore(redis_url, deadline=5.0)
     agent.ensure(store)
     wait_until(lambda: not store.leases.introduction, timeout=slack(2))
     reading, writing = os.pipe()
@@ -170,7 +181,7 @@ def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     if child == 0:
         before = len(agent_threads())
         agent.ensure(store)
-        until = time.monotonic() + 3
+        until = time.monotonic() + 20
         while store.leases.introduction and time.monotonic() < until:
             time.sleep(0.01)
         answer = [before, len(agent_threads()), store.leases.uid, store.leases.introduction]

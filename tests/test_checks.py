@@ -47,6 +47,12 @@ class Tenant:
 
 partly, called = partial(tenant), Tenant()
 
+
+class Unmakable:
+    def __init__(self, what: object) -> None:
+        """No hook is given anything."""
+
+
 WRONG: list[tuple[str, Any]] = [
     ("E001", ["RULES"]),
     ("E001", None),
@@ -77,6 +83,25 @@ WRONG: list[tuple[str, Any]] = [
     ("E014", {"DATABASE_RULES": "yes"}),
     ("E015", {"AGENT": 1}),
     ("E016", {"REFUSE_SOCKET": "politely"}),
+    ("E050", {"RETRY_JITTER": -0.1}),
+    ("E050", {"RETRY_JITTER": 1.1}),
+    ("E050", {"RETRY_JITTER": float("nan")}),
+    ("E050", {"RETRY_JITTER": True}),
+    ("E050", {"RETRY_JITTER": "10 %"}),
+    ("E051", {"RATELIMIT_HEADERS": "draft-5"}),
+    ("E051", {"RATELIMIT_HEADERS": False}),
+    ("E052", {"X_RATELIMIT_HEADERS": True}),
+    ("E053", {"TELL_KEYS": "shop.limits.tenant"}),
+    ("E053", {"TELL_KEYS": ["tenant"]}),
+    ("E053", {"TELL_KEYS": [5]}),
+    ("E053", {"TELL_KEYS": None}),
+    ("E060", {"SHADOW": "no"}),
+    ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "shop.limits.price"}}}),
+    ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "os.sep"}}}),
+    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.test_checks.tenant"}}}),
+    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.test_checks.called"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "cost": "five"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "methods": ["PSOT"]}}}),
     ("E020", {"RULES_POLL": 0}),
     ("E021", {"RULES_REREAD": "30"}),
     ("E022", {"DEADLINE": -0.1}),
@@ -89,14 +114,49 @@ WRONG: list[tuple[str, Any]] = [
     ("E027", {"EXTEND_INTERVAL": 0}),
     ("E028", {"IPV6_PREFIX": 129}),
     ("E029", {"MAX_VIOLATIONS": -1}),
+    ("E080", {"DAMPER_INTERVAL": 0.4}),
     ("E030", {"REDIS": "http://127.0.0.1/0"}),
     ("E030", {"REDIS": "redis+sentinel://127.0.0.1:26379"}),
     ("E030", {"REDIS": "redis+cluster://127.0.0.1:7000/1"}),
     ("E030", {"REDIS": "redis+cluster://127.0.0.1:seven"}),
     ("E031", {"REDIS": "nowhere"}),
     ("E032", {"REDIS": "default"}),
+    ("E040", {"TRUSTED_PROXIES": "10.0.0.0/8"}),
+    ("E040", {"TRUSTED_PROXIES": ["10.0.0.0/33"]}),
+    ("E040", {"TRUSTED_PROXIES": ["10.0.0.7/8"]}),
+    ("E040", {"TRUSTED_PROXIES": ["*"]}),
+    ("E040", {"TRUSTED_PROXIES": ["0.0.0.0/0"]}),
+    ("E040", {"TRUSTED_PROXIES": -1}),
+    ("E040", {"TRUSTED_PROXIES": True}),
+    ("E041", {"TRUSTED_PROXIES": 1, "PROXY_HEADER": "HTTP_X_FORWARDED_FOR"}),
+    ("E041", {"TRUSTED_PROXIES": 1, "PROXY_HEADER": ""}),
+    ("E041", {"TRUSTED_PROXIES": 1, "PROXY_HEADER": None}),
+    ("E042", {"NO_ADDRESS": "guess"}),
+    ("E043", {"TENANT": 5}),
+    ("E043", {"TENANT": "user..tenant"}),
+    ("E043", {"TENANT": "tests.limits.tenant"}),
+    ("E043", {"TENANT": "tests.test_checks.tenant"}),
+    ("E043", {"TENANT": "tests.test_checks.WRONG"}),
+    ("E044", {"USER_IDENT": 5}),
+    ("E044", {"USER_IDENT": "account"}),
+    ("E044", {"USER_IDENT": "shop.limits.account"}),
+    ("E044", {"USER_IDENT": "tests.test_checks.tenant"}),
+    ("E045", {"RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}}),
+    ("E045", {"RULES": {"api": {"rate": "100/min", "audience": ["tenant:acme"]}}}),
+    ("W010", {"PROXY_HEADER": "X-Real-IP"}),
+    ("W010", {"PROXY_HEADER": "X-Real-IP", "TRUSTED_PROXIES": 0}),
+    ("W011", {"PROXY_HEADER": "CF-Connecting-IP", "TRUSTED_PROXIES": 2}),
     ("E033", {"PROCESS_TTL": 6, "BEAT_INTERVAL": 5}),
     ("E034", {"CONNECTION_TTL": 300, "EXTEND_INTERVAL": 180}),
+    ("E075", {"HOOKS": "shop.limits.count"}),
+    ("E075", {"HOOKS": None}),
+    ("E075", {"HOOKS": [print]}),
+    ("E076", {"HOOKS": ["shop.limits.count"]}),
+    ("E076", {"HOOKS": [""]}),
+    ("E076", {"HOOKS": ["os.sep"]}),
+    ("E076", {"HOOKS": ["tests.test_checks.Unmakable"]}),
+    ("E077", {"HOOKS": ["tests.test_checks.tenant"]}),
+    ("E077", {"HOOKS": ["tests.test_checks.Tenant"]}),
 ]
 
 
@@ -109,11 +169,19 @@ def test_wrong(number: str, given: Any) -> None:
     "given",
     [
         {},
-        {"RULES": {"api": {"rate": "100/min", "key": "os.path.basename"}}},
+        {"RULES": {"api": {"rate": "100/min", "key": "os.path.basename", "cost": "os.path.getsize"}}},
+        {"SHADOW": True},
         {"REDIS": "redis://127.0.0.1:6379/0"},
         {"REDIS": "rediss://:secret@redis.example:6379/0"},
         {"STORE": "memory", "REDIS": "nowhere"},
+        {"HOOKS": ["django_throttle.observe.prometheus.count", "builtins.print"]},
+        {"HOOKS": ("tests.observe.test_hooks.Note",)},
         {"BEAT_INTERVAL": 1, "PROCESS_TTL": 2, "MAX_VIOLATIONS": 0},
+        {"TRUSTED_PROXIES": ["10.0.0.7", "2001:db8::/32", "unix"], "NO_ADDRESS": "refuse"},
+        {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
+        {"TRUSTED_PROXIES": 1, "PROXY_HEADER": "X-Real-IP"},
+        {"TENANT": "user.tenant_id", "RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}},
+        {"TENANT": "tests.test_checks.found", "USER_IDENT": "tests.test_checks.found"},
     ],
     ids=str,
 )
@@ -145,7 +213,9 @@ def test_every_bad_rule_is_named() -> None:
 
 
 def test_every_setting_has_its_check_and_every_check_its_test() -> None:
-    checked = {*values.NUMBERS, *values.TEXTS, *values.SWITCHES, *values.CHOICES, "RULES", "REDIS"}
+    checked = {*values.NUMBERS, *values.TEXTS, *values.SWITCHES, *values.CHOICES, "RULES", "REDIS", "HOOKS"}
+    checked |= {"RETRY_JITTER", "TELL_KEYS"}  # what clients are told
+    checked |= {"TRUSTED_PROXIES", "PROXY_HEADER", "TENANT", "USER_IDENT"}  # who is asking
     assert checked == {setting.name for setting in fields(Conf)}
     ids = [number for number, *_ in (*values.NUMBERS.values(), *values.CHOICES.values(), *fit.PAIRS)]
     ids += [*values.TEXTS.values(), *values.SWITCHES.values()]
@@ -155,6 +225,43 @@ def test_every_setting_has_its_check_and_every_check_its_test() -> None:
 
 def test_the_defaults_are_right() -> None:
     assert numbers({}) == []
+
+
+class TestDoors:
+    OURS = "django_throttle.middleware.ThrottleMiddleware"
+    LOGIN = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+    @pytest.mark.parametrize(
+        ("listed", "wanted"),
+        [
+            ([], []),
+            ([LOGIN, OURS], []),
+            ([OURS], []),
+            ([OURS, LOGIN], ["W040"]),
+            ([LOGIN, OURS, OURS], ["W041"]),
+            (["django_throttle.channels.ThrottleMiddleware"], ["E070"]),
+        ],
+    )
+    def test_where_the_middleware_stands(self, listed: list[str], wanted: list[str], settings: Any) -> None:
+        settings.MIDDLEWARE = listed
+        found = [str(message.id).removeprefix("django_throttle.") for message in checks.check_middleware(None)]
+        assert found == wanted
+
+    @pytest.mark.parametrize(
+        ("throttle", "rates", "wanted"),
+        [
+            ("django_throttle.drf.UserRateThrottle", {"a": "0/day", "b": "5/m", "c": None, "d": "1/year"}, ["a", "d"]),
+            ("django_throttle.drf.RuleThrottle", {"a": "0/day"}, []),
+            ("rest_framework.throttling.UserRateThrottle", {"a": "0/day"}, []),
+        ],
+    )
+    def test_rates_of_rest_framework(
+        self, throttle: str, rates: dict[str, str | None], wanted: list[str], settings: Any
+    ) -> None:
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": [throttle], "DEFAULT_THROTTLE_RATES": rates}
+        found = checks.check_rates(None)
+        assert {message.id for message in found} <= {"django_throttle.E071"}
+        assert [str(message.msg).split("'")[1] for message in found] == wanted
 
 
 class TestStore:
@@ -172,6 +279,38 @@ class TestStore:
         assert self.found({"REDIS": "default"}) == []
         assert self.found({}, debug=True) == []
         assert self.found("nonsense") == []
+
+
+class TestAddresses:
+    RULES = {"RULES": {"api": {"rate": "5/min"}, "all": {"rate": "5/min", "key": "everyone"}}}
+
+    def found(self, given: Any, debug: bool = False) -> list[CheckMessage]:
+        with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
+            return checks.check_addresses(None)
+
+    def test_who_counts_by_address_says_which_proxies_there_are(self) -> None:
+        (message,) = self.found(self.RULES)
+        assert message.id == "django_throttle.W012"
+        assert message.msg.startswith("rules count by address (api)")
+
+    @pytest.mark.parametrize("proxies", [(), 0, 1, ["10.0.0.0/8"]], ids=str)
+    def test_none_is_an_answer_too(self, proxies: Any) -> None:
+        assert self.found({**self.RULES, "TRUSTED_PROXIES": proxies}) == []
+
+    def test_it_is_no_matter_elsewhere(self) -> None:
+        assert self.found(self.RULES, debug=True) == []
+        assert self.found({"RULES": {"all": {"rate": "5/min", "key": "everyone"}, "bad": {}}}) == []
+        assert self.found({"RULES": "nonsense"}) == self.found("nonsense") == []
+
+
+class TestShadow:
+    def found(self, given: Any) -> list[Any]:
+        with override_settings(DJANGO_THROTTLE=given):
+            return [message.id for message in checks.check_shadow(None)]
+
+    def test_a_switch_that_was_left_on_is_a_warning_before_a_deployment(self) -> None:
+        assert self.found({"SHADOW": True}) == ["django_throttle.W030"]
+        assert self.found({}) == self.found({"SHADOW": False}) == self.found(["SHADOW"]) == []
 
 
 class TestRows:

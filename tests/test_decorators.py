@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from inspect import signature
 from typing import Any
 
 import pytest
+from channels.generic.websocket import AsyncWebsocketConsumer
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework.views import APIView
 
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, Refused
@@ -43,6 +48,14 @@ def send(to: str, copies: int = 1) -> int:
 @throttle("mail", ident="everyone")
 async def asend() -> str:
     return "sent"
+
+
+async def agenerator() -> AsyncIterator[int]:
+    yield 1
+
+
+async def acost(*_: Any) -> int:
+    return 1
 
 
 @BOTH
@@ -109,3 +122,109 @@ def test_a_callable_without_request_and_ident_says_what_it_needs(enforce: Enforc
 def test_a_rule_that_is_not_in_force_limits_nothing(enforce: Enforce, rules: dict[str, Any]) -> None:
     enforce(**rules)
     assert [view(RequestFactory().get("/")).status_code for _ in range(3)] == [200] * 3
+
+
+class TestWhatItGoesAround:
+    """Everything that is called once and returns; anything else says so when it is decorated."""
+
+    def test_all_methods_of_a_class_of_views(self, enforce: Enforce) -> None:
+        @throttle("api")
+        class Page(View):
+            def get(self, request: HttpRequest) -> HttpResponse:
+                return HttpResponse()
+
+            post = get
+
+        enforce(api={"rate": "2/min"})
+        factory, as_view = RequestFactory(), Page.as_view()
+        asked = [factory.get("/"), factory.post("/"), factory.put("/"), factory.get("/")]
+        assert [as_view(request).status_code for request in asked] == [200, 200, 429, 429]
+        assert Page.__name__ == "Page"
+
+    @pytest.mark.parametrize("name", ["dispatch", "get", "options"])
+    async def test_methods_of_an_asynchronous_class_do_not_block(
+        self, enforce: Enforce, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        @method_decorator(throttle("api"), name=name)
+        class Page(View):
+            async def get(self, request: HttpRequest) -> HttpResponse:
+                return HttpResponse()
+
+        enforce(api={"rate": "1/min"})
+        monkeypatch.setattr("django_throttle.limiter.decide", None)
+        ask = AsyncRequestFactory().options if name == "options" else AsyncRequestFactory().get
+        assert [(await Page.as_view()(ask("/"))).status_code for _ in range(2)] == [200, 429]
+
+    def test_a_method_without_djangos_help(self, enforce: Enforce) -> None:
+        class Page(View):
+            @throttle("api")
+            def get(self, request: HttpRequest) -> HttpResponse:
+                return HttpResponse()
+
+        enforce(api={"rate": "1/min"})
+        assert [Page.as_view()(RequestFactory().get("/")).status_code for _ in range(2)] == [200, 429]
+
+    def test_a_method_of_anything_else(self, enforce: Enforce) -> None:
+        """One that is given a request is no view for it: what it returns is nobody's response."""
+
+        class Shop:
+            @throttle("api", ident="everyone")
+            def order(self, request: HttpRequest) -> str:
+                return "ordered"
+
+            @classmethod
+            @throttle("api", ident="everyone")
+            def close(cls) -> str:
+                return cls.__name__
+
+        enforce(api={"rate": "2/min"})
+        assert (Shop().order(RequestFactory().get("/")), Shop.close()) == ("ordered", "Shop")
+        with pytest.raises(Refused):
+            Shop().order(RequestFactory().get("/"))
+
+    async def test_an_object_that_is_awaited(self, enforce: Enforce) -> None:
+        class Sender:
+            async def __call__(self, to: str) -> str:
+                return to
+
+        enforce(api={"rate": "1/min"})
+        send = throttle("api", ident="everyone")(Sender())
+        assert await send("anna") == "anna"
+        with pytest.raises(Refused):
+            await send("anna")
+
+    def test_what_other_decorators_said_stays(self, enforce: Enforce) -> None:
+        enforce()
+        exempt = throttle("api")(csrf_exempt(view))
+        assert exempt.csrf_exempt and exempt.__name__ == "view" and exempt.__wrapped__.__wrapped__ is view
+        assert list(signature(throttle("mail", ident="x")(send.__wrapped__)).parameters) == ["to", "copies"]
+
+    def test_the_last_word_on_a_status_is_the_answers(self, enforce: Enforce) -> None:
+        """Two rules around one view, the inner one of failures only."""
+        enforce(api={"rate": "3/min"}, logins={"rate": "1/min", "count_on": [401], "algorithm": "fixed_window"})
+        login = throttle("api")(throttle("logins")(lambda request: HttpResponse(status=int(request.GET["status"]))))
+        asked = [login(RequestFactory().get("/", {"status": status})) for status in (200, 401, 200)]
+        assert [answer.status_code for answer in asked] == [200, 401, 429]
+
+    @pytest.mark.parametrize(
+        ("what", "said"),
+        [
+            (lambda: (yield), "a generator"),
+            (agenerator, "a generator"),
+            (classmethod(lambda cls: None), "below @classmethod"),
+            (staticmethod(lambda: None), "below @staticmethod"),
+            (property(lambda self: None), "below @property"),
+            (AsyncWebsocketConsumer, "a consumer the ThrottledConsumerMixin"),
+            (APIView, "throttle_classes"),
+            (dict, "not around dict"),
+            ("search", "not around str"),
+        ],
+    )
+    def test_anything_else_is_a_type_error_at_once(self, what: Any, said: str) -> None:
+        with pytest.raises(TypeError, match=said):
+            throttle("api", ident="everyone")(what)
+
+    @pytest.mark.parametrize("given", [{"cost": acost}, {"ident": acost}], ids=["cost", "ident"])
+    def test_what_says_the_cost_or_the_ident_is_a_plain_function(self, given: dict[str, Any]) -> None:
+        with pytest.raises(TypeError, match="plain functions"):
+            throttle("api", **given)(lambda: None)

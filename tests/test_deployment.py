@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from django_throttle import checks
+
 PAGE = (Path(__file__).parents[1] / "docs" / "deployment.rst").read_text(encoding="utf-8")
 SERVER = logging.getLogger("uvicorn.error")
 
@@ -33,3 +35,17 @@ def test_the_filter_keeps_refused_handshakes_out_of_the_log_and_nothing_else(cap
     SERVER.error("ASGI callable returned without completing handshake.")
     SERVER.error("Exception in ASGI application")
     assert [record.getMessage() for record in caplog.records] == ["Exception in ASGI application"]
+
+
+PROXIES = re.findall(r"^   DJANGO_THROTTLE = (\{\"TRUSTED.*?\}|\{\n.*?^   \})$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", PROXIES)
+def test_every_way_to_name_proxies_passes_the_checks(block: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = eval(textwrap.dedent(block))
+    assert checks.check_settings(None) == checks.check_addresses(None) == []
+
+
+def test_they_are_all_there() -> None:
+    assert len(PROXIES) == 5
+    assert [header in PAGE for header in ("CF-Connecting-IP", "unix:/run/site.sock")] == [True, True]

@@ -23,7 +23,9 @@ MODULES = sorted(
 )
 BANNED = {"util", "utils", "helper", "manager", "handler", "processor", "data", "item", "info"}
 # Names that Django, Channels and the standard library chose, and look up.
-GIVEN = {"text_data", "bytes_data", "cleaned_data", "get_changeform_initial_data", "handle_data"}
+GIVEN = {
+    "text_data", "bytes_data", "cleaned_data", "get_changeform_initial_data", "handle_data", "base_manager_name",
+}  # fmt: skip
 # Documentation may say /srv and /etc, and a first line which interpreter runs the file.
 MACHINE_PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|work|Users|opt|tmp|mnt|usr)/[\w.-]|[A-Z]:\\\w)")
 

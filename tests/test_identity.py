@@ -30,9 +30,9 @@ async def later() -> str:
 
 @pytest.fixture(autouse=True)
 def nobody_warned() -> Iterator[None]:
-    identity._warned.clear()
+    identity.caller._warned.clear()
     yield
-    identity._warned.clear()
+    identity.caller._warned.clear()
 
 
 def over(address: object) -> HttpWho:
@@ -121,8 +121,7 @@ class TestKeyFunctions:
             (later, "not coroutine; it must not be async"),
             (object(), "not object"),
             (b"acme", "not bytes"),
-            (["acme"], "not list"),
-            (True, "not bool"),
+            ({"acme"}, "not set"),
         ],
         ids=str,
     )
@@ -132,3 +131,11 @@ class TestKeyFunctions:
         monkeypatch.setattr("tests.test_identity.returned", value)
         with pytest.raises(InvalidIdent, match=f"the key '{PATH}' returns a text, a number or None, {said}"):
             ScopeWho({}).ident(PATH)
+
+    @pytest.mark.parametrize("value", [["acme"], {}, {"a": []}, True, False], ids=str)
+    def test_what_a_client_may_have_sent_as_json_is_counted_by_the_address(
+        self, monkeypatch: pytest.MonkeyPatch, value: object
+    ) -> None:
+        monkeypatch.setattr("tests.test_identity.returned", value)
+        assert over("192.0.2.1").ident(PATH) == "ip:192.0.2.1"
+        assert over("").ident(PATH) is None

@@ -71,6 +71,33 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RATE, "algorithm": "sundial"}, "algorithm"),
     ({**RATE, "action": "scold"}, "action"),
     ({**RATE, "on_store_failure": "pray"}, "on_store_failure"),
+    ({**RATE, "methods": ("PSOT",)}, "methods"),
+    ({**RATE, "methods": ("GET",), "events": ("request", "message")}, "methods"),
+    ({**RATE, "audience": ("nobody",)}, "audience"),
+    ({**RATE, "audience": ("group:",)}, "audience"),
+    ({**RATE, "audience": ("staff", "tenant")}, "audience"),
+    ({**RATE, "audience": ("anonymous",), "key": "user"}, "audience"),
+    ({**RATE, "count_on": (99,)}, "count_on"),
+    ({**RATE, "count_on": (600,)}, "count_on"),
+    ({**RATE, "count_on": ("often",)}, "count_on"),
+    ({**RATE, "count_on": (401,), "events": ("message",)}, "count_on"),
+    ({**SOCKETS, "count_on": (401,)}, "count_on"),
+    ({**RATE, "warn_at": ("often",)}, "warn_at"),
+    ({**RATE, "warn_at": (-0.5,)}, "warn_at"),
+    ({**RATE, "warn_at": (float("nan"),)}, "warn_at"),
+    ({**RATE, "warn_at": (0.0,)}, "warn_at"),
+    ({**RATE, "warn_at": (1.5,)}, "warn_at"),
+    ({**SOCKETS, "warn_at": (0.8,)}, "warn_at"),
+    ({**RATE, "enforce_at": 0.5}, "enforce_at"),
+    ({**RATE, "enforce_at": 101}, "enforce_at"),
+    ({**RATE, "enforce_at": float("nan")}, "enforce_at"),
+    ({**SOCKETS, "enforce_at": 2}, "enforce_at"),
+    ({**RATE, "enforce_at": 2, "action": "delay", "algorithm": "leaky_bucket"}, "enforce_at"),
+    ({"rate": f"{MAX_LIMIT}/day", "enforce_at": 2}, "enforce_at"),
+    ({"rate": "9000/day", "algorithm": "sliding_log", "enforce_at": 2}, "enforce_at"),
+    ({**RATE, "cost": "five"}, "cost"),
+    ({**RATE, "cost": "-1"}, "cost"),
+    ({**RATE, "cost": "shop.limits.price"}, "cost"),
 ]
 
 # What only the rule as a whole can tell, which no constraint of a column sees.
@@ -78,7 +105,9 @@ BEYOND_CONSTRAINTS = (
     {"name": "a\nb"}, {"rate": "5/600w"}, {"rate": "5/month"}, {"rate": "5/min, 6/min"}, {"rate": "20000/day"},
     {"rate": ", ".join(f"5/{n}s" for n in range(1, 12))}, {"timezone": "Mars/Olympus"},
     {"timezone": "UTC", "algorithm": "fixed_window"}, {"cost": 6}, {"burst": MAX_LIMIT}, {"key": "os.abort"},
-    {"resolution": 6}, {"strict": True}, {"cost": 2}, {"count_denied": True},
+    {"resolution": 6}, {"strict": True}, {"cost": 2}, {"count_denied": True}, {"cost": "shop.limits.price"},
+    {"audience": ("anonymous",)}, {"warn_at": (0.0,)}, {"warn_at": (1.5,)}, {"rate": f"{MAX_LIMIT}/day"},
+    {"rate": "9000/day"},
 )  # fmt: skip
 
 
@@ -130,6 +159,18 @@ def test_the_database_refuses_it_too(options: dict[str, Any]) -> None:
         ("timezone", "UTC"),
         ("max_delay", 1),
         ("action", "delay"),
+        ("methods", "post"),
+        ("methods", "POST,"),
+        ("audience", "nobody"),
+        ("audience", "group: "),
+        ("count_on", "4xx"),
+        ("count_on", "401, 403"),
+        ("warn_at", "80 %"),
+        ("warn_at", "1e3"),
+        ("enforce_at", 0),
+        ("enforce_at", 1000),
+        ("cost", "free"),
+        ("cost", "1.5."),
     ],
 )
 def test_raw_sql_is_refused_too(column: str, value: object) -> None:
@@ -162,6 +203,12 @@ def test_a_name_is_there_once() -> None:
             key="ip", cost=2, count_denied=True, action="shadow", on_store_failure="deny", enabled=False,
         ),
         Rule("window", "5/10m", resolution=6, strict=True, key="everyone"),
+        Rule(
+            "quota", "10000/month", algorithm="fixed_window", methods=("POST", "PUT"), warn_at=(0.8, 1, 0.333),
+            audience=("group:night shift", "group:a:b", "staff"), enforce_at=2.5, count_on=(401, 403),
+        ),
+        Rule("queue later", "5/s", algorithm="leaky_bucket", action="shadow", max_delay=2.5),
+        Rule("uploads", limit=3, algorithm="concurrency", methods=("POST",)),
     ],
     ids=lambda rule: rule.name,
 )  # fmt: skip
@@ -205,13 +252,33 @@ def test_names_may_be_given_as_text_or_as_a_list() -> None:
 
 
 @pytest.mark.django_db
+def test_methods_are_stored_in_capitals_and_numbers_in_order() -> None:
+    row(**RATE, methods="post, Get,post", count_on="403, 401", warn_at=[1, "0.8"], audience="staff , group:x").save()
+    saved = ThrottleRule.objects.get()
+    assert (saved.methods, saved.count_on) == (("POST", "GET"), (401, 403))
+    assert (saved.warn_at, saved.audience) == ((0.8, 1.0), ("staff", "group:x"))
+    assert ThrottleRule.objects.filter(methods=["post", "get"], warn_at=(0.8, 1), count_on=(401, 403)).count() == 1
+
+
+@pytest.mark.django_db
+def test_a_cost_is_a_number_or_a_function_that_settings_name(settings: Any) -> None:
+    row(**RATE, cost="3").save()
+    assert ThrottleRule.objects.get().as_rule().cost == 3
+    settings.DJANGO_THROTTLE = {"RULES": {"graphql": {"rate": "9/min", "cost": "os.path.getsize"}}}
+    row(**RATE, name="priced", cost="os.path.getsize").save()
+    assert ThrottleRule.objects.get(name="priced").as_rule().cost == "os.path.getsize"
+    assert "os.path.getsize" in ThrottleRule.objects.get(name="priced").meaning
+
+
+@pytest.mark.django_db
 def test_fixtures_carry_it() -> None:
-    row(**RATE, scopes=("search", "chat"), description="why").save()
+    options = {"scopes": ("search", "chat"), "warn_at": (0.8, 1.0), "count_on": (401,), "methods": ("POST",), "cost": 2}
+    row(**RATE, **options, description="why").save()
     text = serializers.serialize("json", ThrottleRule.objects.all())
     ThrottleRule.objects.all().delete()
     for each in serializers.deserialize("json", text):
         each.save()
-    assert ThrottleRule.objects.get().as_rule() == Rule("rule", "5/min", scopes=("search", "chat"))
+    assert ThrottleRule.objects.get().as_rule() == Rule("rule", "5/min", **options)
 
 
 def test_every_option_of_a_rule_is_a_field_and_every_field_explains_itself() -> None:

@@ -15,11 +15,13 @@ from django_throttle.connections.host import HostRefresher
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.checks import ALGORITHMS
+from django_throttle.core.command import Mark, Once
+from django_throttle.damper.flush import flush
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import version
 from django_throttle.stores import RedisStore
+from django_throttle.stores.refunds import REFUND
 from django_throttle.stores.scripts import CODES
-from django_throttle.stores.split import REFUND
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +39,7 @@ RULES = (
     Rule("bucket", "100/min", algorithm="token_bucket"),
     Rule("interval", "100/min", algorithm="token_bucket", refill="interval"),
     Rule("queue", "100/min", algorithm="leaky_bucket", action="delay"),
+    Rule("account", "100/s", algorithm="damper"),
     Rule("sockets", limit=100, algorithm="concurrency"),
 )
 
@@ -61,7 +64,7 @@ def password() -> str:
 
 
 def store_of(server: RedisServer, database: int = 1) -> RedisStore:
-    return RedisStore(f"redis://throttle:{password()}@127.0.0.1:{server.port}/{database}", deadline=1.0)
+    return RedisStore(f"redis://throttle:{password()}@127.0.0.1:{server.port}/{database}", deadline=5.0)
 
 
 def denied(server: RedisServer) -> list[str]:
@@ -92,6 +95,7 @@ def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
         assert decision.allowed and not decision.degraded
     assert not limiter.peek("user:1").degraded
     assert not limiter.acquire("user:1", cost=99).degraded
+    flush(store.meters, store.aggregates)
     limiter.reset("user:1")
     limiter.release(decision.lease)
     assert denied(server) == []
@@ -155,6 +159,12 @@ def test_what_was_granted_in_vain_is_given_back(server: RedisServer) -> None:
             bounds = [bound if type(bound) is int else 0 for bound in rule.plan[2:]]
             charged = REFUND(CODES[rule.plan.algorithm], 1, rule.plan.limit, *bounds, 0, 0)
             store.call("refund", [store.key(rule.id, "user:1")], ["", charged])
+    assert denied(server) == []
+
+
+def test_what_is_said_once(server: RedisServer) -> None:
+    mark = Mark("rule", "user:1", "0.8", 60_000_000)
+    assert [store_of(server).execute(Once((mark,))) for _ in range(2)] == [(True,), (False,)]
     assert denied(server) == []
 
 

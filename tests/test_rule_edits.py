@@ -114,7 +114,7 @@ def test_it_is_seen_after_its_commit_and_within_a_second(
     more = {} if with_redis else {"REDIS_URL": ""}
     watchers = [start(WATCHER, **more) for _ in range(2)]
     writer = start(WRITER, **more)
-    store = RedisStore(redis_url)
+    store = RedisStore(redis_url, deadline=5.0)
 
     def provoke() -> None:
         # Everyone reads again while the edit is saved and not committed; nobody may see it.

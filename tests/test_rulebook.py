@@ -13,7 +13,7 @@ from django.db import DatabaseError, connection, transaction
 from django.test import override_settings
 from pytest_django import DjangoAssertNumQueries
 
-from django_throttle import rulebook
+from django_throttle import limiter, rulebook
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
@@ -156,6 +156,39 @@ class TestMerge:
         assert rulebook.refresh().rules == ()
 
 
+class TestShadow:
+    """SHADOW makes every rule record only, wherever it comes from."""
+
+    @pytest.mark.django_db
+    def test_no_rule_refuses(self, rules: Any, settings: Any) -> None:
+        rules(api={"rate": "1/min"}, queue={"rate": "1/min", "algorithm": "leaky_bucket", "action": "delay"})
+        ThrottleRule.objects.create(name="row", rate="1/min, 2/h", count_denied=True)
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": True}
+        assert all(part.is_shadow for rule in rulebook.current().rules for part in rule.parts)
+        decisions = [limiter.decide(Facts("any", ("request",), ANNA)) for _ in range(5)]
+        assert [(decision.allowed, decision.delay) for decision in decisions] == [(True, 0.0)] * 5
+        assert [outcome.allowed for outcome in decisions[-1].outcomes] == [False] * 4
+
+    @pytest.mark.django_db
+    def test_switched_off_again_all_of_them_hold_again(self, rules: Any, settings: Any) -> None:
+        rules(api={"rate": "1/min"})
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": True}
+        shadow = rulebook.current()
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": False}
+        assert not rulebook.current().rules[0].is_shadow
+        assert rulebook.current().version != shadow.version
+
+    @pytest.mark.django_db
+    async def test_nor_is_a_handshake_refused(self, rules: Any, settings: Any) -> None:
+        rules(knocks={"rate": "1/min", "events": ["connect"]}, sockets={"limit": 1, "algorithm": "concurrency"})
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": True, "DATABASE_RULES": False}
+        decisions = [await limiter.adecide(Facts("chat", ("connect", "connection"), ANNA)) for _ in range(3)]
+        assert all(decision.allowed for decision in decisions)
+        assert decisions[-1].lease is not None, "what is open counts all the same"
+        for decision in decisions:
+            await limiter.arelease(decision.lease)
+
+
 @pytest.mark.django_db
 class TestRows:
     def insert(self, row: str, **columns: Any) -> None:
@@ -191,6 +224,16 @@ class TestRows:
             {"rate": "5/month"},
             {"rate": "5/min, 6/min"},
             {"name": "bad\x00name"},
+            {"methods": "PSOT"},
+            {"methods": "POST", "events": "message"},
+            {"audience": "nobody"},
+            {"count_on": "often"},
+            {"warn_at": "80 %"},
+            {"warn_at": "nan"},
+            {"enforce_at": -1},
+            {"enforce_at": "twice"},
+            {"cost": "free"},
+            {"cost": "os.abort"},
         ],
         ids=str,
     )
@@ -225,8 +268,8 @@ class TestCurrent:
         with django_assert_num_queries(0):
             assert all(rulebook.current() is first for _ in range(100))
 
-    def test_the_first_call_makes_one_query(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
-        with transaction.atomic(), django_assert_num_queries(3):  # with the savepoint that guards the transaction
+    def test_the_first_call_makes_a_query_a_table(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+        with transaction.atomic(), django_assert_num_queries(4):  # with the savepoint that guards the transaction
             rulebook.current()
 
     def test_the_same_rules_are_the_same_object(self) -> None:
@@ -464,7 +507,7 @@ class TestPoll:
 
     @pytest.fixture
     def store(self, redis_url: str) -> RedisStore:
-        return RedisStore(redis_url)
+        return RedisStore(redis_url, deadline=5.0)
 
     def test_it_reads_when_the_version_is_another_and_only_then(self, store: RedisStore, readings: list[int]) -> None:
         self.poll(store)
@@ -500,7 +543,7 @@ class TestPoll:
         self, redis_url: str, readings: list[int], settings: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "REDIS": redis_url}
-        store, other = RedisStore(redis_url), RedisStore(redis_url)
+        store, other = RedisStore(redis_url, deadline=5.0), RedisStore(redis_url, deadline=5.0)
         before = other.call("rules_version", [other.process_key("rules")], ["first", 60_000])
 
         def away(*_: object) -> None:

@@ -56,6 +56,11 @@ class TestList:
         ThrottleRule.objects.create(name="api", rate="5/s", key="os.abort")
         assert "api (database) is skipped: the key 'os.abort'" in run("list")
 
+    def test_it_says_when_nothing_is_refused(self, settings: Any) -> None:
+        assert "SHADOW" not in run("list")
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": True}
+        assert run("list").endswith("SHADOW is on in the settings: rules only record, and nothing is refused\n")
+
     def test_none_at_all(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {}
         assert run("list") == "There are no rules.\n"
@@ -104,6 +109,68 @@ class TestExport:
     def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
         with pytest.raises(CommandError, match="cannot write"):
             run("export", "--output", str(tmp_path / "no" / "such"))
+
+
+QUOTA = {
+    "rate": "10000/month",
+    "algorithm": "fixed_window",
+    "methods": ["POST", "PUT"],
+    "audience": ["group:night shift", "staff"],
+    "count_on": [401, 403],
+    "warn_at": [0.8, 1.0],
+    "enforce_at": 2.5,
+    "cost": "os.path.getsize",
+}
+
+
+class TestQuota:
+    """Every option of a rule makes the round trip, and a change of each is shown."""
+
+    @pytest.fixture(autouse=True)
+    def priced(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": {"priced": {"rate": "9/s", "cost": "os.path.getsize"}}, "AGENT": False}
+
+    def test_it_comes_back_as_it_went(self, put: Any) -> None:
+        run("import", put({"quota": QUOTA}))
+        exported = json.loads(run("export"))
+        assert exported == {"quota": QUOTA}
+        assert "0 added, 0 changed, 0 removed, 1 unchanged" in run("import", put(exported))
+        assert json.loads(run("export", "--all"))["priced"] == {"rate": "9/s", "cost": "os.path.getsize"}
+
+    def test_each_change_is_a_line(self, put: Any) -> None:
+        run("import", put({"quota": QUOTA}))
+        less = {"rate": "10000/month", "algorithm": "fixed_window", "warn_at": [0.5]}
+        lines = run("import", put({"quota": less}), "--dry-run").splitlines()
+        for line in (
+            "    methods: POST, PUT → none",
+            "    audience: group:night shift, staff → none",
+            "    count_on: 401, 403 → none",
+            "    warn_at: 0.8, 1.0 → 0.5",
+            "    enforce_at: 2.5 → 1.0",
+            "    cost: os.path.getsize → 1",
+        ):
+            assert line in lines
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"methods": ["PSOT"]}, "there is no method 'PSOT'; did you mean 'POST'?"),
+            ({"methods": "POST"}, "methods is a list of names"),
+            ({"audience": ["Staff"]}, "did you mean 'staff'?"),
+            ({"warn_at": ["80 %"]}, "warn_at has shares of the limit"),
+            ({"warn_at": [1.5]}, "never gets to 1.5 times the limit"),
+            ({"enforce_at": "2"}, "enforce_at is a number"),
+            ({"count_on": ["4xx"]}, "count_on has HTTP statuses"),
+            ({"cost": "os.abort"}, "the cost 'os.abort' is used by no rule in settings"),
+            ({"cost": True}, "cost is a whole number"),
+        ],
+        ids=str,
+    )
+    def test_what_makes_no_sense_is_refused_by_its_name(self, put: Any, options: dict[str, Any], said: str) -> None:
+        with pytest.raises(CommandError, match="nothing was imported") as caught:
+            run("import", put({"quota": {"rate": "9/s", **options}}))
+        assert said in str(caught.value)
+        assert not ThrottleRule.objects.exists()
 
 
 class TestImport:

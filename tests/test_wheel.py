@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -41,6 +42,43 @@ for store in (MemoryStore(), RedisStore(sys.argv[1], deadline=5)):
     decision = Limiter(rules, store).acquire("user:1")
     print(type(store).__name__, decision.allowed, decision.remaining, decision.degraded)
 print(django_throttle.__file__)
+"""
+
+# The tests of a site that has neither pytest-django nor a plugin of ours by name: pytest finds the fixtures by itself.
+SITE_TESTS = """
+import sys
+import unittest
+
+UNTOUCHED = not [name for name in sys.modules if name.split(".")[0] == "django"]
+
+import django
+from django.conf import settings
+
+settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"RULES": {"api": {"rate": "1/min"}}})
+django.setup()
+
+from django_throttle import testing
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+
+
+def test_untouched():
+    assert UNTOUCHED
+
+
+def test_fixtures(throttle_rules, throttle_clock, throttle_store):
+    throttle_rules({"api": {"rate": "10000/hour", "algorithm": "fixed_window"}})
+    testing.use_up("api", "user:1", leaving=1)
+    limiter = Limiter([Rule("api", "10000/hour", algorithm="fixed_window")], throttle_store)
+    testing.assert_throttled(lambda: limiter.acquire("user:1"), after=1, rule="api")
+    throttle_clock.tick(3600)
+    assert limiter.acquire("user:1").allowed
+
+
+@testing.override_rules({"api": {"rate": "2/min"}})
+class Case(unittest.TestCase):
+    def test_it(self):
+        testing.use_up("api", "user:1")
 """
 
 
@@ -123,3 +161,25 @@ def test_it_decides_in_an_empty_environment(python: Path, redis_server: RedisSer
     *decisions, origin = ran.stdout.splitlines()
     assert decisions == ["MemoryStore True 1 False", "RedisStore True 1 False"]
     assert not Path(origin).is_relative_to(ROOT)
+
+
+def test_its_fixtures_are_found_by_pytest(python: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in everything_behind(["pytest"]):
+        link(name, packages)
+    (tmp_path / "test_site.py").write_text(SITE_TESTS, encoding="utf-8")
+    command = [str(python), "-W", "error", "-m", "pytest", "-v", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PYTEST_"))}
+    ran = subprocess.run(
+        [*command, "test_site.py"],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed" in ran.stdout
+    assert "plugins: django-throttle-" in ran.stdout

@@ -1,5 +1,6 @@
 """Rules in the admin: a list to oversee and edit them, a form that says in words what a rule means."""
 
+from django_throttle.admin.overrides import ThrottleOverrideAdmin
 from django_throttle.admin.rules import ThrottleRuleAdmin
 
-__all__ = ["ThrottleRuleAdmin"]
+__all__ = ["ThrottleOverrideAdmin", "ThrottleRuleAdmin"]

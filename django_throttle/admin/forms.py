@@ -8,22 +8,28 @@ from typing import Any, Final
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
+from django_throttle.conf import conf
 from django_throttle.core import words
 from django_throttle.core.checks import KEYS
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.diff import FIELDS
-from django_throttle.rulebook.sources import declared_keys
+from django_throttle.rulebook.sources import declared
 
 KEY_LABELS: Final = {
     "user": "User",
     "ip": "Address",
     "user_or_ip": "User or address",
+    "api_key": "API key, else user or address",
     "session": "Session",
+    "tenant": "Tenant",
+    "connection": "One WebSocket",
     "everyone": "Everyone together",
 }
+# Of all that can be joined, what most sites want.
+JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in words.NOUNS.items()}
 # What no door of this version reports: a rule for it would never do anything.
-UNREPORTED: Final = frozenset(("send", "publish", "task"))
+UNREPORTED: Final = frozenset(("publish", "task"))
 
 
 class RuleForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -42,6 +48,8 @@ class RuleForm(forms.ModelForm):  # type: ignore[type-arg]
             self.fields["events"].widget.choices = event_choices(present)
         if "key" in self.fields:
             self.fields["key"] = _alike(self.fields["key"], forms.ChoiceField(choices=key_choices(self.instance.key)))
+        if "cost" in self.fields and (functions := declared("cost")):
+            self.fields["cost"].help_text += f" There is {', '.join(functions)}."
 
     def add_error(self, field: str | None, error: Any) -> None:
         """In the list, a row shows few fields; what is wrong with another one is said of the whole row."""
@@ -95,6 +103,7 @@ def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
 
 def key_choices(present: str = "") -> list[tuple[str, str]]:
     """The keys that a rule may have on this site, and the one that it has."""
-    known = [(key, KEY_LABELS[key]) for key in KEYS]
-    own = {*declared_keys(), *([present] if present and present not in KEYS else [])}
+    offered = [key for key in (*KEYS, *JOINED_KEYS) if conf().TENANT or key == present or "tenant" not in key]
+    known = [(key, KEY_LABELS.get(key) or words.who(key).capitalize()) for key in offered]
+    own = {*declared("key"), *([present] if present and present not in offered else [])}
     return known + [(key, words.who(key).capitalize()) for key in sorted(own)]

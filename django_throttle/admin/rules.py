@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.forms import ModelForm, model_to_dict
@@ -14,6 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
+from django_throttle.admin.audience import unknown_groups
 from django_throttle.admin.forms import EVENT_LABELS, RowForm, RuleForm, event_choices, key_choices
 from django_throttle.admin.preview import preview
 from django_throttle.conf import conf
@@ -22,7 +23,8 @@ from django_throttle.core.words import describe
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import file, sources
 
-HOW_MUCH: Final = ("algorithm", "rate", "limit", "burst", "refill", "resolution", "strict", "timezone")
+SHAPE: Final = ("burst", "refill", "resolution", "strict", "timezone", "batched", "estimator")
+HOW_MUCH: Final = ("algorithm", "rate", "limit", *SHAPE)
 FEW: Final = 12  # rules that need no filters
 NOTHING_YET: Final = "Type a rate, and what the rule means is shown here."
 
@@ -68,9 +70,9 @@ class ThrottleRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     save_on_top = True
     fieldsets = (
         (None, {"fields": ("name", "enabled", "in_words")}),
-        ("How much", {"fields": (*HOW_MUCH, "cost", "count_denied")}),
-        ("Who and what", {"fields": ("key", "scopes", "events")}),
-        ("What happens then", {"fields": ("action", "max_delay", "on_store_failure")}),
+        ("How much", {"fields": (*HOW_MUCH, "unit", "cost", "count_denied", "count_on")}),
+        ("Who and what", {"fields": ("key", "audience", "scopes", "events", "methods")}),
+        ("What happens then", {"fields": ("action", "at_limit", "max_delay", "enforce_at", "warn_at", "on_store_failure")}),
         ("Notes", {"fields": ("description", "updated_at")}),
     )
 
@@ -131,7 +133,13 @@ class ThrottleRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return model_to_dict(file.row_of(rule))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        return super().changelist_view(request, {"settings_rules": self._from_settings(), **(extra_context or {})})
+        context = {"settings_rules": self._from_settings(), "only_records": conf().SHADOW}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
+
+    def save_model(self, request: HttpRequest, obj: ThrottleRule, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        for warning in unknown_groups(obj.audience):
+            self.message_user(request, warning, messages.WARNING)
 
     def _from_settings(self) -> list[dict[str, Any]]:
         """The rules of settings that no row replaces."""

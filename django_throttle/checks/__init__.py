@@ -13,13 +13,17 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import Error as DatabaseFailure
 
+from django_throttle.checks.doors import middleware_messages, rate_messages
 from django_throttle.checks.fit import FIT_CHECKS
 from django_throttle.checks.given import value_of, wrong
+from django_throttle.checks.hooks import HOOK_CHECKS
+from django_throttle.checks.identity import IDENTITY_CHECKS, unsaid
 from django_throttle.checks.rules import RULE_CHECKS
+from django_throttle.checks.told import TOLD_CHECKS, schema_warnings
 from django_throttle.checks.values import VALUE_CHECKS
 from django_throttle.rulebook import sources
 
-SETTING_CHECKS: Final = (*VALUE_CHECKS, *RULE_CHECKS, *FIT_CHECKS)
+SETTING_CHECKS: Final = (*VALUE_CHECKS, *RULE_CHECKS, *FIT_CHECKS, *HOOK_CHECKS, *IDENTITY_CHECKS, *TOLD_CHECKS)
 
 
 @register("django_throttle")
@@ -41,6 +45,41 @@ def check_store(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessag
     return [Warning(message, hint='Set DJANGO_THROTTLE["REDIS"].', id="django_throttle.W001")]
 
 
+@register("django_throttle")
+def check_schema(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """An OpenAPI schema that does not know of refusals, where there can be some."""
+    return schema_warnings()
+
+
+@register("django_throttle")
+def check_middleware(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """Where the middleware stands in Django's list."""
+    return list(middleware_messages())
+
+
+@register("django_throttle")
+def check_rates(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """What REST framework's settings say to the throttles that take the place of its own."""
+    return list(rate_messages())
+
+
+@register(Tags.security, deploy=True)
+def check_shadow(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """A switch for an hour is easily forgotten."""
+    given = getattr(settings, "DJANGO_THROTTLE", {})
+    if not isinstance(given, Mapping) or value_of(given, "SHADOW") is not True:
+        return []
+    hint = 'Set DJANGO_THROTTLE["SHADOW"] to False when the rules are to hold again.'
+    return [Warning("SHADOW is on: rules only record, and nothing is refused", hint=hint, id="django_throttle.W030")]
+
+
+@register(Tags.security, deploy=True)
+def check_addresses(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """Rules by address, and nobody has said whose addresses the server reports."""
+    given = getattr(settings, "DJANGO_THROTTLE", {})
+    return [] if settings.DEBUG or not isinstance(given, Mapping) else list(unsaid(given))
+
+
 @register(Tags.database)
 def check_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
@@ -49,11 +88,16 @@ def check_rows(
     if sources.alias() not in (databases or ()) or check_settings(None):
         return []
     try:
-        faults = sources.from_database().faults
+        found = sources.from_database()
     except DatabaseFailure:
         return []  # not migrated yet
     hint = "Correct it in the admin; until then it is not in force."
-    return [
+    rules = [
         Warning(f"rule {name!r} in the database: {what}", hint=hint, id="django_throttle.W002")
-        for name, what in faults.items()
+        for name, what in found.faults.items()
     ]
+    overrides = [
+        Warning(f"override {number}: {what}", hint=hint, id="django_throttle.W065")
+        for number, what in found.unfit.items()
+    ]
+    return [*rules, *overrides]

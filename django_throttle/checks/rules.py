@@ -22,24 +22,26 @@ def _rules(given: Given) -> Iterator[CheckMessage]:
         return
     for name, options in rules.items():
         try:
-            yield from _callable(Rule.from_options(name, options))
+            rule = Rule.from_options(name, options)
+            yield from _callable(rule, "key", rule.key, ("E005", "E006"))
+            yield from _callable(rule, "cost", rule.cost, ("E061", "E062"))
         except (InvalidRule, InvalidRate) as error:
             yield wrong("E004", f"rule {name!r}: {sources.sentence(str(name), error)}")
 
 
-def _callable(rule: Rule) -> Iterator[CheckMessage]:
-    if "." not in rule.key:
+def _callable(rule: Rule, option: str, path: int | str, numbers: tuple[str, str]) -> Iterator[CheckMessage]:
+    if not isinstance(path, str) or "." not in path:
         return
-    named = f"rule {rule.name!r}: the key {rule.key!r}"
+    named = f"rule {rule.name!r}: the {option} {path!r}"
     try:
-        found = import_string(rule.key)
+        found = import_string(path)
     except Exception as error:  # noqa: BLE001 - a module of the site's own may fail in any way
-        yield wrong("E005", f"{named} cannot be imported ({error})")
+        yield wrong(numbers[0], f"{named} cannot be imported ({error})")
         return
     if not callable(found):
-        yield wrong("E005", f"{named} cannot be called")
+        yield wrong(numbers[0], f"{named} cannot be called")
     elif is_async(found):
-        yield wrong("E006", f"{named} is async; what names the caller must be a plain function")
+        yield wrong(numbers[1], f"{named} is async; it must be a plain function, which is called for every request")
 
 
 RULE_CHECKS: Final = (_rules,)

@@ -9,6 +9,7 @@ from django.core.checks import CheckMessage
 
 from django_throttle.checks.given import Given, is_number, value_of, wrong
 from django_throttle.conf import NAMES, unknown
+from django_throttle.core.headers import VERSIONS, X_VERSIONS
 
 # Setting: number of its check, least, most, and whether it counts something.
 NUMBERS: Final[dict[str, tuple[str, float, float, bool]]] = {
@@ -21,11 +22,21 @@ NUMBERS: Final[dict[str, tuple[str, float, float, bool]]] = {
     "CONNECTION_TTL": ("E026", 1, 86_400, False),
     "EXTEND_INTERVAL": ("E027", 0.5, 43_200, False),
     "IPV6_PREFIX": ("E028", 1, 128, True),
+    "DAMPER_INTERVAL": ("E080", 0.5, 6, False),
+    "SOCKET_ACCEPT_TIMEOUT": ("E071", 0, 3600, False),
+    "SOCKET_IDLE_TIMEOUT": ("E072", 0, 604_800, False),
+    "SOCKET_MAX_AGE": ("E073", 0, 31_536_000, False),
     "MAX_VIOLATIONS": ("E029", 0, 1_000_000, True),
 }
 TEXTS: Final = {"PREFIX": "E012", "KEY_SECRET": "E013"}
-SWITCHES: Final = {"DATABASE_RULES": "E014", "AGENT": "E015"}
-CHOICES: Final = {"STORE": ("E010", ("memory", "redis")), "REFUSE_SOCKET": ("E016", ("http", "frame"))}
+SWITCHES: Final = {"DATABASE_RULES": "E014", "AGENT": "E015", "SHADOW": "E060"}
+CHOICES: Final = {
+    "STORE": ("E010", ("memory", "redis")),
+    "REFUSE_SOCKET": ("E016", ("http", "frame")),
+    "NO_ADDRESS": ("E042", ("skip", "refuse")),
+    "RATELIMIT_HEADERS": ("E051", tuple(VERSIONS)),
+    "X_RATELIMIT_HEADERS": ("E052", X_VERSIONS),
+}
 
 
 def _names(given: Given) -> Iterator[CheckMessage]:

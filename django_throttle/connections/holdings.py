@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import deque
 from typing import NamedTuple
 
 from django_throttle.connections import process
+from django_throttle.core.decision import Lease
 from django_throttle.forks import in_child
 
 Pair = tuple[str, str]  # rule id, ident
@@ -44,10 +46,11 @@ class Holdings:
         self.former: tuple[str, ...] = ()  # uids of this process that may still be in Redis
         self.lost = False  # Redis does not know our uid any more
         self._introduced = False
-        self._held: dict[Pair, dict[str, float]] = {}  # lease: when taken, on the monotonic clock
+        self._held: dict[Pair, dict[str, float]] = {}  # lease: when taken or heard of, on the monotonic clock
         self._announced: set[Pair] = set()
         self._unsent: set[Pair] = set()
         self._owed: set[Owed] = set()
+        self._strays: deque[Lease] = deque()
         self._suspect: dict[Pair, float] = {}
         self._idle: set[Pair] = set()
         self._retiring: set[Pair] = set()
@@ -116,8 +119,22 @@ class Holdings:
         The acquire may still arrive after that, so what Redis has is compared with what is held later on.
         """
         with self._lock:
+            self._drop((rule_id, ident), lease)  # of a socket that had made room already
             self._owed.add(Owed(uid, rule_id, ident, lease))
             self._suspect.setdefault((rule_id, ident), time.monotonic())
+
+    def stray(self, lease: Lease) -> None:
+        """Nobody can give this lease back any more. A garbage collector says so, so no lock is taken."""
+        self._strays.append(lease)
+
+    def take_strays(self) -> list[Lease]:
+        """Leases that went astray: what is to be given back for those who cannot."""
+        found: list[Lease] = []
+        while True:
+            try:
+                found.append(self._strays.popleft())
+            except IndexError:
+                return found
 
     def settle(self, *done: Owed) -> None:
         """Redis has confirmed these releases."""

@@ -51,7 +51,7 @@ class HostRefresher:
         freed = sum(map(self.ledger.sweep, seen.claimed))
         extended = sum(self._extend(uid) for uid in self._due(living))
         gone = {*dead, *seen.claimed}
-        held = sum(_held(meta) for uid, meta in census.items() if uid not in gone)
+        held = sum(held_by(meta) for uid, meta in census.items() if uid not in gone)
         return Status(seen.alive, seen.dead, held, freed, extended)
 
     def _due(self, living: list[str]) -> list[str]:
@@ -81,6 +81,7 @@ def judge(census: Mapping[str, Mapping[str, Any]]) -> Judgement:
     )
 
 
-def _held(meta: Mapping[str, Any]) -> int:
+def held_by(meta: Mapping[str, Any]) -> int:
+    """How many leases a process says that it holds."""
     held = meta.get("held")
     return held if type(held) is int else 0

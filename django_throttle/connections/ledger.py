@@ -73,7 +73,7 @@ class Ledger:
             raise
         self._last_beat = time.monotonic()
         known, alive, unswept, claimed = reply
-        return Seen(bool(known), alive, unswept, list(map(_text, claimed)))
+        return Seen(bool(known), alive, unswept, list(map(text, claimed)))
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
         """This process lives, and may hold leases under these index keys; False when Redis does not know the uid."""
@@ -86,7 +86,7 @@ class Ledger:
 
     def census(self) -> dict[str, dict[str, Any]]:
         """The living processes: uid, and what each says of itself."""
-        reply = list(map(_text, self.store.call("census", self._keys("live", "meta"), ())))
+        reply = list(map(text, self.store.call("census", self._keys("live", "meta"), ())))
         return {uid: process.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
 
     def sweep(self, uid: str, seconds: float = 60.0) -> int:
@@ -98,7 +98,7 @@ class Ledger:
         freed, until = 0, time.monotonic() + seconds
         reaped: list[str] = []
         while indexes := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
-            reaped = list(map(_text, indexes))
+            reaped = list(map(text, indexes))
             replies = self.store.pipeline([("reap", (index,), (uid,)) for index in reaped])
             freed += sum(check(replies))
             if time.monotonic() > until:
@@ -110,8 +110,8 @@ class Ledger:
         cursor = "0"
         while True:
             following, indexes = self.store.call("walk", self._keys(f"held:{uid}"), (cursor, BATCH))
-            yield list(map(_text, indexes))
-            cursor = _text(following)
+            yield list(map(text, indexes))
+            cursor = text(following)
             if cursor == "0":
                 return
 
@@ -119,7 +119,7 @@ class Ledger:
         """Make the TTL of each index key whole again; ``expected`` says how many leases the process has there."""
         common, grace = (self.store.now_arg(), uid, self.store.lease_ttl_ms), _micros(GRACE_SECONDS)
         calls = [("extend", (index,), (*common, leases, grace)) for index, leases in expected.items()]
-        return [Found(reply[0], list(map(_text, reply[1:]))) for reply in check(self.store.pipeline(calls))]
+        return [Found(reply[0], list(map(text, reply[1:]))) for reply in check(self.store.pipeline(calls))]
 
     def _keys(self, *names: str) -> tuple[str, ...]:
         return tuple(map(self.store.process_key, names))
@@ -150,5 +150,6 @@ def _micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """What Redis has replied, as text."""
     return value.decode() if isinstance(value, bytes) else value

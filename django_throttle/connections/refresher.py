@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.connections import host
-from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check
+from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check, text
 from django_throttle.connections.registry import Owed, Pair
 from django_throttle.exceptions import StoreError
 
@@ -24,10 +24,13 @@ class Registration(NamedTuple):
 
 
 class Refresher:
-    """The periodic work for one store and one process; used by one thread. Its methods raise StoreError."""
+    """The periodic work for one store and one process; used by one thread. Its methods raise StoreError.
 
-    def __init__(self, store: RedisStore) -> None:
-        self.store = store
+    ``on_gone`` hears of leases that were taken away from sockets which are open still.
+    """
+
+    def __init__(self, store: RedisStore, on_gone: Callable[[list[str]], object] = list) -> None:
+        self.store, self.on_gone = store, on_gone
         self.leases = store.leases
         self.ledger = Ledger(store)
         self._has_looked_around = False
@@ -52,6 +55,9 @@ class Refresher:
 
     def resend(self) -> None:
         """Send what Redis does not know: leases taken while it was away, and releases not confirmed."""
+        for stray in self.leases.take_strays():
+            for pair in stray.holds:
+                self.leases.let_go(*pair, stray.id)
         if self.leases.lost:
             self.beat()
         while taken := self.leases.take_unsent(BATCH):
@@ -102,8 +108,9 @@ class Refresher:
                 sent = list(_registrations(taken))
                 replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
                 whole = True
-                for (pair, leases), _ in zip(sent, check(replies), strict=True):
+                for (pair, leases), (_, *gone) in zip(sent, check(replies), strict=True):
                     self.leases.sent(uid, pair, leases)
+                    self.on_gone(list(map(text, gone)))
         except StoreError:
             whole = False
             raise

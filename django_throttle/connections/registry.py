@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from django_throttle.connections.holdings import Holdings, Owed, Pair, new_uid
+from django_throttle.core.orders import SOCKET
 
 __all__ = ["Owed", "Pair", "Registry"]
 
@@ -31,6 +32,20 @@ class Registry(Holdings):
             for pairs in (self._announced, self._idle, self._retiring):
                 pairs.clear()
             return former
+
+    def touch(self, rule_id: str, ident: str, lease: str, since: float) -> bool:
+        """The socket of this lease was heard of, at a moment on the monotonic clock; False when nobody holds it."""
+        with self._lock:
+            leases = self._held.get((rule_id, ident), {})
+            if lease in leases:
+                leases[lease] = since
+            return lease in leases
+
+    def first_socket(self, rule_id: str, ident: str) -> str | None:
+        """The lease of a socket that was taken, or heard of, longest ago; None when no socket has any."""
+        with self._lock:
+            leases = self._held.get((rule_id, ident), {})
+            return min((lease for lease in leases if lease.startswith(SOCKET)), key=leases.__getitem__, default=None)
 
     def doubt(self, pairs: Iterable[Pair]) -> None:
         """Redis may not know the leases of these pairs: send them (again)."""

@@ -2,7 +2,8 @@
 
 from django_throttle.core.command import Charge, charge, charges_of
 from django_throttle.core.decision import Decision, Lease, Outcome, Reason
+from django_throttle.core.override import Override
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 
-__all__ = ["Charge", "Decision", "Lease", "Outcome", "Rate", "Reason", "Rule", "charge", "charges_of"]
+__all__ = ["Charge", "Decision", "Lease", "Outcome", "Override", "Rate", "Reason", "Rule", "charge", "charges_of"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from django_throttle.core.orders import Evict, Tell
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidCost
@@ -27,7 +29,7 @@ class Charge(NamedTuple):
 
 def charge(rule: Rule, ident: str, cost: int) -> Charge:
     """One call's charge under a rule of one rate: its cost times the rule's; a connection holds one slot."""
-    return Charge(rule, ident, min(cost, 1) if rule.is_concurrency else cost * rule.cost)
+    return Charge(rule, ident, min(cost, 1) if rule.is_concurrency else cost * rule.factor)
 
 
 def charges_of(rule: Rule, ident: str, cost: int) -> tuple[Charge, ...]:
@@ -39,12 +41,13 @@ class Answer(NamedTuple):
     """What the store says of one charge; times in microseconds.
 
     ``retry`` is 0 when it fits, -1 when it never will. ``remaining`` and ``reset`` are as they stand
-    afterwards: after the charge when it was made.
+    afterwards: after the charge when it was made. ``at`` is the store's time.
     """
 
     retry: int
     remaining: int
     reset: int
+    at: int = 0
 
 
 def passes(charge: Charge, answer: Answer) -> bool:
@@ -57,12 +60,13 @@ class Decide:
     """Decide every charge as one, all or nothing. Reply: a tuple with an Answer for each.
 
     ``commit`` False only asks. ``lease`` names the slot that concurrency rules hold, chosen by the
-    caller beforehand so that asking twice holds one.
+    caller beforehand so that asking twice holds one. ``whole`` asks for a receipt of all that is charged.
     """
 
     charges: tuple[Charge, ...]
     commit: bool = True
     lease: str | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +91,67 @@ class Release:
     holds: tuple[tuple[str, str], ...]
 
 
-Command = Decide | DecideLocally | Forget | Release
+class Mark(NamedTuple):
+    """What is to happen once for a rule and an ident: its name, and for how many microseconds it stays said."""
+
+    rule_id: str
+    ident: str
+    name: str
+    lasts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Ask which of these nobody has said yet, over all processes. Reply: a tuple with True for each that is new."""
+
+    marks: tuple[Mark, ...]
+
+
+class Paid(NamedTuple):
+    """A charge that was made: when, by the store's clock, and how long it then took to be full; microseconds."""
+
+    charge: Charge
+    at: int
+    reset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refund:
+    """Give back what was charged, as if it had not been. Reply: the number of charges given back.
+
+    ``locally`` when this process alone had decided them.
+    """
+
+    paid: tuple[Paid, ...]
+    locally: bool = False
+
+
+def receipt(decide: Decide, answers: tuple[Answer, ...], *, locally: bool = False) -> Refund | None:
+    """What can be given back of an allowed call: the charges of rules that count only some answers, or the whole."""
+    for charge in decide.charges:  # on the hot path, where any() costs three times as much
+        if decide.whole or charge.rule.count_on:
+            break
+    else:
+        return None
+    paid = [
+        Paid(charge, answer.at, answer.reset)
+        for charge, answer in zip(decide.charges, answers, strict=True)
+        if (decide.whole or charge.rule.count_on) and charge.cost and answer.retry == 0
+        if not charge.rule.is_concurrency
+    ]
+    return Refund(tuple(paid), locally) if paid else None
+
+
+def answered(paid: Refund, status: int) -> Refund | None:
+    """What goes back of this when the answer had that HTTP status."""
+    found = tuple(one for one in paid.paid if one.charge.rule.count_on and status not in one.charge.rule.count_on)
+    return Refund(found, paid.locally) if found else None
+
+
+def paid_under(paid: Refund, pairs: Collection[tuple[str, str]], *, others: bool = False) -> Refund | None:
+    """The part of this that was charged under these pairs of a rule's name and an ident; or all ``others``."""
+    found = tuple(one for one in paid.paid if ((one.charge.rule.name, one.charge.ident) in pairs) != others)
+    return Refund(found, paid.locally) if found else None
+
+
+Command = Decide | DecideLocally | Forget | Release | Once | Refund | Evict | Tell

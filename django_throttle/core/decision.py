@@ -8,7 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from django_throttle.core.command import Mark, Refund
+from django_throttle.core.plan import Plan
+from django_throttle.exceptions import Cause
 
 
 class Reason(StrEnum):
@@ -17,7 +21,14 @@ class Reason(StrEnum):
     WITHIN = "within"  # inside the limit
     EXCEEDED = "exceeded"  # over the limit; passes after retry_after
     TOO_COSTLY = "too_costly"  # costs more than the rule ever allows at once
+    BLOCKED = "blocked"  # an operator's override refuses it, whatever is left
+    SUPPRESSED = "suppressed"  # a damper refuses this share of what is attempted; passes with the next factor, or not
+    NO_ADDRESS = "no_address"  # it counts by the address, and the server reports none
     STORE_FAILED = "store_failed"  # decided by the rule's failure policy, without the store
+
+
+# Whatever the client did, it is not at fault.
+OURS: Final = frozenset((Reason.STORE_FAILED, Reason.NO_ADDRESS))
 
 
 class Outcome(NamedTuple):
@@ -25,7 +36,8 @@ class Outcome(NamedTuple):
 
     ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
     ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
-    call waits for its turn in a queue.
+    call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
+    ``plan`` is how the rule counts, where a store has counted.
     """
 
     rule: str
@@ -39,11 +51,26 @@ class Outcome(NamedTuple):
     shadow: bool = False
     window: float | None = None
     delay: float = 0.0
+    factor: float = 0.0
+    plan: Plan | None = None
+
+    @property
+    def verdict(self) -> str:
+        """In a word: "allowed", "refused", or "shadowed" by a rule that only records."""
+        return "allowed" if self.allowed else "shadowed" if self.shadow else "refused"
 
     def later(self, seconds: float) -> Outcome:
         """The same outcome as it reads ``seconds`` from when it was said."""
         reset_after = max(0.0, self.reset_after - seconds)
         return self._replace(retry_after=_less(self.retry_after, seconds), reset_after=reset_after)
+
+
+class Crossing(NamedTuple):
+    """A call brought the use of a rule to a share of its limit; ``mark`` is what keeps it from being told twice."""
+
+    outcome: Outcome
+    share: float
+    mark: Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +91,9 @@ class Decision(NamedTuple):
     None, as ``limit`` and ``remaining``, when no rule applies. ``outcomes`` has one entry a rule.
     ``delay`` is how long an allowed call is to wait for its turn: the longest that any rule says.
     ``lease`` is what was taken of concurrency rules. ``degraded`` is True when the store failed and the
-    rules' failure policies decided.
+    rules' failure policies decided. ``crossed`` are the shares of limits that this call has reached, of those that
+    rules warn at: from a door only those of which nobody has been told in this window. ``receipt`` is what goes back
+    when the answer turns out to be none that counts. ``cause`` is why the store failed, where it did.
     """
 
     allowed: bool = True
@@ -77,6 +106,9 @@ class Decision(NamedTuple):
     delay: float = 0.0
     lease: Lease | None = None
     degraded: bool = False
+    crossed: tuple[Crossing, ...] = ()
+    receipt: Refund | None = None
+    cause: Cause | None = None
 
     def later(self, seconds: float) -> Decision:
         """The same decision as it reads ``seconds`` from when it was made, as long as nothing else happens."""
@@ -88,9 +120,9 @@ class Decision(NamedTuple):
 
     @property
     def unavailable(self) -> bool:
-        """True when the store's failure refused it: a 503, never a 429."""
+        """True when a failure of ours refused it: a 503, never a 429."""
         return not self.allowed and any(
-            outcome.reason is Reason.STORE_FAILED and not outcome.allowed and not outcome.shadow
+            outcome.reason in OURS and not outcome.allowed and not outcome.shadow
             for outcome in self.outcomes
         )
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django_throttle.exceptions import InvalidIdent
 
+if TYPE_CHECKING:
+    from django_throttle.core.rule import Rule
+
 MAX_IDENT: Final = 1024
+# Part of every rule's short id: raise it when a store value changes shape.
+LAYOUT: Final = "1"
 
 
 def check_ident(ident: object) -> str:
@@ -37,3 +42,16 @@ def store_key(prefix: str, tag: str, rule_id: str) -> str:
 def secret_bytes(secret: str) -> bytes:
     """A secret of any length as the 32 bytes that key the hash."""
     return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32).digest() if secret else b""
+
+
+def short_id(rule: Rule) -> str:
+    """A rule in eight characters: all that gives its stored values their meaning, and a hash of it.
+
+    The limit is not in it, so that an edited limit meets what has been counted so far; nor is a damper's window,
+    which counts by sub-intervals whatever it is.
+    """
+    window = "" if rule.rate is None or rule.is_damper else str(rule.rate.window_us)
+    parts = [LAYOUT, rule.name, rule.algorithm, str(rule.resolution), rule.refill, rule.timezone or "", window]
+    parts += [rule.variant] if rule.variant else []
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=6).digest()).decode()

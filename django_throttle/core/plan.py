@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import gcd
+from fractions import Fraction
+from math import ceil, floor, gcd
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_throttle.exceptions import InvalidRule
@@ -25,11 +26,11 @@ TOO_LONG: Final = "a burst of {} at this rate takes longer than a store can coun
 class Plan(NamedTuple):
     """What a script receives for one rule; all fields are whole numbers of at most 2^53.
 
-    ``limit`` is the most that can be spent at once. The meaning of ``a``, ``b`` and ``c`` is the
-    algorithm's, times in microseconds: fixed_window: window; calendar_window: where this period begins and
-    ends, and where the next ends; sliding_log: window; sliding_window: sub-window, number of sub-windows, 1
-    when strict; gcra: time of one unit and of the whole bucket, in 1/c microseconds, and c; interval_bucket:
-    interval, units it brings; concurrency: when to ask again.
+    ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. The meaning of ``a``, ``b``
+    and ``c`` is the algorithm's, times in microseconds: fixed_window: window; calendar_window: where this period
+    begins and ends, and where the next ends; sliding_log: window; sliding_window: sub-window, number of
+    sub-windows, 1 when strict; gcra: time of one unit and of the whole bucket, in 1/c microseconds, and c;
+    interval_bucket: interval, units it brings; concurrency: when to ask again; damper: window.
     """
 
     algorithm: str
@@ -44,25 +45,35 @@ def make_plan(rule: Rule) -> Plan:
     rate = rule.rate
     if rate is None:
         return Plan(rule.algorithm, rule.limit or 0, ASK_AGAIN)
-    if rule.algorithm == "fixed_window":
-        return Plan("calendar_window" if is_calendar(rule) else "fixed_window", rate.limit, rate.window_us)
-    if rule.algorithm == "sliding_log":
-        return Plan("sliding_log", rate.limit, rate.window_us)
+    most = times(rate.limit, rule.enforce_at)
+    if rule.algorithm in ("fixed_window", "sliding_log", "damper"):
+        calendar = rule.algorithm == "fixed_window" and is_calendar(rule)
+        return Plan("calendar_window" if calendar else rule.algorithm, most, rate.window_us)
     if rule.algorithm == "sliding_window":
         # Rounded up, so that n sub-windows are never shorter than the window.
         sub_window = -(-rate.window_us // rule.resolution)
-        return Plan("sliding_window", rate.limit, sub_window, rule.resolution, int(rule.strict))
+        return Plan("sliding_window", most, sub_window, rule.resolution, int(rule.strict))
+    burst = times(rule.burst or rate.limit, rule.enforce_at)
     if rule.refill == "interval":
-        burst = rule.burst or rate.limit
         if -(-burst // rate.limit) * rate.window_us >= LARGEST_BUCKET:
             raise InvalidRule(TOO_LONG.format(burst), "burst")
         return Plan("interval_bucket", burst, rate.window_us, rate.limit)
-    plan = _bucket(rate, rule.burst or rate.limit, rule.max_delay)
-    if plan.limit < rule.cost:
+    plan = _bucket(rate, burst, rule.max_delay)
+    if plan.limit < rule.factor:
         raise InvalidRule(
-            f"one call costs {rule.cost}, more than the {plan.limit} that max_delay lets wait", "max_delay"
+            f"one call costs {rule.factor}, more than the {plan.limit} that max_delay lets wait", "max_delay"
         )
     return plan
+
+
+def times(number: int, factor: float) -> int:
+    """So many times the number, rounded down: 2.3 times 100 is 230, which in doubles it is not."""
+    return floor(number * Fraction(repr(factor)))
+
+
+def thresholds(limit: int, shares: tuple[float, ...]) -> tuple[tuple[float, int], ...]:
+    """Each share with the use at which it is reached."""
+    return tuple((share, ceil(limit * Fraction(repr(share)))) for share in shares)
 
 
 def is_calendar(rule: Rule) -> bool:

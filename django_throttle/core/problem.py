@@ -3,56 +3,65 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
-from django_throttle.core.decision import Decision, Outcome
-from django_throttle.core.headers import delay_seconds
+from django_throttle.core.decision import Decision, Outcome, Reason
+from django_throttle.core.policies import names
 
 CONTENT_TYPE: Final = "application/problem+json"
 
 _DETAILS: Final = {
     "rate_limited": "Rate limit exceeded.",
     "connection_limit": "Too many open connections.",
+    "blocked": "Access is blocked.",
     "limiter_unavailable": "The limiter is unavailable.",
 }
-_PROBLEMS: Final = "https://iana.org/assignments/http-problem-types#"
+# What the IETF's RateLimit draft registers; a block by an operator has nothing to do with quotas.
+_TYPES: Final = "https://iana.org/assignments/http-problem-types#"
+_QUOTA: Final = "quota-exceeded"
+_CAPACITY: Final = "temporary-reduced-capacity"
 
 
 def error_code(decision: Decision) -> str:
-    """``limiter_unavailable`` (the store failed), ``connection_limit`` (too many at once) or ``rate_limited``."""
+    """``limiter_unavailable`` (the store failed), ``blocked``, ``connection_limit`` (too many) or ``rate_limited``."""
     if decision.unavailable:
         return "limiter_unavailable"
     found = refusing(decision)
+    if found and found.reason is Reason.BLOCKED:
+        return "blocked"
     return "connection_limit" if found and found.window is None else "rate_limited"
 
 
-def detail(decision: Decision) -> str:
-    """One or two sentences for a person."""
-    said = _DETAILS[error_code(decision)]
-    seconds = delay_seconds(decision.retry_after)
-    if seconds is None:
-        return f"{said} This can never pass."
-    return f"{said} Try again in {seconds} second{'' if seconds == 1 else 's'}."
+def detail(decision: Decision, seconds: int | None) -> str:
+    """One or two sentences for a person; ``seconds`` as in Retry-After."""
+    code = error_code(decision)
+    if seconds is not None:
+        return f"{_DETAILS[code]} Try again in {seconds} second{'' if seconds == 1 else 's'}."
+    return _DETAILS[code] if code == "blocked" else f"{_DETAILS[code]} This costs more than the limit ever allows."
 
 
-def problem(decision: Decision, status: int) -> bytes:
+def problem(decision: Decision, status: int, seconds: int | None) -> bytes:
     """A problem document (RFC 9457) of the types that the IETF's RateLimit draft registers."""
-    kind = "temporary-reduced-capacity" if decision.unavailable else "quota-exceeded"
-    document = {
-        "type": _PROBLEMS + kind,
-        "title": _DETAILS[error_code(decision)].rstrip("."),
+    code = error_code(decision)
+    document: dict[str, Any] = {
+        "type": "about:blank" if code == "blocked" else _TYPES + (_CAPACITY if decision.unavailable else _QUOTA),
+        # RFC 9457, 4.2.1: without a type of its own it says no more than its status does.
+        "title": "Too Many Requests" if code == "blocked" else _DETAILS[code].rstrip("."),
         "status": status,
-        "detail": detail(decision),
-        "violated-policies": [outcome.rule for outcome in _all_refusing(decision)],
+        "detail": detail(decision, seconds),
     }
+    if code != "blocked":
+        document["violated-policies"] = violated(decision)
     return json.dumps(document).encode()
+
+
+def violated(decision: Decision) -> list[str]:
+    """The policies that refuse, by the names that the RateLimit fields give them."""
+    told = zip(decision.outcomes, names(decision.outcomes), strict=True)
+    return [name for outcome, name in told if not (outcome.allowed or outcome.shadow)]
 
 
 def refusing(decision: Decision) -> Outcome | None:
     """What the rule says that the decision names, at the rate that it is about; None when no rule applied."""
     said = (decision.rule, decision.limit, decision.retry_after)
     return next((one for one in decision.outcomes if (one.rule, one.limit, one.retry_after) == said), None)
-
-
-def _all_refusing(decision: Decision) -> list[Outcome]:
-    return [outcome for outcome in decision.outcomes if not (outcome.allowed or outcome.shadow)]

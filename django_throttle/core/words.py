@@ -11,19 +11,33 @@ WHO: Final[dict[str, str]] = {
     "user": "each user",
     "ip": "each address",
     "user_or_ip": "each user or address",
+    "api_key": "each API key, user or address",
     "session": "each session",
+    "tenant": "each tenant",
+    "connection": "each WebSocket",
     "everyone": "everyone together",
+}
+_PARTS: Final = {key: words.removeprefix("each ") for key, words in WHO.items()}
+AUDIENCE: Final[dict[str, str]] = {
+    "anonymous": "visitors who are not logged in",
+    "authenticated": "logged-in users",
+    "staff": "staff",
 }
 # What happens, as a noun: one of it, many of it, and how it is called in a list of different kinds.
 NOUNS: Final[dict[str, tuple[str, str, str]]] = {
     "request": ("request", "requests", "HTTP requests"),
     "connect": ("connection attempt", "connection attempts", "WebSocket connection attempts"),
-    "connection": ("open connection", "open connections", "WebSocket connections"),
+    "connection": ("open connection", "open connections", "open WebSockets and requests"),
     "message": ("message", "messages", "WebSocket messages"),
     "send": ("message sent", "messages sent", "WebSocket messages sent"),
     "publish": ("publication", "publications", "publications"),
     "task": ("task", "tasks", "tasks"),
 }
+_MAKES_ROOM: Final = {
+    "evict_oldest": "a new WebSocket closes the oldest",
+    "evict_idle": "a new WebSocket closes the one silent for longest",
+}
+_JUDGED: Final = {"fast": "judged by the last seconds", "average": "judged by the last 24 seconds"}
 # Largest first; the first that divides a window names it.
 UNITS: Final = (
     ("week", 604_800_000),
@@ -42,11 +56,18 @@ def describe(rule: Rule) -> str:
     parts = (
         f"{who(rule.key)}: {_amount(rule)}",
         *_shape(rule),
-        _together(rule.events),
+        _together(rule.events) if rule.unit == "calls" else "",
         _scopes(rule.scopes),
-        f"each counting {rule.cost:,}" if rule.cost != 1 else "",
+        f"only {_listed(_methods(rule.methods))}" if rule.methods else "",
+        f"only for {audience(rule.audience)}" if rule.audience else "",
+        _cost(rule.cost),
+        f"counting only answers of status {_listed(list(map(str, rule.count_on)))}" if rule.count_on else "",
         "refused ones count too" if rule.count_denied else "",
+        "charged every few seconds" if rule.batched else "",
+        f"tolerated up to {rule.enforce_at:,g} times as much" if rule.enforce_at != 1 else "",
+        f"warned of at {shares(rule.warn_at)}" if rule.warn_at else "",
         _instead_of_refusal(rule),
+        _MAKES_ROOM.get(rule.at_limit, ""),
         _without_store(rule.on_store_failure),
         "" if rule.enabled else "switched off",
     )
@@ -55,6 +76,8 @@ def describe(rule: Rule) -> str:
 
 def who(key: str) -> str:
     """Who has a budget of their own under this key."""
+    if "+" in key:
+        return f"each combination of {_listed([_PARTS[part] for part in key.split('+')])}"
     return WHO.get(key) or f"each value of {key}"
 
 
@@ -66,6 +89,16 @@ def events(names: tuple[str, ...]) -> str:
 def scopes(names: tuple[str, ...]) -> str:
     """Where the rule applies: "everywhere", or the scopes' names."""
     return "everywhere" if "*" in names else _listed(list(dict.fromkeys(names)))
+
+
+def audience(entries: tuple[str, ...]) -> str:
+    """Whom a rule is about: "staff and the group editors"."""
+    return _listed([AUDIENCE.get(entry) or "the {} {}".format(*entry.split(":", 1)) for entry in entries])
+
+
+def shares(found: tuple[float, ...]) -> str:
+    """Shares of a limit: "80 % and 100 %"."""
+    return _listed([f"{share * 100:,g} %" for share in found])
 
 
 def window(rate: Rate) -> str:
@@ -80,7 +113,7 @@ def window(rate: Rate) -> str:
 def _amount(rule: Rule) -> str:
     rates = rule.rates or ((rule.rate,) if rule.rate is not None else ())
     most = rates[0].limit if rates else rule.limit or 0
-    noun = f"{most:,} {_noun(rule.events, most)}"
+    noun = f"{most:,} bytes of {events(rule.events)}" if rule.unit == "bytes" else f"{most:,} {_noun(rule.events, most)}"
     if not rates:
         return f"{noun} at once"
     return _listed([f"{noun} per {window(rates[0])}", *(f"{rate.limit:,} per {window(rate)}" for rate in rates[1:])])
@@ -105,6 +138,8 @@ def _shape(rule: Rule) -> tuple[str, ...]:
     if rule.algorithm == "sliding_window":
         steps = f"moving on in {rule.resolution} steps" if rule.resolution != 1 else ""
         return steps, f"never more in any {every}" if rule.strict else ""
+    if rule.is_damper:
+        return "held to that by refusing a share of what is attempted", _JUDGED[rule.estimator]
     if rule.algorithm == "concurrency" or rule.action == "delay":
         return ()
     refilled = f"refilled all at once every {every}" if rule.refill == "interval" else ""
@@ -128,6 +163,17 @@ def _instead_of_refusal(rule: Rule) -> str:
     if rule.max_delay is None:
         return queue
     return f"{queue} for at most {rule.max_delay:,g} second" + ("s" if rule.max_delay != 1 else "")
+
+
+def _methods(names: tuple[str, ...]) -> list[str]:
+    """As they apply: GET is answered for HEAD too."""
+    return [*names, "HEAD"] if "GET" in names and "HEAD" not in names else [*names]
+
+
+def _cost(cost: int | str) -> str:
+    if isinstance(cost, str):
+        return f"each counting as much as {cost} says"
+    return f"each counting {cost:,}" if cost != 1 else ""
 
 
 def _together(names: tuple[str, ...]) -> str:

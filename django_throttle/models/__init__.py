@@ -1,7 +1,9 @@
-"""What operators edit in the admin."""
+"""What operators edit in the admin, and what they look at."""
 
 from __future__ import annotations
 
+from django_throttle.models.connection import ThrottleConnection
+from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.rule import ThrottleRule
 
-__all__ = ["ThrottleRule"]
+__all__ = ["ThrottleConnection", "ThrottleOverride", "ThrottleRule"]

@@ -10,16 +10,32 @@ from django.db.models import CheckConstraint, Q
 from django_throttle.core.checks import (
     ACTIONS,
     ALGORITHMS,
+    AT_LIMITS,
+    AUDIENCE_KINDS,
+    AUDIENCES,
     BUCKETS,
+    ESTIMATORS,
     EVENTS,
     FAILURE_POLICIES,
     KEYS,
     MAX_RESOLUTION,
+    MAX_TIMES,
+    METHODS,
     REFILLS,
+    UNITS,
 )
+from django_throttle.core.checks.key import JOINED
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW
 
 EVENTS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(event for event in EVENTS if event != "connection"))
+KEYS_SHAPE: Final = "^({0})([+]({0}))+$".format("|".join(JOINED))
+METHODS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(METHODS))
+AUDIENCE_SHAPE: Final = "^({0})(,({0}))*$".format(
+    "|".join([*AUDIENCES, *(f"{kind}:[^ ,]([^,]*[^ ,])?" for kind in AUDIENCE_KINDS)])
+)
+STATUSES_SHAPE: Final = "^[1-5][0-9][0-9](,[1-5][0-9][0-9])*$"
+SHARES_SHAPE: Final = "^[0-9]{1,3}([.][0-9]+)?(,[0-9]{1,3}([.][0-9]+)?)*$"
+COST_SHAPE: Final = "^([1-9][0-9]{0,7}|[^.,]+([.][^.,]+)+)$"
 RATE_SHAPE: Final = "[1-9][0-9]{0,7}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))"
 
 
@@ -30,6 +46,10 @@ def _check(name: str, condition: Q, message: str) -> CheckConstraint:
 def _known(field: str, allowed: Iterable[str]) -> CheckConstraint:
     condition = Q(**{f"{field}__in": list(allowed)})
     return _check(f"{field}_known", condition, f"{field} is not one that this version knows.")
+
+
+def _shape(field: str, shape: str, message: str) -> CheckConstraint:
+    return _check(f"{field}_shape", Q(**{field: ""}) | Q(**{f"{field}__regex": shape}), message)
 
 
 def _range(field: str, most: int) -> CheckConstraint:
@@ -65,7 +85,11 @@ RULE_CONSTRAINTS: Final = (
         Q(burst__isnull=True) | Q(algorithm__in=list(BUCKETS)),
         "A burst belongs to the buckets.",
     ),
-    _check("key_known", Q(key__in=list(KEYS)) | Q(key__contains="."), "Choose who is counted."),
+    _check(
+        "key_known",
+        Q(key__in=list(KEYS)) | Q(key__regex=KEYS_SHAPE) | Q(key__contains="."),
+        "Choose who is counted.",
+    ),
     _check(
         "refill_of_token_bucket",
         Q(refill="continuous") | Q(algorithm="token_bucket"),
@@ -78,17 +102,62 @@ RULE_CONSTRAINTS: Final = (
         "delay_of_leaky_bucket",
         (~Q(action="delay") & Q(max_delay__isnull=True))
         | (
-            Q(action="delay", algorithm="leaky_bucket")
+            Q(action__in=["delay", "shadow"], algorithm="leaky_bucket")
             & (Q(max_delay__isnull=True) | Q(max_delay__range=(0, MAX_WINDOW)))
         ),
         f"To delay belongs to the leaky bucket, for 0 to {MAX_WINDOW} seconds.",
     ),
+    _shape("methods", METHODS_SHAPE, "Write HTTP methods, such as POST, PUT."),
+    _shape(
+        "audience", AUDIENCE_SHAPE, "Write whom it is for: anonymous, authenticated, staff, group:NAME, tenant:NAME."
+    ),
+    _shape("count_on", STATUSES_SHAPE, "Write HTTP statuses, such as 401, 403."),
+    _shape("warn_at", SHARES_SHAPE, "Write shares of the limit, such as 80 %, 100 %."),
+    _check("cost_shape", Q(cost__regex=COST_SHAPE), "Write a whole number, or the path of a function."),
+    _check(
+        "http_of_requests",
+        Q(methods="", count_on="") | Q(events="request") | Q(events="connection", count_on=""),
+        "Methods and statuses belong to rules of HTTP requests alone.",
+    ),
+    _check(
+        "quota_of_rate",
+        Q(warn_at="", enforce_at=1) | ~Q(algorithm="concurrency"),
+        "Warnings, and a limit that is enforced later, belong to rates.",
+    ),
+    _check(
+        "enforce_at_range",
+        Q(enforce_at=1) | (Q(enforce_at__range=(1, MAX_TIMES)) & ~Q(action="delay")),
+        f"Calls are refused at 1 to {MAX_TIMES} times the limit; what is delayed, at the limit itself.",
+    ),
+    _check(
+        "batched_of_fixed_window",
+        Q(batched=False) | Q(algorithm="fixed_window", count_denied=False, count_on=""),
+        "Only a fixed window can be charged in batches, and only for what has passed.",
+    ),
+    _check("estimator_of_damper", Q(estimator="fast") | Q(algorithm="damper"), "An estimator belongs to the damper."),
+    _check(
+        "bytes_of_frames",
+        Q(unit="calls") | Q(events__regex="^(request|message|send)(,(request|message|send))*$"),
+        "Only requests and messages have bytes that can be counted.",
+    ),
+    _check(
+        "connection_of_frames",
+        ~Q(key="connection") | Q(events__regex="^(message|send)(,(message|send))*$"),
+        "One WebSocket has a budget of its own for its messages, and for nothing else.",
+    ),
+    _check(
+        "at_limit_of_concurrency",
+        Q(at_limit="reject") | Q(algorithm="concurrency"),
+        "To close one WebSocket for another belongs to concurrency.",
+    ),
+    _known("at_limit", AT_LIMITS),
+    _known("unit", UNITS),
+    _known("estimator", ESTIMATORS),
     _known("algorithm", ALGORITHMS),
     _known("action", ACTIONS),
     _known("refill", REFILLS),
     _known("on_store_failure", FAILURE_POLICIES),
     _range("limit", MAX_LIMIT),
     _range("burst", MAX_LIMIT),
-    _range("cost", MAX_LIMIT),
     _range("resolution", MAX_RESOLUTION),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django import forms
@@ -69,14 +69,18 @@ class NamesField(models.CharField):  # type: ignore[type-arg]
 
     description = "List of names"
 
-    def from_db_value(self, value: str, *_: object) -> tuple[str, ...]:
-        return split(value)
-
-    def to_python(self, value: Any) -> Any:
+    def read(self, value: Any) -> tuple[Any, ...]:
+        """The names in what a row holds: text, or a list."""
         return split(value or ())
 
+    def from_db_value(self, value: str, *_: object) -> tuple[Any, ...]:
+        return self.read(value)
+
+    def to_python(self, value: Any) -> Any:
+        return self.read(value)
+
     def get_prep_value(self, value: Any) -> Any:
-        return ",".join(split(value or ()))
+        return ",".join(map(str, self.read(value)))
 
     def value_to_string(self, obj: models.Model) -> str:
         return str(self.get_prep_value(self.value_from_object(obj)))
@@ -85,17 +89,21 @@ class NamesField(models.CharField):  # type: ignore[type-arg]
         super().run_validators(self.get_prep_value(value))
 
     def formfield(self, **options: Any) -> Any:
-        return super().formfield(**{"form_class": NamesInput, **options})
+        return super().formfield(**{"form_class": NamesInput, "read": self.read, **options})
 
 
 class NamesInput(forms.CharField):
-    """Names that a person types with commas between them."""
+    """Names that a person types with commas between them; ``read`` makes of the text what a row holds."""
+
+    def __init__(self, *args: Any, read: Callable[[Any], tuple[Any, ...]] = split, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.read = read
 
     def to_python(self, value: Any) -> Any:
-        return split(value or ())
+        return self.read(value or ())
 
     def prepare_value(self, value: Any) -> Any:
-        return ", ".join(value) if isinstance(value, (list, tuple)) else value
+        return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
     def run_validators(self, value: Any) -> None:
-        super().run_validators(",".join(value))
+        super().run_validators(",".join(map(str, value)))

@@ -2,147 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import models
 
 from django_throttle.core import Rule
-from django_throttle.core.checks import MAX_NAME
 from django_throttle.core.rule import OPTIONS
 from django_throttle.core.words import describe
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.models.choices import ACTION_LABELS, ALGORITHM_LABELS, FAILURE_LABELS, REFILL_LABELS
+from django_throttle.models.announced import AnnouncedQuerySet
+from django_throttle.models.columns import RuleColumns
 from django_throttle.models.constraints import RULE_CONSTRAINTS
-from django_throttle.models.fields import NamesField, RatesField, is_tidy, split
-from django_throttle.rulebook import edits
-from django_throttle.rulebook.sources import check_key, sentence
+from django_throttle.models.fields import NamesField, is_tidy, split
+from django_throttle.rulebook.allowed import check_allowed
+from django_throttle.rulebook.sources import sentence
 
 
-class RuleQuerySet(models.QuerySet["ThrottleRule"]):
-    """Edits in bulk send no signals, so they are announced here."""
-
-    def update(self, **values: Any) -> int:
-        changed = super().update(**values)
-        edits.announce(self.db)
-        return changed
-
-    def bulk_create(self, objs: Iterable[ThrottleRule], *args: Any, **options: Any) -> list[ThrottleRule]:
-        created = super().bulk_create(objs, *args, **options)
-        edits.announce(self.db)
-        return created
-
-
-class ThrottleRule(models.Model):
+class ThrottleRule(RuleColumns):
     """One rule of the rulebook; it replaces the rule of the same name in settings."""
 
-    name = models.CharField(
-        max_length=MAX_NAME,
-        unique=True,
-        help_text="Short and telling: it appears in logs and in refusals. "
-        "A rule in settings with the same name is replaced by this one.",
-    )
-    enabled = models.BooleanField(default=True, help_text="Untick to suspend the rule without losing it.")
-    algorithm = models.CharField(
-        max_length=20,
-        choices=ALGORITHM_LABELS,
-        default="sliding_window",
-        help_text="How calls are counted. Sliding window: evenly, right for most rules. Sliding log: exactly, for "
-        "small limits. Fixed window: afresh every minute, hour or day, so twice the rate may pass around the turn. "
-        "Token bucket and GCRA: refilled evenly, with bursts. Leaky bucket: drained evenly, can delay. "
-        "Concurrency: not a rate, but how many connections are open at once.",
-    )
-    rate = RatesField(
-        max_length=300,
-        blank=True,
-        default="",
-        help_text="So many in so long: 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be "
-        "kept: 10/s, 1000/day. Leave empty for concurrency.",
-    )
-    limit = models.PositiveIntegerField(
-        null=True, blank=True, help_text="For concurrency only: how many may be open at once."
-    )
-    burst = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        help_text="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls "
-        "are delayed. Empty: the rate's number.",
-    )
-    refill = models.CharField(
-        max_length=20,
-        choices=REFILL_LABELS,
-        default="continuous",
-        help_text="For the token bucket: evenly, or all of the rate at once when its time has passed.",
-    )
-    resolution = models.PositiveSmallIntegerField(
-        default=1,
-        help_text="For the sliding window: in how many steps the window moves on. "
-        "More steps follow the rate more closely and take a little more memory; 1 is fine for most rules.",
-    )
-    strict = models.BooleanField(
-        default=False,
-        help_text="For the sliding window: never let more than the rate through in any window, "
-        "at the price of refusing some calls early.",
-    )
-    timezone = models.CharField(
-        "time zone",
-        max_length=100,
-        blank=True,
-        default="",
-        help_text="For a fixed window of an hour, day, week or month: where it begins, such as Europe/Berlin. "
-        "Empty: windows are counted from midnight UTC.",
-    )
-    key = models.CharField(
-        "who",
-        max_length=200,
-        default="user_or_ip",
-        help_text="Who has a budget of their own. “User” leaves out visitors who are not logged in; "
-        "“user or address” counts those by their address.",
-    )
-    scopes = NamesField(
-        max_length=1000,
-        default=("*",),
-        help_text="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the "
-        "name of a route. * stands for any text, so * alone is everything. All of them draw on one budget.",
-    )
-    events = NamesField(
-        max_length=100,
-        default=("request",),
-        help_text="What is counted. Several kinds draw on one budget.",
-    )
-    action = models.CharField(
-        max_length=20,
-        choices=ACTION_LABELS,
-        default="reject",
-        help_text="“Only record” lets everything through, and what would have been refused is recorded in the log: "
-        "the way to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes.",
-    )
-    max_delay = models.FloatField(
-        null=True,
-        blank=True,
-        help_text="For “delay”: how many seconds a call waits at most; one that would wait longer is refused.",
-    )
-    on_store_failure = models.CharField(
-        "without Redis",
-        max_length=20,
-        choices=FAILURE_LABELS,
-        default="local",
-        help_text="What happens while Redis does not answer. "
-        "“Count in each process” divides the limit by the number of server processes.",
-    )
-    cost = models.PositiveIntegerField(
-        default=1, help_text="How much of the budget one call takes, where the code says nothing else."
-    )
-    count_denied = models.BooleanField(
-        "count refused calls",
-        default=False,
-        help_text="Refused calls use up the budget too: whoever keeps trying stays locked out. For logins.",
-    )
-    description = models.TextField(blank=True, help_text="Why this rule exists, for whoever reads it next.")
-    updated_at = models.DateTimeField("last edited", auto_now=True)
-
-    objects = RuleQuerySet.as_manager()
+    objects = AnnouncedQuerySet["ThrottleRule"].as_manager()
 
     class Meta:
         verbose_name = "rule"
@@ -157,16 +36,13 @@ class ThrottleRule(models.Model):
         found = {option: getattr(self, option) for option in OPTIONS if option not in ("rate", "rates")}
         rates = split(self.rate)
         found |= {"rates": rates} if len(rates) > 1 else {"rate": rates[0] if rates else None}
-        return {
-            **found,
-            "scopes": split(self.scopes),
-            "events": split(self.events),
-            "timezone": self.timezone or None,
-        }
+        fields = (field for field in self._meta.concrete_fields if isinstance(field, NamesField))
+        lists = {field.name: field.read(getattr(self, field.name)) for field in fields}
+        return {**found, **lists, "timezone": self.timezone or None}
 
     def as_rule(self) -> Rule:
         """The core rule that this row describes; raises InvalidRule or InvalidRate."""
-        return check_key(Rule.from_options(self.name, self.as_options()))
+        return check_allowed(Rule.from_options(self.name, self.as_options()))
 
     @property
     def fault(self) -> str | None:

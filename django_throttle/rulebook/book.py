@@ -22,6 +22,7 @@ from django.dispatch import receiver
 from django_throttle.conf import conf
 from django_throttle.rulebook import sources, version
 from django_throttle.rulebook.reader import Reader
+from django_throttle.rulebook.reading import Reading, Transaction
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.stores.base import Store
@@ -42,12 +43,14 @@ class _Book:
     """
 
     snapshot: Snapshot | None = None
+    pinned: Snapshot | None = None  # what holds in its place as long as a test wants it to
     settled: bool = False
-    open_in: sources.Transaction | None = None
+    open_in: Transaction | None = None
     seen: str | None = None  # the version in Redis that the snapshot is at least as new as
     read_at: float = 0.0
     newest: int = -1  # the reading that the snapshot is from
     faults: frozenset[tuple[str, str, str]] = frozenset()
+    unfit: frozenset[tuple[int, str]] = frozenset()
     failing: bool = False
     reader: Reader = field(default_factory=lambda: Reader(_reread))
     lock: Lock = field(default_factory=Lock)
@@ -59,6 +62,8 @@ _readings: Final = count()
 
 def current() -> Snapshot:
     """The rules in force; the first call in a process reads them."""
+    if _book.pinned is not None:
+        return _book.pinned
     if _read_in_what_is_over():
         # Before the reading, so that it is tried once, however it ends.
         _book.open_in = None
@@ -68,8 +73,20 @@ def current() -> Snapshot:
 
 async def acurrent() -> Snapshot:
     """The same, without blocking the event loop for the first reading."""
-    snapshot = None if _read_in_what_is_over() else _book.snapshot
+    snapshot = _book.pinned or (None if _read_in_what_is_over() else _book.snapshot)
     return snapshot or await sync_to_async(current)()
+
+
+def pin(snapshot: Snapshot | None) -> Snapshot | None:
+    """Put these rules in force, whatever settings and database say, until others are pinned; None ends it.
+
+    Returns what was pinned before. What is read or edited meanwhile is in force afterwards.
+    """
+    before, _book.pinned = _book.pinned, snapshot
+    old, new = before or _book.snapshot, snapshot or _book.snapshot
+    if new is not None and new is not old:
+        rules_changed.send_robust(sender=Snapshot, old=old, new=new)
+    return before
 
 
 def refresh(seen: str | None = None) -> Snapshot:
@@ -121,7 +138,7 @@ def _read_in_what_is_over() -> bool:
     return transaction is not None and not transaction.lasts()
 
 
-def _install(reading: sources.Reading, number: int, seen: str | None) -> None:
+def _install(reading: Reading, number: int, seen: str | None) -> None:
     _report(reading)
     _book.newest, _book.read_at = number, monotonic()
     if reading.failure is None:
@@ -129,13 +146,14 @@ def _install(reading: sources.Reading, number: int, seen: str | None) -> None:
         _book.seen = seen or _book.seen
     elif _book.snapshot is not None:
         return
-    new = Snapshot(reading.rules)
+    rules = [rule.as_shadow() for rule in reading.rules] if conf().SHADOW else reading.rules
+    new = Snapshot(rules, overrides=reading.overrides)
     # The same rules are the same object, so that what others derived from it stays good.
     if _book.snapshot is None or _book.snapshot.version != new.version:
         _book.snapshot = new
 
 
-def _report(reading: sources.Reading) -> None:
+def _report(reading: Reading) -> None:
     """One line for each new thing that is wrong, not for each time it is found."""
     if reading.failure is not None:
         if not _book.failing:
@@ -146,7 +164,9 @@ def _report(reading: sources.Reading) -> None:
         return
     for source, name, message in sorted(reading.faults - _book.faults):
         logger.error("rule %r from %s is skipped: %s", name, source, message)
-    _book.failing, _book.faults = False, reading.faults
+    for number, message in sorted(reading.unfit - _book.unfit):
+        logger.error("override %d is skipped: %s", number, message)
+    _book.failing, _book.faults, _book.unfit = False, reading.faults, reading.unfit
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.rulebook")
@@ -154,7 +174,7 @@ def _forget(*, setting: str, **_: object) -> None:
     if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
         with _book.lock:
             _book.snapshot, _book.seen, _book.settled, _book.newest = None, None, False, next(_readings)
-            _book.faults, _book.failing, _book.open_in = frozenset(), False, None
+            _book.faults, _book.unfit, _book.failing, _book.open_in = frozenset(), frozenset(), False, None
         _book.reader.end()
         _book.reader = Reader(_reread)
 

@@ -69,7 +69,7 @@ def _differing(old: ThrottleRule, new: ThrottleRule) -> list[str]:
 def _shown(row: ThrottleRule, field: str) -> str:
     value: Any = getattr(row, field)
     if isinstance(value, tuple):
-        return ", ".join(value)
+        return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if value not in (None, "") else "none"

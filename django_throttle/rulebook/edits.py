@@ -25,9 +25,10 @@ _batches: Final[WeakKeyDictionary[Any, _Batch]] = WeakKeyDictionary()
 
 
 def connect() -> None:
-    """Listen to saves and deletions of rules."""
-    for signal in (post_save, post_delete):
-        signal.connect(_edited, sender="django_throttle.ThrottleRule", dispatch_uid="django_throttle.edits")
+    """Listen to saves and deletions of rules and overrides."""
+    for model in ("ThrottleRule", "ThrottleOverride"):
+        for signal in (post_save, post_delete):
+            signal.connect(_edited, sender=f"django_throttle.{model}", dispatch_uid="django_throttle.edits")
 
 
 def announce(alias: str) -> None:

@@ -14,7 +14,8 @@ from django.core.exceptions import ValidationError
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook.sources import check_key, sentence
+from django_throttle.rulebook.allowed import check_allowed
+from django_throttle.rulebook.sources import sentence
 
 MAX_BYTES: Final = 1_000_000
 
@@ -80,7 +81,7 @@ def _row(name: str, options: object) -> ThrottleRule:
     description = options.pop("description", "")
     if not isinstance(description, str):
         raise InvalidRule(f"rule {name!r}: description is text")
-    row = row_of(check_key(Rule.from_options(name, options)))
+    row = row_of(check_allowed(Rule.from_options(name, options)))
     row.description = description
     try:
         row.full_clean(validate_unique=False, validate_constraints=False)

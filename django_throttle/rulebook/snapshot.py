@@ -4,47 +4,76 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Final
 
-from django_throttle.core import Charge, Rule
+from django_throttle.core import Charge, Outcome, Override, Rule
 from django_throttle.core.command import charges_of
 from django_throttle.facts import Facts
+from django_throttle.rulebook.nameless import is_refused, refusals
+from django_throttle.rulebook.relief import Relief, wall_clock
+from django_throttle.rulebook.terms import cost_of, is_about
 
 MAX_REMEMBERED: Final = 4096
 
 
 class Snapshot:
-    """The rules, in the order of their names; ``version`` is the same wherever the same rules are in force."""
+    """The rules, in the order of their names, and the overrides of them.
 
-    __slots__ = ("_found", "rules", "version")
+    ``version`` is the same wherever the same rules and overrides are in force. ``asks_groups`` is True when a caller
+    has to be asked for groups, which a database has to say.
+    """
 
-    def __init__(self, rules: Iterable[Rule], version: str | None = None) -> None:
+    __slots__ = ("_found", "_is_plain", "asks_groups", "relief", "rules", "version")
+
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        version: str | None = None,
+        overrides: Iterable[Override] = (),
+        now: Callable[[], float] = wall_clock,
+    ) -> None:
         self.rules = tuple(sorted(rules, key=lambda rule: rule.name))
-        self.version = version or _digest(self.rules)
+        self.relief = Relief(overrides, now)
+        self.version = version or _digest(self.rules, self.relief.overrides)
         self._found: dict[tuple[str, tuple[str, ...]], tuple[Rule, ...]] = {}
+        self._is_plain = all(rule.is_plain for rule in self.rules)
+        self.asks_groups = self.relief.asks_groups or any(map(_asks_groups, self.rules))
 
     def match(self, facts: Facts) -> tuple[Charge, ...]:
         """What a call is to be charged: one charge for each enabled rule that covers it and knows the caller."""
-        rules = self._named(facts.rule) if facts.rule else self._found.get((facts.scope, facts.events))
-        if rules is None:
-            rules = self._find(facts.scope, facts.events)
+        relief = self.relief.of(facts.who) if self.relief.overrides else ()
         charges: list[Charge] = []
-        for rule in rules:
-            if rule.name in facts.charged:
-                continue
+        for rule in self._covering(facts):
             ident = facts.who.ident(rule.key)
-            if ident is not None:
-                charges.extend(charges_of(rule, ident, facts.cost))
+            if ident is None or (call := facts.due(rule, ident) if facts.charged else facts) is None:
+                continue
+            if held := self.relief.rule(rule, relief) if relief else rule:
+                charges.extend(charges_of(held, ident, call.cost if held.is_plain else cost_of(held, call)))
         return tuple(charges)
+
+    def blocks(self, facts: Facts) -> tuple[Outcome, ...]:
+        """The refusals of a call that an override blocks, or that nobody can count; empty for any other."""
+        relief = self.relief.of(facts.who) if self.relief.overrides else ()
+        if relief and (found := self.relief.blocks(self._covering(facts), relief)):
+            return found
+        return refusals(self._covering(facts), facts) if is_refused() else ()
 
     def by_name(self, name: str) -> Rule | None:
         """The rule of this name, enabled or not."""
         return next((rule for rule in self.rules if rule.name == name), None)
 
-    def _named(self, name: str) -> tuple[Rule, ...]:
-        rule = self.by_name(name)
+    def _covering(self, facts: Facts) -> tuple[Rule, ...]:
+        rules = self._only(facts.rule) if facts.rule else self._found.get((facts.scope, facts.events))
+        if rules is None:
+            rules = self._find(facts.scope, facts.events)
+        if self._is_plain:  # nothing else depends on the call
+            return rules
+        return tuple([rule for rule in rules if rule.is_plain or is_about(rule, facts)])
+
+    def _only(self, given: str | Rule) -> tuple[Rule, ...]:
+        rule = given if isinstance(given, Rule) else self.by_name(given)
         return (rule,) if rule is not None and rule.enabled else ()
 
     def _find(self, scope: str, events: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -61,6 +90,11 @@ def _covers(rule: Rule, scope: str, events: tuple[str, ...]) -> bool:
     return any(pattern == scope or fnmatchcase(scope, pattern) for pattern in rule.scopes)
 
 
-def _digest(rules: tuple[Rule, ...]) -> str:
-    text = json.dumps([(rule.name, rule.as_options()) for rule in rules], sort_keys=True)
+def _asks_groups(rule: Rule) -> bool:
+    return rule.enabled and any(entry.startswith("group:") for entry in rule.audience)
+
+
+def _digest(rules: tuple[Rule, ...], overrides: tuple[Override, ...]) -> str:
+    options: list[object] = [(rule.name, rule.as_options()) for rule in rules]
+    text = json.dumps(options + [repr(override) for override in overrides], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

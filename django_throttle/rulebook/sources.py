@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
-from weakref import ref
 
 from django.apps import apps
 from django.db import OperationalError, ProgrammingError, connections, router, transaction
@@ -15,59 +14,10 @@ from django.db import OperationalError, ProgrammingError, connections, router, t
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.checks import MAX_NAME
-from django_throttle.exceptions import InvalidRate, InvalidRule
+from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
+from django_throttle.rulebook.reading import Found, Reading, Transaction
 
 APP: Final = "django_throttle"
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one source holds: the rules that make sense, and for each other one its name and what is wrong."""
-
-    rules: Mapping[str, Rule]
-    faults: Mapping[str, str]
-
-
-NOTHING: Final = Found({}, {})
-
-
-class Transaction:
-    """The one that is open in a connection of the database."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = ref(connection)
-
-    def lasts(self) -> bool:
-        """True until it is committed or rolled back; may be asked in any thread."""
-        connection = self._connection()
-        return connection is not None and bool(connection.in_atomic_block)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Both sources, read one after the other. ``failure`` is why the database could not be read.
-
-    ``open_in`` is the transaction that it was read in, which may have edits that are never committed.
-    """
-
-    settings: Found
-    database: Found = NOTHING
-    failure: Exception | None = None
-    open_in: Transaction | None = None
-
-    @property
-    def settled(self) -> bool:
-        return self.open_in is None
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        return tuple({**self.settings.rules, **self.database.rules}.values())
-
-    @property
-    def faults(self) -> frozenset[tuple[str, str, str]]:
-        """What is wrong with rules that are skipped: source, name and message."""
-        sources = (("settings", self.settings), ("database", self.database))
-        return frozenset((source, *fault) for source, found in sources for fault in found.faults.items())
 
 
 def read() -> Reading:
@@ -92,25 +42,15 @@ def from_settings() -> Found:
 
 
 def from_database() -> Found:
-    """The rules of the admin; raises what the database raises."""
+    """The rules and the overrides of the admin; raises what the database raises."""
     using = alias()
     # In a transaction of somebody else's, a query that fails must not spoil the rest of it.
     guard = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
     with guard:
         rows = list(_model()._default_manager.using(using).all())
-    return _collect((row.name, row.as_rule) for row in rows)
-
-
-def check_key(rule: Rule) -> Rule:
-    """The rule itself; raises InvalidRule for a callable that the site's own settings never name.
-
-    The callable will be imported and called for every client, so whoever edits rules may only choose among
-    those that whoever writes the settings has put there.
-    """
-    if "." not in rule.key or rule.key in declared_keys():
-        return rule
-    message = f"rule {rule.name!r}: the key {rule.key!r} is used by no rule in settings; name it there first"
-    raise InvalidRule(message, "key")
+        relief = list(_overrides()._default_manager.using(using).in_force())
+    found = _collect((row.name, row.as_rule) for row in rows)
+    return _with_overrides(found, relief)
 
 
 def sentence(name: str, error: Exception) -> str:
@@ -121,16 +61,17 @@ def sentence(name: str, error: Exception) -> str:
 def advice(error: Exception) -> str:
     """Why the database cannot be read, in one line that says what to do about it where that is known."""
     text = (str(error) or type(error).__name__).splitlines()[0]
-    lacking = isinstance(error, (OperationalError, ProgrammingError)) and _model()._meta.db_table in text
+    tables = (_model()._meta.db_table, _overrides()._meta.db_table)
+    lacking = isinstance(error, (OperationalError, ProgrammingError)) and any(table in text for table in tables)
     if lacking and "denied" not in text:
         return f"its table of rules is not there or not up to date: run `manage.py migrate` ({text})"
     return text
 
 
-def declared_keys() -> tuple[str, ...]:
-    """The dotted keys that rules in settings use, disabled ones included."""
-    keys = {rule.key for rule in from_settings().rules.values()}
-    return tuple(sorted(key for key in keys if "." in key))
+def declared(option: str) -> tuple[str, ...]:
+    """The functions, as dotted paths, that rules in settings have as their key or cost, disabled ones included."""
+    found = {getattr(rule, option) for rule in from_settings().rules.values()}
+    return tuple(sorted(path for path in found if isinstance(path, str) and "." in path))
 
 
 def is_private() -> bool:
@@ -149,8 +90,22 @@ def _collect(makers: Iterable[tuple[str, Callable[[], Rule]]]) -> Found:
     return Found(rules, faults)
 
 
+def _with_overrides(found: Found, rows: Iterable[Any]) -> Found:
+    overrides, unfit = [], {}
+    for row in rows:
+        try:
+            overrides.append(row.as_override())
+        except (InvalidOverride, InvalidRate) as error:
+            unfit[row.pk] = str(error)
+    return replace(found, overrides=tuple(overrides), unfit=unfit)
+
+
 def _model() -> Any:
     return apps.get_model(APP, "ThrottleRule")
+
+
+def _overrides() -> Any:
+    return apps.get_model(APP, "ThrottleOverride")
 
 
 def alias() -> str:

@@ -1,10 +1,11 @@
-"""What a refused client of a socket is told: an error frame, a close reason."""
+"""What a client of a socket is told by us: of a refusal, of what it has not been sent, of why it is closed."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
@@ -21,13 +22,34 @@ def error_payload(decision: Decision) -> dict[str, Any]:
     return {
         "type": "error",
         "code": error_code(decision),
-        "detail": detail(decision),
+        "detail": detail(decision, delay_seconds(decision.retry_after)),
         "rule": decision.rule,
         "limit": decision.limit,
         "remaining": decision.remaining,
         "window": _short(outcome.window if outcome else None),
         "retry_after": _short(decision.retry_after),
     }
+
+
+class Gap(NamedTuple):
+    """How many frames to a client were left out, or overtaken by a newer one of their kind, and since when."""
+
+    lost: int
+    since: datetime
+
+
+def continuity_payload(gap: Gap) -> dict[str, Any]:
+    """The content of the frame that tells of a gap; ``since`` is ISO 8601 in UTC, by the server's clock."""
+    are = "messages were" if gap.lost != 1 else "message was"
+    since = gap.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    detail = f"{gap.lost} {are} not sent to you, as there were too many."
+    return {"type": "continuity_lost", "lost": gap.lost, "since": since, "detail": detail}
+
+
+def notice(code: str, detail: str, retry_after: float | None = None) -> dict[str, Any]:
+    """An error frame's content where no rule speaks: why a socket is closed, and when to come back, None for never."""
+    nothing = dict.fromkeys(("rule", "limit", "remaining", "window"))
+    return {"type": "error", "code": code, "detail": detail, **nothing, "retry_after": retry_after}
 
 
 def close_reason(decision: Decision) -> str:

@@ -1,141 +1,183 @@
-"""The guard of one socket: it wraps what the application receives and sends, and keeps the connection's lease.
+"""The guard of one socket: it wraps what the application receives and sends, and decides which frames pass.
 
 Everything hangs on ``receive`` and ``send`` because they are asynchronous for every kind of consumer, and
-the lease on a ``finally`` because an application is not always told that its client has gone.
+the leases on a ``finally`` because an application is not always told that its client has gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from contextlib import suppress
-from typing import Final
+import secrets
+from time import monotonic
+from typing import Any, Final
 
-from django_throttle import limiter
-from django_throttle.conf import conf
-from django_throttle.core import Decision, Lease
-from django_throttle.facts import Facts
+from django_throttle.core import Decision
+from django_throttle.core.problem import error_code
 from django_throttle.identity import ScopeWho
-from django_throttle.sockets.asgi import Application, Event, Receive, Scope, Send
-from django_throttle.sockets.frames import close_reason, frame
-from django_throttle.sockets.refusal import RATE_LIMITED, close_event
+from django_throttle.sockets.asgi import Event, Receive, Scope, Send
+from django_throttle.sockets.counters import MAX_DELAY, Counters
+from django_throttle.sockets.frames import Gap, close_reason, frame
+from django_throttle.sockets.gate import Gate
+from django_throttle.sockets.ladder import Ladder
+from django_throttle.sockets.life import Life
+from django_throttle.sockets.live import Farewell
+from django_throttle.sockets.outgoing import Outgoing
+from django_throttle.sockets.pace import Pace
+from django_throttle.sockets.telling import to_whoever_is_there
 from django_throttle.sockets.terms import Terms
+from django_throttle.sockets.waiting import CUT
 
-logger = logging.getLogger(__name__)
-
-RELEASE_TIMEOUT: Final = 1.0
 _ENDING: Final = ("websocket.close", "websocket.http.response.start")
 
 
-async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, terms: Terms) -> None:
-    """Run the application under the rules of its scope; anything but a socket's handshake passes untouched."""
-    if scope["type"] != "websocket":
-        await app(scope, receive, send)
-        return
-    refuse = terms.refusal()
-    guard = Guard(scope, receive, send, terms, await receive())
-    decision = await guard.decide_handshake()
-    try:
-        if decision.allowed:
-            await app(scope, guard.receive, guard.send)
-        else:
-            await refuse(scope, _to_whoever_is_there(send), decision, terms.payload(decision))
-    finally:
-        await give_back(decision.lease)
+class Guard(Life):
+    """Stands between a server and the application of one socket."""
 
+    __slots__ = (
+        "_counters",
+        "_kept",
+        "_ladder",
+        "_outgoing",
+        "_ready",
+        "_receive",
+        "_send",
+        "_told",
+        "way_in",
+        "way_out",
+    )
 
-class Guard:
-    """Stands between a server and the application of one socket, and decides which frames pass."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, terms: Terms, first: Event) -> None:
-        self._receive, self._send, self._terms = receive, send, terms
-        self._tell = _to_whoever_is_there(send)
-        self._who = ScopeWho(scope)
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, terms: Terms, first: Event, outer: Guard | None = None
+    ) -> None:
+        # What a guard says of itself, no guard counts.
+        tell = to_whoever_is_there(send) if outer is None else outer.tell
+        name = secrets.token_urlsafe(9) if outer is None else outer.id
+        super().__init__(name, ScopeWho(scope), terms, tell, outer)
+        self._receive, self._send = receive, send
+        pace = Pace()
+        self._counters, self._ladder = Counters(), Ladder()
+        self.way_in = Gate(self.scope, "message", self.who, self._counters, pace, outer and outer.way_in)
+        self.way_out = Gate(self.scope, "send", self.who, self._counters, pace, outer and outer.way_out)
+        self._outgoing: Outgoing | None = None
         self._kept: Event | None = first
-        self._open = False  # between accept and close: frames can be sent
-        self._ended = False  # closed here, without the application's doing
-        self._violations = 0
-        self._quiet_until = 0.0
-
-    async def decide_handshake(self) -> Decision:
-        """One decision on the rate of handshakes and on the connections held open."""
-        return await limiter.adecide(Facts(self._terms.scope, ("connect", "connection"), self._who))
+        self._ready: float | None = None  # when the kept frame, which was allowed, has its turn
+        self._told = False  # the application, of our farewell
 
     async def receive(self) -> Event:
         """The next event that may pass; a refused frame is answered and dropped before anyone decodes it."""
         while True:
-            event = self._kept or await self._receive()
-            if event["type"] != "websocket.receive":
+            event = self._kept or await self._next()
+            if event is not CUT and event["type"] != "websocket.receive":
                 self._kept = None
+                if event["type"] == "websocket.disconnect":
+                    self.over()
                 return event
-            if self._ended:  # it crossed our close
-                continue
-            decision = await self._decide(event)
-            if decision.allowed:
-                self._violations, self._quiet_until = 0, 0.0
+            if self.farewell is not None:
+                self._kept = None
+                if not self._told:
+                    self._told = True
+                    return {"type": "websocket.disconnect", "code": self.farewell.code, "reason": self.farewell.reason}
+            elif event is not CUT and await self._admit(event):
+                self._kept, self._ready = None, None
+                self._ladder.allowed()
                 return event
-            await self._refuse(decision)
-            if self._ended:
-                return {"type": "websocket.disconnect", "code": RATE_LIMITED, "reason": close_reason(decision)}
 
     async def send(self, event: Event) -> None:
         """Pass the application's event on, unless the socket was closed here: then nothing more may follow."""
-        if self._ended:
+        if self.farewell is not None:
+            return
+        if event["type"] == "websocket.send":
+            await self._let_out(event)
             return
         if event["type"] in _ENDING:
-            self._open = False
+            self.over()
         await self._send(event)
         if event["type"] == "websocket.accept":
-            self._open = True
+            self.accepted()
 
-    async def _decide(self, event: Event) -> Decision:
-        # Kept meanwhile: an application that stops waiting (a timeout around receive) gets it next time.
-        self._kept = event
-        facts = Facts(self._terms.scope, ("message",), self._who, self._terms.cost(event))
-        decision = await limiter.adecide(facts)
+    def forget(self) -> None:
+        self._counters.clear()
+        self._ladder.allowed()
+        self.renew()
+
+    def renew(self) -> None:
+        """Rules are others now: nothing that was bought or refused holds any more."""
+        self._ladder.quiet_until = 0.0
+        self.way_in.forget()
+        self.way_out.forget()
+
+    def over(self) -> None:
+        super().over()
+        self.way_in.end()
+        self.way_out.end()
+        if self._outgoing is not None:
+            self._outgoing.end()
+            self._outgoing = None
+
+    async def _next(self) -> Any:
+        event = await self._waiting.on(self._receive())
+        if event is not CUT and event["type"] == "websocket.receive":
+            self.heard = monotonic()
+            self.received += 1
+        return event
+
+    async def _admit(self, event: Event) -> bool:
+        """Whether a frame passes, once it has waited for its turn."""
+        self._kept = event  # an application that stops waiting (a timeout around receive) gets it next time
+        if self._ready is None:
+            decision = await self.way_in.decide(event, self.terms.cost(event))
+            if decision is None:
+                return True
+            if not decision.allowed:
+                return await self._refuse(event, decision)
+            self._ready = monotonic() + decision.delay
+        return await self._waiting.on(asyncio.sleep(self._ready - monotonic())) is not CUT
+
+    async def _refuse(self, event: Event, decision: Decision) -> bool:
+        """Do about a refused frame what the ladder says; True when it passes all the same, having waited."""
+        self.refused += 1
+        measure = self._ladder.climb(self.terms, decision)
+        if measure != "drop" and self._open and self._ladder.may_tell(decision):
+            await self.tell(frame(self.terms.payload(decision)))
+        if measure == "delay" and decision.retry_after and await self._waited(event, decision.retry_after):
+            return True
         self._kept = None
-        return decision
-
-    async def _refuse(self, decision: Decision) -> None:
-        """One error frame until the next frame can pass; a close after too many refusals in a row."""
-        if not decision.unavailable:  # our failure is not the client's violation
-            self._violations += 1
-        now = asyncio.get_running_loop().time()
-        if now >= self._quiet_until:
-            self._quiet_until = now + (decision.retry_after or 1.0)
-            if self._open:
-                await self._tell(frame(self._terms.payload(decision)))
-        if self._open and 0 < conf().MAX_VIOLATIONS <= self._violations:
-            self._open, self._ended = False, True
-            await self._tell(close_event(RATE_LIMITED, decision))
+        if measure == "close" and self._open:
+            await self.depart(Farewell(self.terms.close_code(error_code(decision)), close_reason(decision)))
         # Neither a full queue of frames nor the memory store ever waits: let other sockets have a turn.
         await asyncio.sleep(0)
+        return False
 
+    async def _waited(self, event: Event, seconds: float) -> bool:
+        """Whether a refused frame passes after all, when it is held up for as long as any may be."""
+        if await self._waiting.on(asyncio.sleep(min(seconds, MAX_DELAY))) is CUT:
+            return False
+        again = await self.way_in.decide(event, self.terms.cost(event))
+        return again is None or again.allowed
 
-def _to_whoever_is_there(send: Send) -> Send:
-    """``send``, to a client that may have gone meanwhile: each server says so by an exception of its own."""
+    async def _let_out(self, event: Event) -> None:
+        decision = await self.way_out.decide(event)
+        out = self._outgoing
+        if decision is not None and not decision.allowed:
+            if out is None:
+                out = self._outgoing = Outgoing(self.way_out.decide, self._let_go, self._tell_of, self._lose)
+            out.refused(event, self.terms.coalesce(event), decision.retry_after)
+            return
+        if decision is not None:
+            await asyncio.sleep(decision.delay)
+        if out is not None and not self._over:
+            out.overtaken(self.terms.coalesce(event))
+            await out.tell()
+        await self._let_go(event)
 
-    async def tell(event: Event) -> None:
-        with suppress(Exception):
-            await send(event)
+    async def _let_go(self, event: Event) -> None:
+        if self.farewell is None:
+            self.sent += 1
+            await self._send(event)
 
-    return tell
+    async def _tell_of(self, gap: Gap) -> None:
+        if self._open:
+            await self.tell(frame(self.terms.continuity(gap)))
 
-
-_releases: set[asyncio.Task[None]] = set()
-
-
-async def give_back(lease: Lease | None) -> None:
-    """Release the lease, whatever happens to this task; waits for at most a second, then lets it finish alone."""
-    if lease is None:
-        return
-    release = asyncio.ensure_future(limiter.arelease(lease))
-    _releases.add(release)  # the loop itself holds tasks only weakly
-    release.add_done_callback(_released)
-    await asyncio.wait({release}, timeout=RELEASE_TIMEOUT)
-
-
-def _released(release: asyncio.Task[None]) -> None:
-    _releases.discard(release)
-    if not release.cancelled() and (error := release.exception()):
-        logger.warning("a connection's lease was not released and runs out by itself: %s", error)
+    def _lose(self) -> None:
+        self.lost += 1

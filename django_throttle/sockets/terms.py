@@ -1,16 +1,22 @@
-"""What a door says of its socket."""
+"""What a door says of its sockets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.sockets.asgi import Event
-from django_throttle.sockets.frames import error_payload
+from django_throttle.sockets.codes import check_codes, check_word, code_of
+from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
 from django_throttle.sockets.refusal import REFUSALS, Refusal
+
+# What is done about a refused frame, the mildest first.
+LADDER: Final = ("drop", "error", "delay", "close")
+ON_RULE_CHANGE: Final = ("ignore", "warn", "close")
 
 
 def cost_one(message: Event) -> int:
@@ -18,14 +24,40 @@ def cost_one(message: Event) -> int:
     return 1
 
 
+def no_kind(message: Event) -> Hashable | None:
+    """No frame is overtaken by another."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The scope whose rules apply, how a handshake is refused, what a frame costs, what a client is told."""
+    """The scope whose rules apply, what a client is told, what is done about refused frames, and for how long.
+
+    ``ladder`` has, for what is done (LADDER), the refusal in a row from which on it is; 0 for never. None leaves a
+    choice to the settings, as it does for ``idle_timeout`` and ``max_age``, in seconds; 0 for never.
+    """
 
     scope: str
     refuse: str | None = None
     cost: Callable[[Event], int] = cost_one
     payload: Callable[[Decision], object] = error_payload
+    coalesce: Callable[[Event], Hashable | None] = no_kind
+    continuity: Callable[[Gap], object] = continuity_payload
+    close_codes: Mapping[str, int] = field(default_factory=dict)
+    ladder: Mapping[str, int] | None = None
+    idle_timeout: float | None = None
+    max_age: float | None = None
+    on_rule_change: str = "warn"
+
+    def check(self) -> None:
+        """Raise InvalidSetting for a word that means nothing here, naming the nearest that does."""
+        self.refusal()
+        check_codes(self.close_codes)
+        check_word("on_rule_change", self.on_rule_change, ON_RULE_CHANGE)
+        for word, number in (self.ladder or {}).items():
+            check_word("a ladder", word, LADDER)
+            if type(number) is not int or number < 0:
+                raise InvalidSetting(f"a ladder has whole numbers of refusals in a row, not {number!r}")
 
     def refusal(self) -> Refusal:
         """How a handshake is refused; raises InvalidSetting for a way that does not exist."""
@@ -33,3 +65,19 @@ class Terms:
         if way not in REFUSALS:
             raise InvalidSetting(f"a socket is refused by one of {', '.join(REFUSALS)}, not {way!r}")
         return REFUSALS[way]
+
+    def close_code(self, word: str) -> int:
+        """The code that a socket is closed with for this reason."""
+        return code_of(word, self.close_codes)
+
+    def measure(self, violations: int) -> str:
+        """What is done about the last of so many refusals in a row: the hardest that is due."""
+        ladder = {"error": 1, "close": conf().MAX_VIOLATIONS, **(self.ladder or {})}
+        due = [word for word in LADDER if 0 < ladder.get(word, 0) <= violations]
+        return due[-1] if due else "drop"
+
+    def lifetimes(self) -> tuple[float, float]:
+        """For how long a socket may be silent, and open; seconds, 0 for ever."""
+        settings = conf()
+        idle = settings.SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else self.idle_timeout
+        return idle, settings.SOCKET_MAX_AGE if self.max_age is None else self.max_age

@@ -16,16 +16,29 @@ __all__ = ["MemoryStore", "RedisStore", "get_store"]
 
 _lock = Lock()
 _store: MemoryStore | RedisStore | None = None
+_pinned: MemoryStore | RedisStore | None = None
 
 
 def get_store() -> MemoryStore | RedisStore:
     """The store that the settings name, one for this process; raises InvalidSetting when they name none."""
     global _store
+    if _pinned is not None:
+        return _pinned
     if _store is None:
         with _lock:
             if _store is None:
                 _store = _build()
     return _store
+
+
+def pin(store: MemoryStore | RedisStore | None) -> MemoryStore | RedisStore | None:
+    """Count in this store, whatever the settings name, until another is pinned; None ends it.
+
+    Returns what was pinned before.
+    """
+    global _pinned
+    before, _pinned = _pinned, store
+    return before
 
 
 def _build() -> MemoryStore | RedisStore:

@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from django_throttle.stores.deadline import with_deadline
 
+CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
 # What an async client can take over from the settings of a synchronous one.
 _SHARED: Final = (
     "host",
@@ -72,9 +73,13 @@ def async_client(
     max_connections: int,
     adapt: Callable[[type[Any]], type[Any]] | None = None,
 ) -> aioredis.Redis:
-    """A client for the running loop, from the same settings; ``adapt`` makes of its connection class another."""
+    """A client for the running loop, from the same settings; ``adapt`` makes of its connection class another.
+
+    Who calls it does so with ``Patience``: timeouts of its own would end what a loop that stood still may yet read.
+    """
     given = {name: settings[name] for name in settings if name in _SHARED or name.startswith("ssl")}
     given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0)))
+    given.update(socket_timeout=None, socket_connect_timeout=seconds + CLOSING)
     sync_class = settings.get("connection_class", sync_connection.Connection)
     twin = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
     given["connection_class"] = adapt(twin) if adapt else twin

@@ -13,7 +13,7 @@ from typing import Any, Final
 from redis.connection import AbstractConnection
 
 from django_throttle.stores.addresses import Address, Host
-from django_throttle.stores.breaker import Unbroken
+from django_throttle.stores.breaker import Breaker, Unbroken
 from django_throttle.stores.deadline import Within
 from django_throttle.stores.link import Call
 from django_throttle.stores.nodes import Node, Outcome
@@ -33,6 +33,11 @@ class ClusterLink:
         self._arguments = (address.settings, seconds, max_connections)
         self._nodes: dict[Host, Node] = {}
         self._router = Router(Slots(address.hosts), self._is_failing)
+
+    @property
+    def breakers(self) -> tuple[Breaker, ...]:
+        """One for each node that has been asked."""
+        return tuple(node.breaker for node in list(self._nodes.values()))
 
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """One round trip to all nodes at once, as long as each is where it was."""

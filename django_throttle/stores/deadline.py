@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from threading import local
 from typing import Any, Final
 
@@ -17,10 +18,19 @@ from redis.connection import AbstractConnection
 
 # When less of the deadline has passed, a timeout of the whole of it ends soon enough.
 NEARLY: Final = 0.9
+LOOK: Final = 0.001  # 0 would raise something else
 
 
 class _Left(local):
     until: float | None = None
+    looked = False
+
+    def to_read(self, otherwise: float | None) -> float | None:
+        """The same for a read, which may be one look late: a process that stood still finds what came meanwhile."""
+        if self.until is None or self.looked or self.until > time.monotonic():
+            return self.seconds(otherwise)
+        self.looked = True
+        return LOOK
 
     def seconds(self, otherwise: float | None) -> float | None:
         """What is left, ``otherwise`` when there is no deadline; raises TimeoutError when nothing is left."""
@@ -38,18 +48,18 @@ _left = _Left()
 class Within:
     """All Redis I/O of this thread inside the block ends within ``seconds``, and with the block around it."""
 
-    __slots__ = ("_around", "_seconds")
+    __slots__ = ("_around", "_looked", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def __enter__(self) -> None:
         around, until = _left.until, time.monotonic() + self._seconds
-        self._around = around
+        self._around, self._looked, _left.looked = around, _left.looked, False
         _left.until = until if around is None or until < around else around
 
     def __exit__(self, *_: object) -> None:
-        _left.until = self._around
+        _left.until, _left.looked = self._around, self._looked
 
 
 KERNEL_WATCHES: Final = sys.platform == "linux"  # elsewhere the option takes another shape
@@ -77,15 +87,15 @@ class DeadlineSocket:
         self._socket.settimeout(timeout)
 
     def recv(self, *args: Any) -> bytes:
-        self._hurry()
+        self._hurry(_left.to_read)
         return self._socket.recv(*args)
 
     def recv_into(self, *args: Any) -> int:
-        self._hurry()
+        self._hurry(_left.to_read)
         return self._socket.recv_into(*args)
 
     def sendall(self, *args: Any) -> None:
-        self._hurry()
+        self._hurry(_left.seconds)
         self._socket.sendall(*args)
 
     def bare(self) -> socket.socket | None:
@@ -103,9 +113,9 @@ class DeadlineSocket:
             _watch(self._socket, whole)
         return self._socket
 
-    def _hurry(self) -> None:
+    def _hurry(self, left: Callable[[float | None], float | None]) -> None:
         if self._timeout != 0:  # 0 asks whether something is there, and does not wait
-            self._socket.settimeout(_left.seconds(self._timeout))
+            self._socket.settimeout(left(self._timeout))
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:

@@ -53,12 +53,18 @@ class Denials:
     def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None:
         """Remember a refusal by rates that charge nothing for it; anything else is asked for again each time.
 
+        A slot may come back at any moment, so what only slots refuse is not remembered.
         ``epoch`` was read before asking: what a budget that was given back meanwhile has met is not remembered.
         """
         if decision.allowed or decision.degraded or any(map(_counts_every_call, charges)):
             return
         now = self._clock()
-        wait = LONGEST if decision.retry_after is None else min(decision.retry_after, LONGEST)
+        waits = [decision.retry_after]
+        if any(charge.rule.is_concurrency for charge in charges):
+            waits = [one.retry_after for one in decision.outcomes if one.window and not (one.allowed or one.shadow)]
+        wait = max([LONGEST if one is None else min(one, LONGEST) for one in waits], default=None)
+        if wait is None:
+            return
         with self._lock:
             if epoch != self.epoch:
                 return
@@ -78,4 +84,4 @@ class Denials:
 
 def _counts_every_call(charge: Charge) -> bool:
     rule = charge.rule
-    return rule.count_denied or rule.is_concurrency or rule.action == "shadow"
+    return rule.count_denied or rule.action == "shadow"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.core.command import Answer, Decide, Forget, Release, passes
+from django_throttle.core.command import Answer, Decide, Release, passes
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.ask import Announcement, Ask, pack, pack_as, together, weight_of
 from django_throttle.stores.batch import Alongside
@@ -31,11 +32,12 @@ MARKS: Final = Struct(">BH").pack
 class Errand:
     """Asks the breaker before, tells it after, and turns every failure into a StoreError."""
 
-    __slots__ = ("calls", "store")
+    __slots__ = ("calls", "seconds", "store")
 
     def __init__(self, store: RedisStore) -> None:
         self.store = store
         self.calls: list[Call] = []
+        self.seconds: float | None = None  # less than the link's own deadline
 
     def __enter__(self) -> None:
         wait = self.store.breaker.admit()
@@ -79,6 +81,20 @@ class Errand:
         """Nobody knows whether the command was carried out: note what has to be undone."""
 
 
+class LongErrand(Errand, ABC):
+    """Takes more than one round trip, and says itself which."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def run(self) -> Any:
+        """Send and read all of it; the reply."""
+
+    @abstractmethod
+    async def arun(self) -> Any:
+        """The same without blocking the event loop."""
+
+
 class DecideErrand(Errand):
     """Rates only: one call, one reply."""
 
@@ -110,7 +126,8 @@ class DecideErrand(Errand):
             raise AskAgain
         if repaired and self.store.complaints.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
-        return tuple([Answer(int(a), int(b), int(c)) for a, b, c in TOLD.iter_unpack(replies[-1][HEAD.size :])])
+        at = int(now)
+        return tuple([Answer(int(a), int(b), int(c), at) for a, b, c in TOLD.iter_unpack(replies[-1][HEAD.size :])])
 
 
 class LeaseErrand(DecideErrand):
@@ -151,24 +168,6 @@ class LeaseErrand(DecideErrand):
     def give_up(self) -> None:
         for pair in self.pairs:
             self.store.leases.owe(*pair, self.command.lease or "", self.uid)
-
-
-class ForgetErrand(Errand):
-    """Rates become full again."""
-
-    __slots__ = ()
-
-    def __init__(self, store: RedisStore, command: Forget) -> None:
-        super().__init__(store)
-        rates = [charge for charge in command.charges if not charge.rule.is_concurrency]
-        for places in store.by_slot(rates):
-            keys = [store.key(rates[place].rule.id, rates[place].ident) for place in places]
-            self.calls.append(Call(script("forget"), keys, ()))
-
-    def read(self, replies: Sequence[Any]) -> int:
-        if self.store.denials is not None:
-            self.store.denials.clear()  # what was refused while this travelled
-        return sum(map(int, replies))
 
 
 class ReleaseErrand(Errand):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from redis import asyncio as aioredis
 from redis.connection import Connection
@@ -16,12 +15,10 @@ from django_throttle.stores.addresses import Address
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import LoopClients, async_client, sync_client
 from django_throttle.stores.deadline import Within
-from django_throttle.stores.failures import LoopBlocked
+from django_throttle.stores.patience import Patience, heed_cancellation
 from django_throttle.stores.scripts import Script
 from django_throttle.stores.sentinel import Sentinels, async_clients, following
 from django_throttle.stores.wire import Wire, is_demotion
-
-LATE: Final = 0.02  # a loop that runs ends a wait sooner than this
 
 
 class Call(NamedTuple):
@@ -66,6 +63,11 @@ class Link:
         self.wire = Wire(self.client.connection_pool, max_connections, seconds / 2)
         self.loops = LoopClients(partial(_async_clients, address, seconds, max_connections))
 
+    @property
+    def breakers(self) -> tuple[Breaker, ...]:
+        """One, of all calls."""
+        return (self.breaker,)
+
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
         if not calls:
@@ -82,16 +84,9 @@ class Link:
         """The same without blocking the event loop, within the decision's deadline."""
         if not calls:
             return []
-        loop = asyncio.get_running_loop()
-        until = loop.time() + (seconds or self.seconds)
-        try:
-            async with asyncio.timeout_at(until):
-                with heed_cancellation():
-                    return await self._asend_all(await self.loops.get(), calls)
-        except TimeoutError as error:
-            if loop.time() > until + LATE:
-                raise LoopBlocked("the event loop was busy with something else") from error
-            raise
+        async with Patience(asyncio.get_running_loop().time() + (seconds or self.seconds)):
+            with heed_cancellation():
+                return await self._asend_all(await self.loops.get(), calls)
 
     async def _asend_all(self, client: Any, calls: Sequence[Call]) -> list[Any]:
         try:
@@ -140,19 +135,6 @@ def _async_clients(address: Address, seconds: float, max_connections: int) -> li
     if address.service:
         return async_clients(address, seconds, max_connections)
     return [async_client(address.settings, seconds, max_connections)]
-
-
-@contextmanager
-def heed_cancellation() -> Iterator[None]:
-    """Raise a cancellation that the block has swallowed.
-
-    redis-py waits with asyncio.wait_for, which until Python 3.12 loses one that comes as it is done.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
-    yield
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
 
 
 def _lost(replies: Sequence[Any]) -> list[int]:

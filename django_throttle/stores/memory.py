@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, Final
 
 from django_throttle.connections.registry import Registry
 from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step, concurrency
-from django_throttle.core.command import Answer, Charge, Command, Decide, DecideLocally, Forget, Release
+from django_throttle.core.algorithms.refunds import REFUNDS
+from django_throttle.core.command import (
+    Answer,
+    Charge,
+    Command,
+    Decide,
+    DecideLocally,
+    Forget,
+    Mark,
+    Once,
+    Paid,
+    Refund,
+    Release,
+)
+from django_throttle.core.orders import Evict, Tell
+from django_throttle.damper.aggregate import Aggregates, Reply, Report
+from django_throttle.damper.flush import flush
+from django_throttle.damper.meters import Meters
 from django_throttle.forks import in_child
 from django_throttle.stores.calendar import Calendar
+from django_throttle.stores.evictions import evict_here
+from django_throttle.stores.orders import LocalOrders
 
 FIRST_SWEEP: Final = 1024
 
@@ -33,7 +52,10 @@ class MemoryStore:
     ) -> None:
         self.clock = clock or time.time
         self.denials: None = None  # asking is as cheap
+        self.aggregates = Aggregates(self.clock)
+        self.meters = Meters(self.clock, on_due=self._report)
         self.leases = Registry() if leases is None else leases
+        self.orders = LocalOrders()
         self._sent = leases is None
         self.max_entries = max_entries
         self._counters: dict[tuple[str, str], tuple[State, int]] = {}
@@ -50,16 +72,44 @@ class MemoryStore:
                 case DecideLocally(decide=decide):
                     return self._decide(decide)
                 case Forget(charges=charges):
-                    return sum(self._counters.pop(_key(charge), None) is not None for charge in charges)
+                    return sum(map(self._forget, charges))
+                case Refund(paid=paid):
+                    return sum(map(self._refund, paid))
+                case Once(marks=marks):
+                    return tuple([self._is_first(mark) for mark in marks])
                 case Release(lease=lease, holds=holds):
                     for rule_id, ident in holds:
                         self.leases.drop(rule_id, ident, lease)
+                case Evict():
+                    taken, orders = evict_here(self.leases, command)
+                    self.orders.give(orders)
+                    return taken
+                case Tell(orders=orders):
+                    self.orders.give(orders)
 
     async def aexecute(self, command: Command) -> Any:
         return self.execute(command)  # nothing here waits
 
     def _renew(self) -> None:
         self._lock = Lock()
+
+    def _report(self) -> None:
+        flush(self.meters, self)
+
+    def damp(self, reports: Sequence[Report]) -> list[Reply]:
+        """What dampers report: the store is their aggregator too."""
+        return self.aggregates.damp(reports)
+
+    def charge(self, charges: Sequence[Charge]) -> list[Answer]:
+        """What quotas owe that are charged in batches."""
+        return [self.execute(Decide((charge,)))[0] for charge in charges]
+
+    def _forget(self, charge: Charge) -> int:
+        if charge.rule.is_local:
+            self.meters.forget(*_key(charge))
+        if charge.rule.is_damper:
+            return self.aggregates.reset(*_key(charge))
+        return self._counters.pop(_key(charge), None) is not None
 
     def _decide(self, command: Decide) -> tuple[Answer, ...]:
         now = round(self.clock() * 1_000_000)
@@ -76,6 +126,7 @@ class MemoryStore:
     def _step(self, charge: Charge, now: int, command: Decide) -> Step:
         rule = charge.rule
         if rule.is_concurrency:
+            self._give_back_strays()
             held = self.leases.count(rule.id, charge.ident)
             mine = command.lease is not None and self.leases.has(rule.id, charge.ident, command.lease)
             return concurrency(held, mine, charge.cost, rule.plan)
@@ -89,22 +140,50 @@ class MemoryStore:
         """Store what this charge leaves behind, and say how things stand afterwards."""
         rule = charge.rule
         if not command.commit or charge.cost == 0:
-            return Answer(step.retry, step.remaining, step.reset)
+            return Answer(step.retry, step.remaining, step.reset, now)
         if rule.is_concurrency and granted:
             if command.lease is not None:
                 self.leases.hold(rule.id, charge.ident, command.lease, sent=self._sent)
             left = max(0, rule.plan.limit - self.leases.count(rule.id, charge.ident))
-            return Answer(step.retry, left, step.charged_reset)
+            return Answer(step.retry, left, step.charged_reset, now)
         if step.charged is not None and (granted or rule.count_denied):
-            self._write(charge, step.charged, now + step.charged_reset)
-            return Answer(step.retry, step.remaining - charge.cost, step.charged_reset)
+            self._write(_key(charge), step.charged, now + step.charged_reset)
+            return Answer(step.retry, step.remaining - charge.cost, step.charged_reset, now)
         if step.kept is not None:
-            self._write(charge, step.kept, now + max(1, step.reset))
-        return Answer(step.retry, step.remaining, step.reset)
+            self._write(_key(charge), step.kept, now + max(1, step.reset))
+        return Answer(step.retry, step.remaining, step.reset, now)
 
-    def _write(self, charge: Charge, state: State, expires: int) -> None:
-        self._counters.pop(_key(charge), None)  # so that the order is that of the last write
-        self._counters[_key(charge)] = (state, expires)
+    def _is_first(self, mark: Mark) -> bool:
+        """True when nobody has said so, or it has lasted; when the clock goes back it lasts no longer than ever."""
+        now = round(self.clock() * 1_000_000)
+        key = f"{mark.rule_id}:{mark.name}", mark.ident
+        (until, *_), _ = self._counters.get(key, ((0,), 0))
+        if until <= now or until > now + mark.lasts:
+            self._write(key, (now + mark.lasts,), now + mark.lasts)
+        return until <= now
+
+    def _give_back_strays(self) -> None:
+        for stray in self.leases.take_strays() if self._sent else ():  # else whoever tells Redis does
+            for pair in stray.holds:
+                self.leases.drop(*pair, stray.id)
+
+    def _refund(self, paid: Paid) -> bool:
+        (rule, _, cost), at, reset = paid
+        key = _key(paid.charge)
+        state, expires = self._counters.get(key, (None, 0))
+        if state is None:
+            return False
+        now = round(self.clock() * 1_000_000)
+        left = REFUNDS[rule.plan.algorithm](state, now, cost, rule.plan, at, reset)
+        if left:
+            self._counters[key] = left, expires
+        elif left is not None:
+            del self._counters[key]
+        return left is not None
+
+    def _write(self, key: tuple[str, str], state: State, expires: int) -> None:
+        self._counters.pop(key, None)  # so that the order is that of the last write
+        self._counters[key] = (state, expires)
         if len(self._counters) >= self._sweep_at:
             self._sweep()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +13,8 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores.addresses import Host
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import LoopClients, async_client, sync_client
-from django_throttle.stores.failures import COUNTED, LoopBlocked, cause_of
-from django_throttle.stores.link import LATE, heed_cancellation
+from django_throttle.stores.failures import COUNTED, cause_of
+from django_throttle.stores.patience import Patience, heed_cancellation
 from django_throttle.stores.wire import Wire
 
 logger = logging.getLogger("django_throttle")
@@ -67,12 +66,9 @@ class Node:
         if resting := self._admit():
             return resting
         try:
-            async with asyncio.timeout_at(until):
+            async with Patience(until):
                 with heed_cancellation():
                     replies = await _send(await self._loops.get(), commands)
-        except TimeoutError as error:
-            blocked = asyncio.get_running_loop().time() > until + LATE
-            return self._note(LoopBlocked("the event loop was busy with something else") if blocked else error)
         except Exception as error:  # noqa: BLE001
             return self._note(error)
         except BaseException:

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final
 
 from django_throttle.connections.registry import Registry
-from django_throttle.core.command import Charge, Command, Decide, DecideLocally, Forget, Release
+from django_throttle.core.command import Charge, Command, Decide, DecideLocally, Forget, Once, Refund, Release
 from django_throttle.core.key import ident_tag, secret_bytes, store_key
-from django_throttle.core.rule import Rule
-from django_throttle.exceptions import InvalidRule, StoreError
+from django_throttle.core.orders import Evict, Tell
+from django_throttle.damper.meters import Meters
+from django_throttle.exceptions import StoreError
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.batch import Batcher
 from django_throttle.stores.calendar import Calendar
 from django_throttle.stores.cluster import ClusterLink
 from django_throttle.stores.complaints import Complaints
+from django_throttle.stores.damping import RedisAggregator
 from django_throttle.stores.denials import Denials
-from django_throttle.stores.errands import DecideErrand, Errand, ForgetErrand, LeaseErrand, ReleaseErrand, announce_call
+from django_throttle.stores.errands import (
+    DecideErrand,
+    Errand,
+    LeaseErrand,
+    LongErrand,
+    ReleaseErrand,
+    announce_call,
+)
+from django_throttle.stores.evictions import EvictErrand
 from django_throttle.stores.failures import advice, cause_of
+from django_throttle.stores.forget import ForgetErrand
 from django_throttle.stores.link import Call, Link
+from django_throttle.stores.marks import OnceErrand
 from django_throttle.stores.memory import MemoryStore
+from django_throttle.stores.orders import RedisOrders, TellErrand
+from django_throttle.stores.refunds import RefundErrand
 from django_throttle.stores.scripts import script
+from django_throttle.stores.shares import shared, shared_refund
 from django_throttle.stores.split import SplitErrand
 
 DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 MAINTENANCE_SECONDS: Final = 1.0
-LEAST_SECONDS: Final = 0.02  # to give back what only one slot of a Cluster has granted
 
 
 class RedisStore:
@@ -64,8 +77,10 @@ class RedisStore:
         self.processes = 1  # live ones, as the last beat saw them
         self.lease_ttl_ms = round(lease_ttl * 1000)
         self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
-        self._batcher = Batcher(self.link.asend_all, self.now_arg, partial(announce_call, self), self.link.slot_of)
-        self._secret = secret_bytes(secret)
+        self.meters = Meters(clock or time.monotonic)
+        self.batcher = Batcher(self.link.asend_all, self.now_arg, partial(announce_call, self), self.link.slot_of)
+        self.secret = secret_bytes(secret)
+        self.orders = RedisOrders(self)
 
     def execute(self, command: Command) -> Any:
         if isinstance(command, DecideLocally):
@@ -74,9 +89,9 @@ class RedisStore:
         if not errand.calls:  # nothing to say, which says nothing of the store either
             return errand.read(())
         with errand:
-            if isinstance(errand, SplitErrand):
-                return self._run_split(errand)
-            return errand.finish(self.link.send_all(errand.calls))
+            if isinstance(errand, LongErrand):
+                return errand.run()
+            return errand.finish(self.link.send_all(errand.calls, errand.seconds))
 
     async def aexecute(self, command: Command) -> Any:
         if isinstance(command, DecideLocally):
@@ -86,10 +101,10 @@ class RedisStore:
             return errand.read(())
         with errand:
             if isinstance(errand, DecideErrand) and not (errand.ask.own and self.link.slot_of):
-                return errand.finish(await self._batcher.ask(errand.ask))
-            if isinstance(errand, SplitErrand):
-                return await self._arun_split(errand)
-            return errand.finish(await self.link.asend_all(errand.calls))
+                return errand.finish(await self.batcher.ask(errand.ask))
+            if isinstance(errand, LongErrand):
+                return await errand.arun()
+            return errand.finish(await self.link.asend_all(errand.calls, errand.seconds))
 
     def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run one script for the agent or a command: a longer deadline, past the breaker. Raises StoreError."""
@@ -100,11 +115,19 @@ class RedisStore:
 
     def pipeline(self, calls: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> list[Any]:
         """Run many scripts in one round trip; a failed one leaves its exception in place of a reply."""
-        scripts = [Call(script(name), keys, args, derives=True) for name, keys, args in calls]
+        return self.send([Call(script(name), keys, args, derives=True) for name, keys, args in calls])
+
+    def send(self, calls: Sequence[Call]) -> list[Any]:
+        """The same of calls that are made already."""
         try:
-            return self.link.send_all(scripts, MAINTENANCE_SECONDS)
+            return self.link.send_all(calls, MAINTENANCE_SECONDS)
         except Exception as error:
             raise StoreError(cause_of(error), str(error)) from error
+
+    @property
+    def aggregates(self) -> RedisAggregator:
+        """What dampers report to."""
+        return RedisAggregator(self)
 
     def now_arg(self) -> str:
         """The first argument of every script: the test clock in microseconds, or "" for the server's."""
@@ -112,7 +135,7 @@ class RedisStore:
 
     def key(self, rule_id: str, ident: str) -> str:
         """The store key of a rule's counter or lease index for an ident."""
-        return store_key(self.prefix, ident_tag(ident, self._secret), rule_id)
+        return store_key(self.prefix, ident_tag(ident, self.secret), rule_id)
 
     def process_key(self, name: str) -> str:
         """A key of the bookkeeping of processes; all of it is in one slot."""
@@ -135,37 +158,23 @@ class RedisStore:
                 return DecideErrand(self, command)
             case Decide():
                 return LeaseErrand(self, command)
-            case Forget():
-                return ForgetErrand(self, command)
-            case Release():
-                return ReleaseErrand(self, command)
-        raise TypeError(f"not a command: {command!r}")
+        if type(command) not in _ERRANDS:
+            raise TypeError(f"not a command: {command!r}")
+        return _ERRANDS[type(command)](self, command)
 
-    def _run_split(self, errand: SplitErrand) -> Any:
-        until = time.monotonic() + self.link.seconds
-        if undo := errand.take(self.link.send_all(errand.calls)):
-            errand.look(self.link.send_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
-        return errand.conclude()
-
-    async def _arun_split(self, errand: SplitErrand) -> Any:
-        until = time.monotonic() + self.link.seconds
-        if asks := errand.asks:
-            told = await asyncio.gather(*map(self._batcher.ask, asks), return_exceptions=True)
-            replies = [one if isinstance(one, BaseException) else one[-1] for one in told]
-        else:
-            replies = await self.link.asend_all(errand.calls)
-        if undo := errand.take(replies):
-            errand.look(await self.link.asend_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
-        return errand.conclude()
+    def refund_locally(self, command: Refund) -> Any:
+        """Give back what this process decided by itself, while its parts of the limits are still the same."""
+        return self.local.execute(shared_refund(command, self.processes))
 
     def _decide_locally(self, command: Decide) -> Any:
-        shares = tuple(Charge(_share(rule, self.processes), ident, cost) for rule, ident, cost in command.charges)
-        return self.local.execute(Decide(shares, command.commit, command.lease))
+        return self.local.execute(shared(command, self.processes))
 
 
-@lru_cache(maxsize=1024)
-def _share(rule: Rule, processes: int) -> Rule:
-    try:
-        return rule.share(processes)
-    except InvalidRule:  # its parts would be too small to make sense, so this process goes by the whole
-        return rule
+_ERRANDS: Final[dict[type, Callable[[RedisStore, Any], Errand]]] = {
+    Evict: EvictErrand,
+    Forget: ForgetErrand,
+    Once: OnceErrand,
+    Refund: RefundErrand,
+    Release: ReleaseErrand,
+    Tell: TellErrand,
+}

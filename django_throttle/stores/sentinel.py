@@ -5,6 +5,7 @@ After a failover the old master is gone or refuses writes: its connections are c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from redis.sentinel import MasterNotFoundError
 from django_throttle.stores.addresses import Address, Host
 from django_throttle.stores.clients import async_client, sync_client
 from django_throttle.stores.deadline import Within
+from django_throttle.stores.patience import Patience
 from django_throttle.stores.wire import Wire
 
 T = TypeVar("T")
@@ -159,7 +161,8 @@ def async_clients(address: Address, seconds: float, most: int) -> list[aioredis.
 
     async def ask(sentinel: aioredis.Redis) -> Any:
         try:
-            return await sentinel.execute_command(*master.question)
+            async with Patience(asyncio.get_running_loop().time() + share):
+                return await sentinel.execute_command(*master.question)
         except (*AWAY, ResponseError) as error:
             return error
 

@@ -7,29 +7,21 @@ a budget may show too little left, never too much.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.core.command import Answer, Charge, Decide, passes
+from django_throttle.core.command import Answer, Charge, Decide, Paid, passes
 from django_throttle.stores.ask import Ask
-from django_throttle.stores.errands import (
-    CALENDAR,
-    HEAD,
-    TOLD,
-    TOO_OLD,
-    DecideErrand,
-    Errand,
-    LeaseErrand,
-    release_call,
-)
+from django_throttle.stores.errands import HEAD, TOLD, TOO_OLD, DecideErrand, LeaseErrand, LongErrand, release_call
 from django_throttle.stores.link import Call
-from django_throttle.stores.scripts import CODES, script
+from django_throttle.stores.refunds import refund_call
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
 
-REFUND: Final = Struct(">Bddddddd").pack
+LEAST_SECONDS: Final = 0.02  # to give back what only one slot has granted
 
 
 class _Part:
@@ -57,7 +49,7 @@ class _Part:
         return bool(answers) and all(map(passes, self.charges, answers))
 
 
-class SplitErrand(Errand):
+class SplitErrand(LongErrand):
     """``take`` the replies, send what that returns, ``look`` at its replies, and ``conclude``."""
 
     __slots__ = ("_undone", "command", "parts")
@@ -68,6 +60,25 @@ class SplitErrand(Errand):
         self.parts = [_Part(self._errand(command, places), places) for places in slots]
         self.calls = [call for part in self.parts for call in part.errand.calls]
         self._undone: list[_Part] = []
+
+    def run(self) -> tuple[Answer, ...]:
+        link = self.store.link
+        until = time.monotonic() + link.seconds
+        if undo := self.take(link.send_all(self.calls)):
+            self.look(link.send_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
+        return self.conclude()
+
+    async def arun(self) -> tuple[Answer, ...]:
+        link = self.store.link
+        until = time.monotonic() + link.seconds
+        if asks := self.asks:
+            told = await asyncio.gather(*map(self.store.batcher.ask, asks), return_exceptions=True)
+            replies = [one if isinstance(one, BaseException) else one[-1] for one in told]
+        else:
+            replies = await link.asend_all(self.calls)
+        if undo := self.take(replies):
+            self.look(await link.asend_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
+        return self.conclude()
 
     @property
     def asks(self) -> list[Ask]:
@@ -124,7 +135,8 @@ class SplitErrand(Errand):
         return made(self.store, Decide(charges, command.commit, command.lease if leases else None))
 
     def _undo(self, part: _Part) -> list[Call]:
-        calls = [self._refund(part)] if _refundable(part) else []
+        paid = _paid(part)
+        calls = [refund_call(self.store, paid)] if paid else []
         if isinstance(part.errand, LeaseErrand):
             lease = self.command.lease or ""
             calls += [release_call(self.store, part.errand.uid, *pair, lease) for pair in part.errand.pairs]
@@ -132,21 +144,12 @@ class SplitErrand(Errand):
         stands = DecideErrand(self.store, Decide(part.charges, commit=False)).calls
         return calls + [call._replace(follows=True) for call in stands]
 
-    def _refund(self, part: _Part) -> Call:
-        keys, packed = [], []
-        (_, charged_at) = HEAD.unpack_from(part.told[-1])
-        for charge, answer in _refundable(part):
-            plan = charge.rule.plan
-            bounds = (0, 0, 0) if plan.algorithm == CALENDAR else plan[2:]
-            keys.append(self.store.key(charge.rule.id, charge.ident))
-            packed.append(REFUND(CODES[plan.algorithm], charge.cost, plan.limit, *bounds, charged_at, answer.reset))
-        return Call(script("refund"), keys, (self.store.now_arg(), b"".join(packed)))
 
-
-def _refundable(part: _Part) -> list[tuple[Charge, Answer]]:
+def _paid(part: _Part) -> list[Paid]:
     """What was charged, and only because all of the slot's charges passed."""
+    (_, at) = HEAD.unpack_from(part.told[-1])
     return [
-        (charge, answer)
+        Paid(charge, int(at), answer.reset)
         for charge, answer in zip(part.charges, part.answers(), strict=True)
         if charge.cost and answer.retry == 0 and not charge.rule.count_denied and not charge.rule.is_concurrency
     ]

@@ -69,7 +69,7 @@ class Visitor:
             raise ValueError(f"the admin did not save the rule {name}: {saved.status_code}")
         return pressed
 
-    def each_worker(self, wanted: int = 2, patience: float = 10.0) -> dict[int, httpx.Client]:
+    def each_worker(self, wanted: int = 2, patience: float = 30.0) -> dict[int, httpx.Client]:
         """A connection to each worker, which stays with it as long as it is kept alive."""
         found: dict[int, httpx.Client] = {}
         spare: list[httpx.Client] = []
@@ -110,7 +110,7 @@ class Visitor:
     def _client(self) -> httpx.Client:
         cookies = self.http.cookies if hasattr(self, "http") else None
         # The environment may name a proxy, which has no business between us and this machine.
-        return httpx.Client(base_url=f"http://{self.address}", cookies=cookies, trust_env=False, timeout=10)
+        return httpx.Client(base_url=f"http://{self.address}", cookies=cookies, trust_env=False, timeout=30)
 
 
 class Socket:
@@ -139,7 +139,7 @@ class Socket:
 
     def _hear(self, *kinds: str) -> dict[str, Any]:
         while True:
-            frame: dict[str, Any] = json.loads(self.connection.recv(timeout=5))
+            frame: dict[str, Any] = json.loads(self.connection.recv(timeout=20))
             if frame["type"] in kinds:
                 return frame
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from tests.benchmarks import beat, hammered, latency, memory, outage, redis_cpu, refusals
+from tests.benchmarks import beat, damper, hammered, latency, memory, outage, redis_cpu, refusals
 from tests.benchmarks.table import Row, circumstances, show, write
 from tests.servers import RedisServer
 
@@ -26,6 +26,7 @@ GROUPS: dict[str, Measure] = {
     "memory": lambda server, rounds, share: memory.rows(server.url, share),
     "hammered": lambda server, rounds, share: hammered.rows(server.url, rounds),
     "refusals": lambda server, rounds, share: refusals.rows(server.url, rounds),
+    "damper": lambda server, rounds, share: damper.rows(server.url, rounds, 60 if share == 1 else 18),
     "connections": lambda server, rounds, share: beat.rows(server.url),
     "outage": lambda server, rounds, share: outage.rows(server.port),
 }

@@ -64,23 +64,28 @@ def async_rows(url: str, rounds: int) -> Iterator[Row]:
         yield Row(ASYNC, name, 1e6 / mine.took, "/s", ratio, "plain await evalsha", asked, "≥", quiet=quiet)
 
 
+OTHER_DOORS = {"DRF UserRateThrottle": "drf", "django-ratelimit": "ratelimit", "django-smart-ratelimit": "smart"}
+
+
 def view_rows(url: str, rounds: int) -> Iterator[Row]:
     results = compare(
         [
             Subject(PING, "ours", "ping"),
             Subject("unthrottled", "views", "view", ("none",)),
             Subject("RuleThrottle", "views", "view", ("ours",)),
-            Subject("DRF UserRateThrottle", "views", "view", ("drf",)),
+            *[Subject(name, "views", "view", (throttle,)) for name, throttle in OTHER_DOORS.items()],
         ],
         url,
         rounds,
     )
     section, bare, ours, ping = "REST framework view", results["unthrottled"], results["RuleThrottle"], results[PING]
     yield Row(section, "unthrottled", bare.took, "µs")
-    added, theirs = _added(ours, bare), _added(results["DRF UserRateThrottle"], bare)
+    added = _added(ours, bare)
     yield Row(section, "RuleThrottle adds", added.took, "µs", added.ratio(ping), "PING", 1.6)
-    yield Row(section, "DRF UserRateThrottle adds", theirs.took, "µs", theirs.ratio(ping), "PING")
-    yield Row(section, "RuleThrottle beside DRF's", None, "", added.ratio(theirs), "DRF's own", 1.0)
+    for name in OTHER_DOORS:
+        theirs = _added(results[name], bare)
+        yield Row(section, f"{name} adds", theirs.took, "µs", theirs.ratio(ping), "PING")
+        yield Row(section, f"RuleThrottle beside {name}", None, "", added.ratio(theirs), name, 1.0)
 
 
 def _peers(peers: dict[str, str], calls: int, suffix: str = "") -> Iterator[Subject]:

@@ -13,4 +13,6 @@ DJANGO_THROTTLE: dict[str, Any] = {
     "DEADLINE": 5.0,
     "RULES": {"request": {"rate": "1000000/s", "scopes": ["bench"], "key": "user_or_ip"}},
 }
-RATELIMIT_USE_CACHE = "default"
+RATELIMIT_USE_CACHE = "default"  # django-ratelimit
+RATELIMIT_BACKEND = "redis"  # django-smart-ratelimit
+RATELIMIT_REDIS = {"url": CACHES["default"]["LOCATION"]}  # noqa: F405

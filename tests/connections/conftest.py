@@ -21,14 +21,14 @@ from tests.connections.worker import RULE, SECRET
 
 ROOT = Path(__file__).parents[2]
 # A tenth of the defaults; assertions are in proportion.
-QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "DATABASE_RULES": False}
+QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
 
 
 class Site:
     """One store, its registry and its refresher: a process, as far as Redis can tell."""
 
     def __init__(self, url: str, clock: FrozenClock | None = None, rule: Rule = RULE) -> None:
-        self.store = RedisStore(url, clock=clock, secret=SECRET, deadline=1.0)
+        self.store = RedisStore(url, clock=clock, secret=SECRET, deadline=5.0)
         self.leases = self.store.leases
         self.limiter = Limiter([rule], self.store)
         self.refresher = Refresher(self.store)
@@ -75,7 +75,7 @@ class Worker:
         """End as a process does that has been asked to."""
         assert self.process.stdin
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(30)
 
     def close(self) -> None:
         self.kill()

@@ -17,6 +17,7 @@ from redis import Redis
 from tests.connections.conftest import QUICK, ROOT, Site, Worker
 from tests.connections.worker import RULE
 from tests.servers import RedisServer, slack, wait_until
+from tests.stalls import elapsed
 
 MakeWorker = Callable[..., Worker]
 # As long after a crash as silence and the longest beat of another process may take: 25 s by default.
@@ -44,7 +45,7 @@ class Refreshing:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=10)
+        output, _ = self.process.communicate(timeout=30)
         return self.process.returncode, output
 
 
@@ -75,17 +76,21 @@ def refreshing(redis_url: str) -> Iterator[Callable[..., Refreshing]]:
         one.stdout.close()
 
 
-def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site) -> None:
+def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
     killed, living = make_worker(), make_worker()
     assert killed.ask("acquire", "user:1", 20) == 20
     assert living.ask("acquire", "user:1", 3) == 3
     time.sleep(2 * QUICK["BEAT_INTERVAL"])
     assert site.count("user:1") == 23
+    uid, struck = killed.ask("uid"), time.monotonic()
     killed.kill()
-    took = wait_until(lambda: site.count("user:1") == 3, timeout=slack(CRASH_SECONDS + 0.5))
+    silent_since: Any = redis.zscore("dt:{p}:live", uid)
+    wait_until(lambda: site.count("user:1") == 3, timeout=slack(CRASH_SECONDS + 0.5))
+    took, (seconds, micros) = elapsed(struck), redis.time()
     print(f"slots back {took:.2f} s after SIGKILL, with silence {QUICK['PROCESS_TTL']} s: {took * 10:.0f} s by default")
-    assert took * 10 <= 30
-    assert took > QUICK["PROCESS_TTL"] - QUICK["BEAT_INTERVAL"] - 0.1
+    assert took * 10 <= slack(30)
+    silence = seconds + (micros - silent_since) / 1_000_000
+    assert silence >= QUICK["PROCESS_TTL"], "nobody could know as early as that"
 
 
 def test_with_the_command_on_the_host_they_come_back_at_once(
@@ -110,7 +115,7 @@ def test_a_successor_frees_them_too(make_worker: MakeWorker, site: Site) -> None
     killed.kill()
     successor = make_worker(PROCESS_TTL=20.0)
     successor.ask("acquire", "user:2")
-    wait_until(lambda: site.count("user:1") == 0, timeout=slack(1))
+    wait_until(lambda: site.count("user:1") == 0, timeout=slack(5))
 
 
 def test_who_is_asked_to_end_leaves_nothing(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
@@ -129,7 +134,7 @@ def test_redis_emptied_under_real_processes(make_worker: MakeWorker, site: Site,
     for worker in workers:
         worker.ask("acquire", "user:1", 4)
     redis.flushall()
-    took = wait_until(lambda: site.count("user:1") == 8, timeout=slack(QUICK["BEAT_INTERVAL"] + 0.3))
+    took = wait_until(lambda: site.count("user:1") == 8, timeout=slack(QUICK["BEAT_INTERVAL"] + 2.5))
     print(f"registered again {took:.2f} s after FLUSHALL, with a beat of {QUICK['BEAT_INTERVAL']} s")
     assert workers[0].ask("release", 4) == 0
     assert site.count("user:1") == 4
@@ -143,7 +148,7 @@ def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site)
     paused.signal(signal.SIGSTOP)
     wait_until(lambda: site.count("user:1") == 2, timeout=slack(CRASH_SECONDS + 0.5))
     paused.signal(signal.SIGCONT)
-    took = wait_until(lambda: site.count("user:1") == 7, timeout=slack(1))
+    took = wait_until(lambda: site.count("user:1") == 7, timeout=slack(3))
     print(f"registered again {took:.2f} s after SIGCONT")
     assert paused.ask("uid") != uid
     time.sleep(1)
@@ -181,7 +186,7 @@ def test_redis_hangs_for_longer_than_the_silence(make_worker: MakeWorker, quick:
         server.pause()
         time.sleep(QUICK["PROCESS_TTL"] + 0.5)
         server.resume()
-        until = time.monotonic() + 2.5
+        until = time.monotonic() + 1.5  # as long as each of them takes to beat again, and once more
         while time.monotonic() < until:
             lowest = min(lowest, site.count("user:1"))
             time.sleep(0.02)
@@ -236,7 +241,7 @@ def test_a_command_killed_in_the_middle_of_a_sweep(
     took = wait_until(lambda: site.count("user:2") == 0, timeout=slack(5))
     print(f"swept {took:.2f} s after the first sweeper died")
     assert site.count("user:1") == 0
-    wait_until(lambda: not redis.zcard("dt:{p}:dead"), timeout=1)
+    wait_until(lambda: not redis.zcard("dt:{p}:dead"))
     assert not [key for key in redis.scan_iter() if uid in key]
 
 
@@ -280,7 +285,7 @@ def test_once_extends_and_ends(
     index = site.store.key(RULE.id, "user:1")
     redis.pexpire(index, 5000)
     command = refreshing("--once")
-    output, _ = command.process.communicate(timeout=20)
+    output, _ = command.process.communicate(timeout=60)
     assert command.process.returncode == 0
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d processes 1 alive, 0 dead; connections \d held, 0 freed; keys 1 extended\n",

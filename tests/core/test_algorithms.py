@@ -143,12 +143,12 @@ def test_is_what_its_definition_says(rule: Rule, history: list[tuple[Any, int]])
 
 def bound(rule: Rule) -> Fraction:
     """The most that passes in any trailing window of the rate's length."""
-    limit, plan = rule.rate.limit, rule.plan
+    plan = rule.plan
     if plan.algorithm == "gcra":
         return Fraction(plan.b + rule.rate.window_us * plan.c, plan.a)
     if plan.algorithm == "interval_bucket":
         return Fraction(plan.limit + plan.b)
-    return Fraction(limit if rule.strict or plan.algorithm == "sliding_log" else 2 * limit)
+    return Fraction(plan.limit if rule.strict or plan.algorithm == "sliding_log" else 2 * plan.limit)
 
 
 @given(PLAIN, HISTORY)

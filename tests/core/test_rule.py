@@ -17,6 +17,7 @@ from django_throttle.exceptions import InvalidRate, InvalidRule
 from tests.strategies import rules
 
 CAP: dict[str, Any] = {"limit": 5, "algorithm": "concurrency"}
+DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "needs a rate"),
@@ -86,6 +87,57 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rates": ("10/min", "5/m")}, "each with another window"),
     ({"rates": tuple(f"5/{number}s" for number in range(1, 12))}, "at most 10"),
     ({**CAP, "rates": ("10/min",)}, "instead of a rate"),
+    *(({"rate": "10/min", "methods": given}, "methods is a list of names") for given in ("GET", None, 5, b"GET")),
+    ({"rate": "10/min", "methods": [""]}, "no empty ones"),
+    ({"rate": "10/min", "methods": ["PSOT"]}, "no method 'PSOT'; did you mean 'POST'"),
+    ({"rate": "10/min", "methods": ["BREW"]}, "no method 'BREW'"),
+    ({"rate": "10/min", "methods": ["GET"], "events": ["request", "message"]}, "methods belong to rules of HTTP"),
+    ({"rate": "10/min", "audience": "staff"}, "audience is a list of names"),
+    ({"rate": "10/min", "audience": ["Staff"]}, "no audience 'Staff'; did you mean 'staff'"),
+    ({"rate": "10/min", "audience": ["group"]}, "no audience 'group'; did you mean 'group:NAME'"),
+    ({"rate": "10/min", "audience": ["group: x"]}, "did you mean 'group:x'"),
+    ({"rate": "10/min", "audience": ["gruop:x"]}, "did you mean 'group:x'"),
+    ({"rate": "10/min", "audience": ["user:5"]}, "no audience 'user:5'"),
+    ({"rate": "10/min", "audience": ["anonymous"], "key": "user"}, "it would limit nobody"),
+    *(({"rate": "10/min", "count_on": given}, "count_on") for given in (401, "401", [99], [600], [401.0], ["401"])),
+    ({"rate": "10/min", "count_on": [401], "events": ["message"]}, "answers that count belong to rules of HTTP"),
+    ({**CAP, "count_on": [401]}, "answers that count belong to rules of HTTP"),
+    *(
+        ({"rate": "10/min", "warn_at": given}, "warn_at")
+        for given in (0.8, "0.8", ["0.8"], [True], [0], [-1], [101], [float("nan")], [n / 20 for n in range(1, 12)])
+    ),
+    ({"rate": "10/min", "warn_at": [1.5]}, "never gets to 1.5 times the limit"),
+    ({**CAP, "warn_at": [0.8]}, "warn_at belongs to rates"),
+    *(
+        ({"rate": "10/min", "enforce_at": given}, "enforce_at is a number from 1")
+        for given in (0.5, 0, 101, "2", True, None, float("nan"), float("inf"))
+    ),
+    ({**CAP, "enforce_at": 2}, "enforce_at belongs to rates that refuse"),
+    ({"rate": "10/min", "algorithm": "leaky_bucket", "action": "delay", "enforce_at": 2}, "has one limit"),
+    ({"rate": f"{MAX_LIMIT}/min", "enforce_at": 1.1}, "more than the 94,906,265 that can be counted"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": MAX_LIMIT, "enforce_at": 1.1}, "that can be counted"),
+    ({"rate": "9000/min", "algorithm": "sliding_log", "enforce_at": 1.5}, "more than the 10,000"),
+    *(
+        ({"rate": "10/min", "cost": given}, "cost is a whole number")
+        for given in ("5", "price", "a..b", ".a", "a.b()", 1.5)
+    ),
+    ({**CAP, "cost": "shop.limits.price"}, "holds one slot"),
+    ({"rate": "10/min", "estimator": "average"}, "belongs to a damper"),
+    ({**DAMPER, "estimator": "slow"}, "estimator is one of fast, average"),
+    ({**DAMPER, "rate": None, "rates": ["100/s", "1000/min"]}, "has one rate"),
+    ({**DAMPER, "rate": "9/min"}, "one call in six"),
+    ({**DAMPER, "count_denied": True}, "always counts refused calls"),
+    ({**DAMPER, "count_on": [401]}, "whatever it is answered with"),
+    ({**DAMPER, "warn_at": [0.8]}, "no budget of which a share"),
+    ({**DAMPER, "enforce_at": 2.5}, "holds its limit"),
+    ({**DAMPER, "burst": 5}, "have a burst"),
+    ({**DAMPER, "batched": True}, "in batches already"),
+    ({"rate": "10/min", "batched": True}, "only a fixed window"),
+    ({"rate": "10/min", "algorithm": "fixed_window", "batched": 1}, "batched is True or False"),
+    ({"rate": "10/min", "algorithm": "fixed_window", "batched": True, "count_denied": True}, "never what was refused"),
+    ({"rate": "10/min", "algorithm": "fixed_window", "batched": True, "count_on": [401]}, "is not given back"),
+    ({**DAMPER, "action": "delay"}, "can delay"),
+    ({**DAMPER, "on_store_failure": "deny"}, "not deny"),
 ]
 
 
@@ -114,7 +166,7 @@ def test_a_bad_rate_is_an_invalid_rate() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("event", EVENTS)
 def test_what_is_held_open_is_a_connection_and_nothing_else_is(algorithm: str, event: str) -> None:
-    options: dict[str, Any] = CAP if algorithm == "concurrency" else {"rate": "5/min", "algorithm": algorithm}
+    options: dict[str, Any] = CAP if algorithm == "concurrency" else {"rate": "60/min", "algorithm": algorithm}
     if (algorithm == "concurrency") == (event == "connection"):
         assert Rule("api", **options, events=[event]).events == (event,)
     else:
@@ -182,6 +234,55 @@ def test_options_round_trip_through_json(rule: Rule) -> None:
     options = json.loads(json.dumps(rule.as_options()))
     again = Rule.from_options(rule.name, options)
     assert again == rule and again.id == rule.id and again.plan == rule.plan
+
+
+def test_lists_are_tidied() -> None:
+    rule = Rule("api", "10/min", methods=["post", "GET", "Post"], warn_at=[1, 0.8, 0.8], count_on=(403, 401, 403))
+    assert (rule.methods, rule.warn_at, rule.count_on) == (("POST", "GET"), (0.8, 1.0), (401, 403))
+    assert rule == Rule("api", "10/min", methods=("POST", "GET"), warn_at=(0.8, 1), count_on=(401, 403))
+    assert Rule("api", "10/min", audience=["staff", "staff"]).audience == ("staff",)
+
+
+def test_only_a_rule_that_asks_for_nothing_more_is_plain() -> None:
+    assert Rule("api", "10/min", warn_at=[0.8], enforce_at=2, count_on=[401], cost=3).is_plain
+    for more in ({"methods": ["GET"]}, {"audience": ["staff"]}, {"cost": "shop.limits.price"}):
+        assert not Rule("api", "10/min", **more).is_plain
+
+
+def test_what_is_tolerated_is_the_store_s_and_the_limit_stays() -> None:
+    rule = Rule("api", "100/min", enforce_at=2.3)
+    assert (rule.limit, rule.plan.limit, rule.tolerance) == (100, 230, 130)
+    bucket = Rule("api", "60/min", algorithm="gcra", burst=10, enforce_at=2)
+    assert (bucket.plan.limit, bucket.tolerance, bucket.plan.a) == (
+        20,
+        10,
+        Rule("api", "60/min", algorithm="gcra").plan.a,
+    )
+    assert Rule("api", "100/min").tolerance == 0
+
+
+def test_a_share_tolerates_its_part() -> None:
+    shared = Rule("api", "100/min", enforce_at=2.5, warn_at=(0.8,)).share(4)
+    assert (shared.limit, shared.plan.limit) == (25, 62)
+    assert Rule("api", "100/min", cost="shop.limits.price").share(4).limit == 25
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("api", "100/min", count_denied=True, warn_at=(0.8,), enforce_at=2, methods=("GET",)),
+        Rule("queue", "10/s", algorithm="leaky_bucket", action="delay", max_delay=2.5),
+        Rule("queue", rates=("10/s", "100/min"), algorithm="leaky_bucket", action="delay", max_delay=2.5),
+        Rule("cap", **CAP),
+    ],
+    ids=str,
+)
+def test_a_shadow_decides_as_the_rule_does_and_refuses_nobody(rule: Rule) -> None:
+    shadow = rule.as_shadow()
+    assert shadow.is_shadow and shadow.as_shadow() is shadow
+    assert [(part.is_shadow, part.plan, part.id) for part in shadow.parts] == [
+        (True, part.plan, part.id) for part in rule.parts
+    ]
 
 
 def test_only_what_differs_from_the_defaults_is_written() -> None:

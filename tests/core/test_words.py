@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from django_throttle.core import Rate, Rule, words
-from django_throttle.core.checks import ACTIONS, ALGORITHMS, BUCKETS, EVENTS, FAILURE_POLICIES, KEYS
+from django_throttle.core.checks import ACTIONS, ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, FAILURE_POLICIES, KEYS
 from django_throttle.core.words import describe
 
 SENTENCES = [
@@ -66,6 +66,17 @@ SENTENCES = [
         "each user or address: 1,000 requests per month, counted afresh every month in Europe/Berlin",
     ),
     (
+        {"rate": "1000/s", "algorithm": "damper", "events": ["publish"], "key": "everyone"},
+        (
+            "everyone together: 1,000 publications per second, held to that by refusing a share of what is attempted, "
+            "judged by the last seconds"
+        ),
+    ),
+    (
+        {"rate": "9000000/day", "algorithm": "fixed_window", "batched": True},
+        "each user or address: 9,000,000 requests per day, counted afresh every day, charged every few seconds",
+    ),
+    (
         {"rate": "60/h", "algorithm": "token_bucket", "refill": "interval", "burst": 90},
         "each user or address: 60 requests per hour, bursts up to 90, refilled all at once every hour",
     ),
@@ -87,6 +98,31 @@ SENTENCES = [
         {"rate": "9/min", "on_store_failure": "deny", "enabled": False},
         "each user or address: 9 requests per minute, refused while the store is away, switched off",
     ),
+    (
+        {"rate": "9/min", "methods": ["POST"], "audience": ["anonymous"], "count_on": [401]},
+        (
+            "each user or address: 9 requests per minute, only POST, only for visitors who are not logged in, "
+            "counting only answers of status 401"
+        ),
+    ),
+    (
+        {"rate": "9/min", "methods": ["get", "put"], "audience": ["authenticated", "group:a:b", "tenant:acme"]},
+        (
+            "each user or address: 9 requests per minute, only GET, PUT and HEAD, "
+            "only for logged-in users, the group a:b and the tenant acme"
+        ),
+    ),
+    (
+        {"rate": "10000/month", "algorithm": "fixed_window", "warn_at": [0.8, 1, 1.5], "enforce_at": 2.5},
+        (
+            "each user or address: 10,000 requests per month, counted afresh every month, "
+            "tolerated up to 2.5 times as much, warned of at 80 %, 100 % and 150 %"
+        ),
+    ),
+    (
+        {"rate": "9/min", "cost": "shop.limits.price"},
+        "each user or address: 9 requests per minute, each counting as much as shop.limits.price says",
+    ),
     ({"rate": "9/min", "key": "shop.limits.tenant"}, "each value of shop.limits.tenant: 9 requests per minute"),
 ]
 
@@ -99,6 +135,7 @@ def test_sentence(options: dict[str, object], sentence: str) -> None:
 def test_nothing_that_a_rule_may_say_is_without_words() -> None:
     assert set(words.NOUNS) == set(EVENTS)
     assert set(words.WHO) == set(KEYS)
+    assert set(words.AUDIENCE) == set(AUDIENCES)
 
 
 def test_every_choice_shows() -> None:
@@ -108,6 +145,8 @@ def test_every_choice_shows() -> None:
             continue  # they belong together, and to nothing else
         if action == "delay" and algorithm != "leaky_bucket":
             continue
+        if algorithm == "damper" and policy == "deny":
+            continue  # it asks no store
         options: dict[str, object] = {
             "algorithm": algorithm,
             "events": [event],
@@ -115,7 +154,7 @@ def test_every_choice_shows() -> None:
             "action": action,
             "on_store_failure": policy,
         }
-        options |= {"limit": 3} if algorithm == "concurrency" else {"rate": "3/min"}
+        options |= {"limit": 3} if algorithm == "concurrency" else {"rate": "30/min"}
         sentence = describe(Rule.from_options("rule", options))
         # All kinds of bucket are the same to who is limited, so they read the same.
         family = "bucket" if algorithm in BUCKETS else algorithm
@@ -123,7 +162,8 @@ def test_every_choice_shows() -> None:
         assert seen.setdefault(sentence, choice) == choice
     families = len(ALGORITHMS) - len(BUCKETS)  # without concurrency, with the buckets as one
     ways = families * (len(EVENTS) - 1) * (len(ACTIONS) - 1) + (len(EVENTS) - 1) + (len(ACTIONS) - 1)
-    assert len(seen) == ways * len(KEYS) * len(FAILURE_POLICIES)
+    never = (len(EVENTS) - 1) * (len(ACTIONS) - 1)  # what a damper does not do while the store is away
+    assert len(seen) == (ways * len(FAILURE_POLICIES) - never) * len(KEYS)
 
 
 @pytest.mark.parametrize(

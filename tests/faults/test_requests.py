@@ -21,6 +21,7 @@ from django_throttle.drf import RuleThrottle
 from django_throttle.stores.breaker import FAILURES_IN_A_ROW
 from tests.faults.conftest import BOUND, DEADLINE
 from tests.servers import RedisServer, wait_until
+from tests.stalls import elapsed
 
 POLICIES = {"local": 200, "allow": 200, "deny": 503}
 LIMIT = 100
@@ -44,11 +45,12 @@ urlpatterns = [path("<slug:scope>", Search.as_view())]
 
 
 class Answer(NamedTuple):
-    """What a client has of one request."""
+    """What a client has of one request; ``ours`` are its seconds without those in which the machine stood still."""
 
     status: int
     retry_after: str | None
     seconds: float
+    ours: float
 
 
 class Server(ThreadingMixIn, WSGIServer):
@@ -96,9 +98,9 @@ def ask(site: int) -> Callable[[str], Answer]:
         connection.request("GET", f"/{scope}")
         response: HTTPResponse = connection.getresponse()
         response.read()
-        seconds = time.monotonic() - started
+        seconds, ours = time.monotonic() - started, elapsed(started)
         connection.close()
-        return Answer(response.status, response.headers["Retry-After"], seconds)
+        return Answer(response.status, response.headers["Retry-After"], seconds, ours)
 
     return ask
 
@@ -107,13 +109,13 @@ def ask(site: int) -> Callable[[str], Answer]:
 def test_a_request_is_answered_by_its_policy_in_time(
     policy: str, server: RedisServer, ask: Callable[[str], Answer]
 ) -> None:
-    warm = [ask(policy) for _ in range(3)]
-    assert [answer.status for answer in warm] == [200] * 3
+    for _ in range(3):
+        wait_until(lambda: ask(policy).status == 200, every=0.1)
     server.pause()
     answers = [ask(policy) for _ in range(2 * FAILURES_IN_A_ROW)]
     server.resume()
-    slowest = max(answer.seconds for answer in answers) * 1000
-    after = max(answer.seconds for answer in answers[FAILURES_IN_A_ROW:]) * 1000
+    slowest = max(answer.ours for answer in answers) * 1000
+    after = max(answer.ours for answer in answers[FAILURES_IN_A_ROW:]) * 1000
     print(f"hung Redis, policy {policy}: slowest {slowest:.1f} ms of {BOUND * 1000:.0f}; breaker open {after:.1f} ms")
     assert {answer.status for answer in answers} == {POLICIES[policy]}
     for answer in answers:
@@ -131,4 +133,4 @@ def test_a_share_that_is_used_up_is_a_429(server: RedisServer, ask: Callable[[st
     server.resume()
     assert [answer.status for answer in answers] == [200] * LIMIT + [429] * 5
     assert all(answer.retry_after for answer in answers[LIMIT:])
-    assert max(answer.seconds for answer in answers) <= BOUND
+    assert max(answer.ours for answer in answers) <= BOUND

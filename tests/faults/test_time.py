@@ -19,6 +19,7 @@ from django_throttle.stores.breaker import FAILURES_IN_A_ROW
 from tests.faults.conftest import BOUND, Caller, used
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, free_port, slack, wait_until
+from tests.stalls import elapsed
 
 Make = Callable[..., Caller]
 
@@ -33,7 +34,7 @@ OPEN_BREAKER_P99 = slack(0.001)
 
 def fail_until_open(call: Caller) -> int:
     """How many calls it takes until the breaker is open."""
-    for number in range(1, 2 * FAILURES_IN_A_ROW):
+    for number in range(1, 4 * FAILURES_IN_A_ROW):
         assert call().degraded
         if call.store.breaker.is_open:
             return number
@@ -55,7 +56,7 @@ def p99(call: Callable[[], Any], times: int = 200) -> float:
 def test_redis_hangs(rules: tuple[Rule, ...], warm: bool, server: RedisServer, caller: Make) -> None:
     call = caller(server.url, *rules)
     if warm:
-        assert not call().degraded
+        assert not call.surely().degraded
         call.slowest = 0.0
     server.pause()
     for _ in range(3):
@@ -71,9 +72,9 @@ def test_redis_hangs(rules: tuple[Rule, ...], warm: bool, server: RedisServer, c
 def test_replies_are_lost_or_late(mode: Mode, warm: bool, proxy: Proxy, caller: Make) -> None:
     call = caller(proxy.url, ALLOW)
     if warm:
-        assert not call().degraded
+        assert not call.surely().degraded
         call.slowest = 0.0
-    proxy.set(mode, 0.2)
+    proxy.set(mode, 2.0)
     for _ in range(3):
         assert call().degraded
     print(f"{mode}: slowest of 3 calls {call.slowest * 1000:.1f} ms of {BOUND * 1000:.0f}")
@@ -85,7 +86,7 @@ def test_replies_are_lost_or_late(mode: Mode, warm: bool, proxy: Proxy, caller: 
 @pytest.mark.parametrize("mode", ["refuse", "reset", "swallow_and_close"])
 def test_a_broken_connection_fails_at_once(mode: Mode, proxy: Proxy, caller: Make) -> None:
     call = caller(proxy.url, ALLOW)
-    assert not call().degraded
+    assert not call.surely().degraded
     call.slowest = 0.0
     proxy.set(mode)
     for _ in range(3):
@@ -101,7 +102,7 @@ def test_redis_was_never_there(caller: Make) -> None:
 
 def test_a_slow_redis_within_the_deadline_is_waited_for(proxy: Proxy, caller: Make) -> None:
     proxy.set("delay", 0.02)
-    call = caller(proxy.url, Rule("few", "5/h", algorithm="fixed_window"), deadline=0.5)
+    call = caller(proxy.url, Rule("few", "5/h", algorithm="fixed_window"), deadline=5.0)
     decisions = [call() for _ in range(10)]
     assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 5
     assert not any(decision.degraded for decision in decisions) and not call.store.breaker.is_open
@@ -109,12 +110,15 @@ def test_a_slow_redis_within_the_deadline_is_waited_for(proxy: Proxy, caller: Ma
 
 @pytest.mark.parametrize("policy", RULES)
 def test_once_the_breaker_is_open_a_decision_costs_next_to_nothing(
-    policy: str, server: RedisServer, caller: Make
+    policy: str, server: RedisServer, caller: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = caller(server.url, RULES[policy])
-    call()
+    call, told = caller(server.url, RULES[policy]), []
+    failed = call.store.breaker.failed
+    monkeypatch.setattr(call.store.breaker, "failed", lambda: told.append(1) or failed())
+    call.surely()
+    call.slowest = 0.0
     server.pause()
-    assert fail_until_open(call) == FAILURES_IN_A_ROW
+    assert fail_until_open(call) >= FAILURES_IN_A_ROW == len(told)
     taken = p99(call)
     server.resume()
     print(f"open breaker, policy {policy}: p99 {taken * 1000:.3f} ms")
@@ -124,7 +128,7 @@ def test_once_the_breaker_is_open_a_decision_costs_next_to_nothing(
 
 def test_the_breaker_closes_by_itself_and_counting_goes_on(server: RedisServer, caller: Make) -> None:
     call = caller(server.url, RULES["deny"])
-    assert call().allowed
+    assert call.surely().allowed
     server.pause()
     sent = 1 + fail_until_open(call)
     server.resume()
@@ -132,27 +136,30 @@ def test_the_breaker_closes_by_itself_and_counting_goes_on(server: RedisServer, 
     print(f"recovered after {took:.2f} s")
     # Commands that timed out lay in the server's socket: they may have been carried out, once each.
     assert 1 <= used(server, RULES["deny"]) <= sent
-    before = call("peek").remaining
-    assert before is not None and call().remaining == before - 1
+    before = call.surely("peek").remaining
+    assert before is not None and call.surely().remaining == before - 1
 
 
 def test_a_redis_that_died_and_came_back_is_found_again(server: RedisServer, caller: Make) -> None:
     call = caller(server.url, ALLOW)
-    assert not call().degraded
+    assert not call.surely().degraded
+    call.slowest = 0.0
     server.kill()
     fail_until_open(call)
     assert call.slowest <= BOUND
     server.start()
-    wait_until(lambda: not call().degraded, timeout=slack(2.0))
+    wait_until(lambda: not call("peek").degraded, timeout=slack(2.0))
+    assert not call.surely().degraded
     assert used(server, ALLOW) == 1, "a new Redis counts from nothing"
 
 
 def test_connections_that_were_dropped_while_idle_fail_once_at_most(proxy: Proxy, caller: Make) -> None:
     call = caller(proxy.url, ALLOW)
-    call()
+    call.surely()
+    call.slowest = 0.0
     proxy.cut()
     wait_until(lambda: proxy.open_links == 0)
-    assert sum(call().degraded for _ in range(5)) <= 1
+    assert sum(call.surely().degraded for _ in range(5)) <= 1
     assert call.slowest <= BOUND
 
 
@@ -194,13 +201,13 @@ class TestPolicies:
 
     def test_back_on_redis_it_counts_there_again(self, proxy: Proxy, caller: Make) -> None:
         call = caller(proxy.url, RULES["local"])
-        call()
+        call.surely()
         proxy.set("refuse")
         for _ in range(3):
             assert call().degraded
         proxy.set("pass")
         wait_until(lambda: not call("peek").degraded)
-        assert call().remaining == 98
+        assert call.surely().remaining == 98
 
     def test_reset_tells_that_nothing_was_reset(self, away: str, caller: Make) -> None:
         with pytest.raises(StoreError):
@@ -224,7 +231,7 @@ class TestPool:
         def use() -> None:
             started = time.monotonic()
             decisions.append(limiter.acquire("user:1"))
-            taken.append(time.monotonic() - started)
+            taken.append(elapsed(started))
 
         threads = [threading.Thread(target=use) for _ in range(50)]
         for thread in threads:
@@ -244,7 +251,7 @@ class TestPool:
         async def use() -> Any:
             started = time.monotonic()
             decision = await limiter.aacquire("user:1")
-            taken.append(time.monotonic() - started)
+            taken.append(elapsed(started))
             return decision
 
         decisions = await asyncio.gather(*(use() for _ in range(50)))

@@ -27,7 +27,7 @@ def evaluations(client: Any) -> int:
 
 @pytest.fixture
 def store(redis_url: str) -> RedisStore:
-    return RedisStore(redis_url, deadline=2.0)
+    return RedisStore(redis_url, deadline=5.0)
 
 
 async def test_a_turn_is_one_call(store: RedisStore, redis_server: Any) -> None:

@@ -21,7 +21,7 @@ CAP = Rule("cap", limit=37, algorithm="concurrency")
 
 @pytest.fixture
 def store(redis_url: str) -> RedisStore:
-    return RedisStore(redis_url, deadline=2.0)
+    return RedisStore(redis_url, deadline=5.0)
 
 
 @pytest.fixture

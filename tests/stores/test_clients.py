@@ -21,7 +21,7 @@ RULES = [Rule("rate", "1000/hour"), Rule("cap", limit=1000, algorithm="concurren
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_no_closed_loop_is_kept_alive(rule: Rule, redis_url: str) -> None:
-    limiter = Limiter([rule], RedisStore(redis_url, deadline=1.0))
+    limiter = Limiter([rule], RedisStore(redis_url, deadline=5.0))
     loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
 
     async def call() -> None:
@@ -35,7 +35,7 @@ def test_no_closed_loop_is_kept_alive(rule: Rule, redis_url: str) -> None:
 
 
 def test_a_child_forgets_its_parent_s_clients(redis_url: str) -> None:
-    limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=1.0))
+    limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=5.0))
     store: Any = limiter.store
 
     async def use_and_fork() -> tuple[bool, bool]:
@@ -47,7 +47,7 @@ def test_a_child_forgets_its_parent_s_clients(redis_url: str) -> None:
 
 
 def test_a_child_of_one_that_was_just_connecting_can_connect(redis_url: str) -> None:
-    limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=1.0))
+    limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=5.0))
     with clients._lock:
         assert holds_in_child(lambda: not asyncio.run(limiter.aacquire("user:1")).degraded)
 
@@ -61,6 +61,6 @@ def test_credentials_that_are_provided_are_asked_for_on_both_drivers(settings: A
         }
         cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url, "OPTIONS": options}
         settings.CACHES = {**settings.CACHES, "provided": cache}
-        limiter = Limiter([RULES[0]], RedisStore("provided", deadline=1.0))
+        limiter = Limiter([RULES[0]], RedisStore("provided", deadline=5.0))
         assert not limiter.acquire("user:1").degraded
         assert not asyncio.run(limiter.aacquire("user:1")).degraded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -17,7 +16,8 @@ from redis.crc import key_slot
 from django_throttle.connections.host import HostRefresher
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Decision, Rule, flow
-from django_throttle.core.command import Charge, Decide, Forget
+from django_throttle.core.command import Charge, Decide, Forget, Mark, Once
+from django_throttle.damper.flush import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
@@ -26,10 +26,11 @@ from tests.cases import CASES, Case
 from tests.clock import FrozenClock
 from tests.conftest import immortal_keys
 from tests.crew import Crew, hammer, store_of
-from tests.failover import DEADLINE, LOAD, calling
-from tests.fleet import NODE_TIMEOUT, RedisCluster
+from tests.failover import DEADLINE, LOAD, calling, errors_since
+from tests.fleet import NODE_TIMEOUT, READY, RedisCluster
 from tests.play import aplay, play
 from tests.servers import RedisServer, slack, wait_until
+from tests.stalls import elapsed
 
 LIMIT = 100
 EXACT = [
@@ -169,22 +170,43 @@ class TestSeveralSlots:
         assert (sum(told), stands.remaining) == (60, 10_000 - 60)
 
     def test_a_failed_slot_gives_back_what_the_others_granted(self, cluster: RedisCluster) -> None:
-        store, witness = RedisStore(cluster.url, deadline=DEADLINE), RedisStore(cluster.url, deadline=5.0)
+        store, witness = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
         first, second = different_nodes(store, cluster, 2)
         charges = [Charge(Rule("hour", "10/h", on_store_failure="allow"), ident, 1) for ident in (first, second)]
         assert not decide(store, False, *charges).degraded
         assert not decide(witness, False, *charges, commit=False).degraded
         stopped = cluster.owner(store.key(charges[1].rule.id, second))
         stopped.pause()
+        store.link.seconds = DEADLINE
         try:
             for on_loop in (False, True):
                 started = time.monotonic()
                 assert decide(store, on_loop, *charges).degraded
-                assert time.monotonic() - started < slack(DEADLINE + 0.05)
+                assert elapsed(started) < slack(DEADLINE + 0.05)
             stands = decide(witness, False, charges[0], commit=False)
         finally:
             stopped.resume()
         assert stands.remaining == 9
+
+    def test_what_is_said_once_may_be_in_several_slots(self, cluster: RedisCluster) -> None:
+        """One round trip, whatever idents a call has brought to a share of their quotas."""
+        store = store_of(cluster.url)
+        marks = tuple(Mark("quota", f"user:{number}", "0.8", 60_000_000) for number in range(20))
+        assert store.execute(Once(marks[:10])) == (True,) * 10
+        assert asyncio.run(store_of(cluster.url).aexecute(Once(marks))) == (False,) * 10 + (True,) * 10
+
+    @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+    def test_what_does_not_count_goes_back_to_each(
+        self, on_loop: bool, cluster: RedisCluster, clock: FrozenClock
+    ) -> None:
+        store = RedisStore(cluster.url, clock=clock, deadline=5.0)
+        first, second = different_slots(store, 2)
+        rule = Rule("logins", "10/h", count_on=(401,))
+        paid = decide(store, on_loop, Charge(rule, first, 2), Charge(rule, second, 3)).receipt
+        give_back = flow.refund(paid)
+        assert asyncio.run(arun(give_back, store)) if on_loop else run(give_back, store)
+        stands = decide(store, on_loop, Charge(rule, first, 0), Charge(rule, second, 0))
+        assert [outcome.remaining for outcome in stands.outcomes] == [10, 10]
 
     def test_reset_of_several_idents(self, cluster: RedisCluster) -> None:
         store = RedisStore(cluster.url, deadline=5.0)
@@ -192,6 +214,26 @@ class TestSeveralSlots:
         assert decide(store, False, *charges).allowed
         assert store.execute(Forget(charges)) == 5
         assert asyncio.run(store.aexecute(Forget(charges))) == 0
+
+
+class TestReports:
+    def test_what_dampers_count_and_quotas_owe_goes_to_every_node(
+        self, cluster: RedisCluster, clock: FrozenClock
+    ) -> None:
+        rules = [
+            Rule("account", "100/s", algorithm="damper"),
+            Rule("quota", "1000/day", algorithm="fixed_window", batched=True),
+        ]
+        stores = [RedisStore(cluster.url, clock=clock, deadline=5.0) for _ in range(2)]
+        limiters = [Limiter(rules, store) for store in stores]
+        idents = different_slots(stores[0], 20)
+        for store, limiter in zip(stores, limiters, strict=True):
+            for ident in idents:
+                limiter.acquire(ident, 50)
+            flush(store.meters, store.aggregates)
+        left = [[outcome.remaining for outcome in limiters[1].peek(ident).outcomes] for ident in idents]
+        assert left == [[83, 900]] * 20, "a hundred of six seconds' six hundred, and of a day's thousand"
+        assert [limiters[0].reset(ident) for ident in idents] == [2] * 20
 
 
 class TestLeases:
@@ -232,7 +274,7 @@ class TestLeases:
 class TestMoving:
     def test_while_a_slot_moves(self, cluster: RedisCluster) -> None:
         """New keys are written where the slot goes; rules of which half have gone wait, then the policy decides."""
-        store = RedisStore(cluster.url, deadline=DEADLINE)
+        store = RedisStore(cluster.url, deadline=5.0)
         rules = [Rule(name, "10/h", on_store_failure="allow") for name in ("one", "two")]
         first, second = (Limiter([rule], store) for rule in rules)
         key = store.key(rules[0].id, "user:1")
@@ -247,11 +289,13 @@ class TestMoving:
             assert second.acquire("user:1").remaining == 9  # there already
             assert asyncio.run(second.aacquire("user:1")).remaining == 8
             both = Limiter(rules, store)
+            store.link.seconds = DEADLINE
             for call in (lambda: both.acquire("user:1"), lambda: asyncio.run(both.aacquire("user:1"))):
                 started = time.monotonic()
                 assert call().degraded
-                assert time.monotonic() - started < slack(DEADLINE + 0.05)
+                assert elapsed(started) < slack(DEADLINE + 0.05)
         finally:
+            store.link.seconds = 5.0
             with source.client() as client:
                 client.migrate("127.0.0.1", target.port, key, 0, 5000)
             for node in (target, source):
@@ -272,7 +316,7 @@ class TestMoving:
         mover = threading.Thread(target=reshard)
         started = time.monotonic()
         mover.start()
-        told = crew.run(ride, cluster.url, rule, 200, 5.0)
+        told = crew.run(ride, cluster.url, rule, 200, 3.5)
         mover.join()
         allowed, degraded, calls, slowest = (column for column in zip(*told, strict=True))
         print(
@@ -290,16 +334,16 @@ def test_after_a_failover_decisions_resume(
 ) -> None:
     key = RedisStore(cluster.url).key(LOAD.id, "user:1")
     old = cluster.owner(key)
-    with calling(cluster.url, "user:1") as callers:
-        time.sleep(0.3)
-        before = sum(caller.shared() for caller in callers)
-        struck = time.monotonic()
-        os.kill(old.pid, blow)
-        wait_until(
-            lambda: all(time.monotonic() - struck > 1 and not c.calls[-1][2].degraded for c in callers), timeout=20
-        )
-        time.sleep(0.3)
-    old.resume() if blow is signal.SIGSTOP else old.restart()
+    try:
+        with calling(cluster.url, "user:1") as callers:
+            time.sleep(0.3)
+            before = sum(caller.shared() for caller in callers)
+            struck = time.monotonic()
+            os.kill(old.pid, blow)
+            wait_until(lambda: all(caller.is_back(struck) for caller in callers), timeout=READY)
+            time.sleep(0.3)
+    finally:
+        old.resume() if blow is signal.SIGSTOP else old.restart()
     for caller in callers:
         outage, slowest = caller.outage(struck), caller.slowest()
         print(
@@ -310,14 +354,15 @@ def test_after_a_failover_decisions_resume(
         assert slowest < slack(DEADLINE + 0.05)
     stands = Limiter([LOAD], RedisStore(cluster.url, deadline=5.0)).peek("user:1")
     assert 1_000_000 - (stands.remaining or 0) >= before  # what was replicated still counts
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert errors_since(struck, caplog.records) == []
 
 
 @pytest.mark.parametrize("coverage", ["no", "yes"])
 def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str) -> None:
     """Where full coverage is not required, it disturbs no other slot."""
+    causes = {"no": Cause.UNAVAILABLE, "yes": Cause.SERVER_STATE}
     with RedisCluster(0, "--cluster-require-full-coverage", coverage) as cluster:
-        patience = slack(2 * DEADLINE)  # what is well must not fail because the machine is busy
+        patience = 1.0  # what is well must not fail because the machine is busy
         store = RedisStore(cluster.url, deadline=patience)
         limiter = Limiter([LOAD], store)
         idents = different_nodes(store, cluster, 3)
@@ -328,13 +373,21 @@ def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str) -> None:
             for ident in idents:
                 started = time.monotonic()
                 decisions = limiter.acquire(ident), asyncio.run(limiter.aacquire(ident))
-                slowest = max(slowest, (time.monotonic() - started) / 2)
+                slowest = max(slowest, elapsed(started) / 2)
                 if ident == idents[0] or coverage == "no":
                     assert {decision.degraded for decision in decisions} == {ident == idents[0]}
         assert slowest < slack(patience + 0.05)
-        with pytest.raises(StoreError) as raised:
-            RedisStore(cluster.url).call("forget", [store.key(LOAD.id, idents[0 if coverage == "no" else 1])], ())
-        assert raised.value.cause is (Cause.UNAVAILABLE if coverage == "no" else Cause.SERVER_STATE)
+        wait_until(lambda: cause(cluster, idents[0 if coverage == "no" else 1]) is causes[coverage], every=0.1)
+
+
+def cause(cluster: RedisCluster, ident: str) -> Cause | None:
+    """Why nobody serves an ident's slot; None when somebody does."""
+    store = RedisStore(cluster.url)
+    try:
+        store.call("forget", [store.key(LOAD.id, ident)], ())
+    except StoreError as error:
+        return error.cause
+    return None
 
 
 class TestWrongAddress:
@@ -396,7 +449,7 @@ def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[st
 
 def ride(number: int, url: str, rule: Rule, idents: int, seconds: float) -> tuple[int, int, int, float]:
     """(allowed, degraded, all, longest) of the calls that fit into so many seconds, over all idents in turn."""
-    limiter = Limiter([rule], RedisStore(url, deadline=1.0))
+    limiter = Limiter([rule], RedisStore(url, deadline=5.0))
     limiter.store.denials = None  # type: ignore[misc]
     allowed = degraded = calls = 0
     slowest, until = 0.0, time.monotonic() + seconds

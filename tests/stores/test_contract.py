@@ -18,7 +18,7 @@ from tests.play import aplay, play
 def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
     if request.param == "memory":
         return MemoryStore(clock=clock)
-    return RedisStore(request.getfixturevalue("redis_url"), clock=clock)
+    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -79,7 +79,7 @@ def test_who_abandons_without_having_probed_changes_nothing(opened: Breaker) -> 
 def test_after_a_probe_that_fails_for_another_reason_the_next_call_is_one(
     error: Exception, cause: Cause, opened: Breaker, seconds: Seconds, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: Any = RedisStore(redis_url, deadline=1.0)
+    store: Any = RedisStore(redis_url, deadline=5.0)
     store.breaker = opened
     limiter, send_all = Limiter([RULE], store), store.link.send_all
     seconds.now += 1.0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.crew import Crew, forked, hammer, one_call_each
+from tests.crew import Crew, forked, hammer, one_call_each, warned
 
 PROCESSES = 8
 CALLS = 500
@@ -50,7 +51,7 @@ def test_all_rules_together_pass_what_the_narrowest_does(crew: Crew, redis_url: 
     rules = [*EXACT[:-1], narrow]
     told = crew.run(hammer_all, redis_url, rules, "user:1", 100)
     assert sum(told) == 40
-    peeked = Limiter(rules, RedisStore(redis_url)).peek("user:1")
+    peeked = Limiter(rules, RedisStore(redis_url, deadline=10.0)).peek("user:1")
     assert [outcome.remaining for outcome in peeked.outcomes] == [60] * (len(EXACT) - 1) + [0]
 
 
@@ -62,12 +63,30 @@ def hammer_all(number: int, url: str, rules: list[Rule], ident: str, calls: int)
 def test_callers_that_read_the_same_count_are_both_counted(crew: Crew, redis_url: str) -> None:
     """Design D: of callers that all read 3, none overwrites another."""
     rule = Rule("fixed", "1000/366d", algorithm="fixed_window")
-    limiter = Limiter([rule], RedisStore(redis_url))
+    limiter = Limiter([rule], RedisStore(redis_url, deadline=10.0))
     idents = [f"user:{number}" for number in range(100)]
     for ident in idents:
         limiter.acquire(ident, cost=3)
     assert crew.run(one_call_each, redis_url, rule, idents) == [100] * PROCESSES
     assert {limiter.peek(ident).remaining for ident in idents} == {1000 - 3 - PROCESSES}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "fixed_window", "rate": "150/366d"},
+        {"algorithm": "sliding_window", "rate": "150/366d", "resolution": 3},
+        {"algorithm": "gcra", "rate": "150/366d"},
+        # Refilled while it is used: use goes up and down around the shares.
+        {"algorithm": "gcra", "rate": "1000/h", "burst": 20},
+    ],
+    ids=str,
+)
+def test_a_share_of_a_quota_is_told_of_once(options: dict[str, Any], crew: Crew, redis_url: str) -> None:
+    """Although the budget is given back again and again while they call."""
+    rule = {**options, "warn_at": [0.5, 0.8, 1.0], "key": "everyone"}
+    heard = crew.run(warned, redis_url, rule, 150)
+    assert sorted(share for shares in heard for share in shares) == [0.5, 0.8, 1.0]
 
 
 def test_a_fork_does_not_share_its_parent_s_connections(crew: Crew, redis_url: str) -> None:
@@ -78,4 +97,4 @@ def test_a_fork_does_not_share_its_parent_s_connections(crew: Crew, redis_url: s
     assert not any(degraded for _, degraded in processes)
     assert len({connection for connection, _ in processes}) == 3 * PROCESSES
     used = PROCESSES * (calls + 1 + 3 * 2 * calls)
-    assert Limiter([rule], RedisStore(redis_url)).peek("user:1").remaining == 100_000 - used
+    assert Limiter([rule], RedisStore(redis_url, deadline=10.0)).peek("user:1").remaining == 100_000 - used

@@ -40,7 +40,7 @@ def release(request: pytest.FixtureRequest) -> Callable[[Limiter, Lease], None]:
 def test_a_release_of_nothing_does_not_close_an_open_breaker(
     release: Callable[[Limiter, Lease], None], redis_url: str
 ) -> None:
-    store: Any = RedisStore(redis_url)
+    store: Any = RedisStore(redis_url, deadline=5.0)
     now = 0.0
     store.breaker = Breaker(clock=lambda: now)
     for _ in range(5):
@@ -64,7 +64,7 @@ def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Pr
     refresher = Refresher(store)
     refresher.beat()
     refresher.resend()
-    elsewhere = Limiter([CAP], RedisStore(proxy.url, deadline=1.0))
+    elsewhere = Limiter([CAP], RedisStore(proxy.url, deadline=5.0))
     for decision in let_through:
         refused = elsewhere.acquire("user:1")
         assert (refused.allowed, refused.degraded) == (False, False)
@@ -75,7 +75,7 @@ def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Pr
 
 
 def test_the_next_one_is_refused_here_too(proxy: Proxy) -> None:
-    store: Any = RedisStore(proxy.url, deadline=1.0)
+    store: Any = RedisStore(proxy.url, deadline=5.0)
     limiter = Limiter([CAP], store)
     store.breaker = Breaker(clock=lambda: 0.0)
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_refusals_of_many_threads_at_capacity(monkeypatch: pytest.MonkeyPatch) -
 def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
     comes: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: Any = RedisStore(redis_url, deadline=2.0)
+    store: Any = RedisStore(redis_url, deadline=5.0)
     limiter = Limiter([RULE], store)
     limiter.acquire("user:1")
     flow = decide_flow(charges_of(RULE, "user:1", 1), store)

@@ -248,7 +248,7 @@ def test_the_script_itself_refuses_a_cost_that_is_none(cost: Any, store: RedisSt
 
 
 def test_no_ident_is_readable_in_redis(redis_url: str, client: Redis) -> None:
-    limiter = Limiter([*RATES, CAP], RedisStore(redis_url, secret="secret"))
+    limiter = Limiter([*RATES, CAP], RedisStore(redis_url, secret="secret", deadline=5.0))
     limiter.acquire("user:canary@example.com")
     dump = "".join(key + repr(client.dump(key)) for key in map(str, client.scan_iter()))
     assert "canary" not in dump and "example" not in dump
@@ -259,10 +259,10 @@ def test_stores_with_other_prefixes_secrets_and_databases_do_not_meet(
 ) -> None:
     rule = Rule("one", "1/h", algorithm="fixed_window")
     stores = [
-        RedisStore(redis_url),
-        RedisStore(redis_url, prefix="other"),
-        RedisStore(redis_url, secret="other"),
-        RedisStore(redis_url.removesuffix("/0") + "/1"),
+        RedisStore(redis_url, deadline=5.0),
+        RedisStore(redis_url, prefix="other", deadline=5.0),
+        RedisStore(redis_url, secret="other", deadline=5.0),
+        RedisStore(redis_url.removesuffix("/0") + "/1", deadline=5.0),
     ]
     assert all(Limiter([rule], store).acquire("user:1").allowed for store in stores)
     assert not any(Limiter([rule], store).acquire("user:1").allowed for store in stores)
@@ -280,7 +280,7 @@ def test_an_alias_of_django_redis_serves_both_drivers(redis_url: str, settings: 
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
         "limits": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_url.removesuffix("/0") + "/3"},
     }
-    limiter = Limiter([RATES[0]], RedisStore("limits"))
+    limiter = Limiter([RATES[0]], RedisStore("limits", deadline=5.0))
     assert limiter.acquire("user:1").remaining == 9
     assert asyncio.run(limiter.aacquire("user:1")).remaining == 8
     with redis_server.client(db=3) as other:
@@ -332,7 +332,7 @@ def test_sixty_four_threads_share_one_store(redis_url: str) -> None:
 
 def test_the_servers_clock_counts_unless_another_is_given(redis_url: str, client: Redis, clock: FrozenClock) -> None:
     seconds, microseconds = client.time()
-    reset = Limiter([RATES[0]], RedisStore(redis_url)).acquire("user:1").reset_after
+    reset = Limiter([RATES[0]], RedisStore(redis_url, deadline=5.0)).acquire("user:1").reset_after
     left = 3600 - (seconds + microseconds / 1_000_000) % 3600
     assert abs(reset - left) < 5 or abs(reset - left) > 3595
-    assert Limiter([RATES[0]], RedisStore(redis_url, clock=clock)).acquire("user:2").reset_after == 3600.0
+    assert Limiter([RATES[0]], RedisStore(redis_url, clock=clock, deadline=5.0)).acquire("user:2").reset_after == 3600.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import time
@@ -20,8 +19,8 @@ from tests.cases import CASES, Case
 from tests.clock import FrozenClock
 from tests.conftest import immortal_keys
 from tests.crew import Crew, hammer
-from tests.failover import DEADLINE, LOAD, calling
-from tests.fleet import DOWN_AFTER, Sentinels
+from tests.failover import DEADLINE, LOAD, calling, errors_since
+from tests.fleet import READY, Sentinels
 from tests.play import aplay, play
 from tests.servers import slack, wait_until
 
@@ -93,7 +92,7 @@ def test_a_sentinel_that_hangs_does_not_matter(sentinels: Sentinels) -> None:
     hung = sentinels.sentinels[0]
     hung.pause()
     try:
-        limiter = Limiter([LOAD], RedisStore(sentinels.url, deadline=slack(DEADLINE)))
+        limiter = Limiter([LOAD], RedisStore(sentinels.url, deadline=2.0))
         assert not limiter.acquire("user:1").degraded
         assert not asyncio.run(limiter.aacquire("user:1")).degraded
     finally:
@@ -110,7 +109,7 @@ def test_a_sentinel_that_hangs_does_not_matter(sentinels: Sentinels) -> None:
     ids=["no such master", "no Sentinel", "nobody there"],
 )
 def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: Sentinels) -> None:
-    store = RedisStore(url(sentinels), deadline=DEADLINE)
+    store = RedisStore(url(sentinels), deadline=5.0)
     with pytest.raises(StoreError) as raised:
         store.call("census", ["dt:{p}:live", "dt:{p}:meta"], ())
     assert raised.value.cause is cause
@@ -123,22 +122,23 @@ def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: 
 def test_after_a_failover_decisions_resume(
     blow: signal.Signals, sentinels: Sentinels, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Within the time after which the master counts as down, and 2 s; no call outlasts its deadline."""
+    """Half a second after the Sentinels have named another; no call outlasts its deadline."""
     old = sentinels.master()
-    with calling(sentinels.url, "user:1") as callers:
-        time.sleep(0.3)
-        struck = time.monotonic()
-        os.kill(old.pid, blow)
-        wait_until(lambda: sentinels.master() is not old, timeout=20)
-        elected = time.monotonic() - struck
-        until = time.monotonic() + 1.5
-        if blow is signal.SIGSTOP:
-            wait_until(lambda: all(not caller.calls[-1][2].degraded for caller in callers), timeout=10)
-            old.resume()  # it believes to be the master still, and nobody may believe it
-        wait_until(lambda: time.monotonic() > until)
+    try:
+        with calling(sentinels.url, "user:1") as callers:
+            time.sleep(0.3)
+            struck = time.monotonic()
+            os.kill(old.pid, blow)
+            wait_until(lambda: sentinels.master() is not old, timeout=READY)
+            elected = time.monotonic() - struck
+            until = time.monotonic() + 1.5
+            wait_until(lambda: all(caller.is_back(struck) for caller in callers), timeout=READY)
+            if blow is signal.SIGSTOP:
+                old.resume()  # it believes to be the master still, and nobody may believe it
+            wait_until(lambda: time.monotonic() > until)
+    finally:
+        old.resume() if blow is signal.SIGSTOP else old.restart()
     master = sentinels.master()
-    if blow is signal.SIGKILL:
-        old.restart()
     with old.client() as client:  # the Sentinels do it, too, but take their time
         client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
     with master.client() as client:
@@ -151,8 +151,7 @@ def test_after_a_failover_decisions_resume(
             f"resumed after {outage:.2f} s, master named after {elected:.2f} s, longest call {slowest * 1000:.0f} ms"
         )
         assert caller.errors == []
-        # A fresh set of Sentinels takes up to 3 s of its own to name a master; what comes after that is ours.
+        # How long the Sentinels take to name a master is their own affair; what comes after that is ours.
         assert 0 < outage < elected + slack(0.5)
-        assert elected < 2 * (DOWN_AFTER + 2.0)
         assert slowest < slack(DEADLINE + 0.05)
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert errors_since(struck, caplog.records) == []

@@ -36,8 +36,10 @@ def probe(limiter: Limiter) -> bool:
 
 def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "RESTED", -1.0)  # as if every probe came after a long pause
-    limiter = Limiter([RULE], RedisStore(server.url, deadline=0.05, max_connections=2))
+    store = RedisStore(server.url, deadline=5.0, max_connections=2)
+    limiter = Limiter([RULE], store)
     assert limiter.acquire("user:1").remaining == 999
+    store.link.seconds = 0.05
     server.pause()
     try:
         assert all(probe(limiter) for _ in range(8))
@@ -46,8 +48,7 @@ def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pyt
     with server.client() as client:
         client.ping()
     before = Limiter([RULE], RedisStore(server.url, deadline=5.0)).peek("user:1").remaining
-    store = limiter.store
-    store.breaker, store.link.seconds = Breaker(), 5.0  # type: ignore[attr-defined]
+    store.breaker, store.link.seconds = Breaker(), 5.0
     threads = [threading.Thread(target=limiter.acquire, args=("user:1",)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -59,7 +60,7 @@ def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pyt
 
 
 def test_a_rested_connection_that_the_server_has_closed_is_noticed(server: RedisServer) -> None:
-    limiter = Limiter([RULE], RedisStore(server.url, deadline=1.0))
+    limiter = Limiter([RULE], RedisStore(server.url, deadline=5.0))
     assert not limiter.acquire("user:1").degraded
     with server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
@@ -101,7 +102,7 @@ def test_waiting_ends_with_the_error_of_a_pool(redis_url: str) -> None:
 def test_a_connection_to_what_became_a_replica_is_dropped(server: RedisServer) -> None:
     """The address names another server by now; whoever keeps the connection goes on asking the old one."""
     with RedisServer() as successor, Proxy(server.port) as proxy, server.client() as admin:
-        limiter = Limiter([RULE], RedisStore(proxy.url, deadline=1.0))
+        limiter = Limiter([RULE], RedisStore(proxy.url, deadline=5.0))
         assert not limiter.acquire("user:1").degraded
         admin.replicaof("127.0.0.1", successor.port)
         proxy.target = successor.port
@@ -111,7 +112,7 @@ def test_a_connection_to_what_became_a_replica_is_dropped(server: RedisServer) -
 
 async def test_on_a_loop_too(server: RedisServer) -> None:
     with RedisServer() as successor, Proxy(server.port) as proxy, server.client() as admin:
-        limiter = Limiter([RULE], RedisStore(proxy.url, deadline=1.0))
+        limiter = Limiter([RULE], RedisStore(proxy.url, deadline=5.0))
         assert not (await limiter.aacquire("user:1")).degraded
         admin.replicaof("127.0.0.1", successor.port)
         proxy.target = successor.port

@@ -10,11 +10,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, transaction
 
+from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.words import describe
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.diff import Diff, compare
+from django_throttle.rulebook.reading import Reading
 
 
 class Command(BaseCommand):
@@ -57,6 +59,8 @@ class Command(BaseCommand):
             self.stderr.write(f"{name} ({source}) is skipped: {fault}")
         if not rows:
             self.stdout.write("There are no rules.")
+        if conf().SHADOW:
+            self.stderr.write("SHADOW is on in the settings: rules only record, and nothing is refused")
 
     def check_rules(self, options: dict[str, Any]) -> None:
         """Say what is wrong with each bad rule; fail when there is one."""
@@ -99,7 +103,7 @@ class Command(BaseCommand):
         self.stdout.write(diff.summary() + (" (dry run: nothing was written)" if dry_run else ""))
 
 
-def _read() -> sources.Reading:
+def _read() -> Reading:
     reading = sources.read()
     if reading.failure is not None:
         raise _unreadable(reading.failure) from reading.failure
@@ -121,7 +125,7 @@ def _bytes(name: str) -> bytes:
         raise CommandError(f"cannot read {name}: {error.strerror}") from error
 
 
-def _source(rule: Rule, reading: sources.Reading) -> str:
+def _source(rule: Rule, reading: Reading) -> str:
     if rule.name not in reading.database.rules:
         return "settings"
     return "database, replaces settings" if rule.name in reading.settings.rules else "database"

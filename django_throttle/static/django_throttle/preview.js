@@ -2,7 +2,8 @@
 "use strict";
 
 (() => {
-  const RATES = ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra"];
+  const RATES = ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra", "damper"];
+  const EXACT = RATES.filter((algorithm) => algorithm !== "damper");
   const OF_ALGORITHM = {
     rate: RATES,
     limit: ["concurrency"],
@@ -12,10 +13,18 @@
     strict: ["sliding_window"],
     timezone: ["fixed_window"],
     max_delay: ["leaky_bucket"],
+    batched: ["fixed_window"],
+    estimator: ["damper"],
+    unit: RATES,
     cost: RATES,
-    count_denied: RATES,
+    count_denied: EXACT,
+    count_on: EXACT,
+    warn_at: EXACT,
+    enforce_at: EXACT,
+    at_limit: ["concurrency"],
   };
-  const DEFAULTS = { rate: "", limit: "", burst: "", refill: "continuous", resolution: "1", timezone: "", max_delay: "", cost: "1" };
+  const DEFAULTS = { rate: "", limit: "", burst: "", refill: "continuous", resolution: "1", estimator: "fast", timezone: "", max_delay: "", unit: "calls", cost: "1",
+    count_on: "", warn_at: "", enforce_at: "1.0", at_limit: "reject" };
   const PAUSE = 200; // milliseconds without a key before the server is asked
 
   document.addEventListener("DOMContentLoaded", () => {

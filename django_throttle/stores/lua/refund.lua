@@ -18,8 +18,8 @@ for _, key in ipairs(KEYS) do
   if type(state) ~= 'string' then
     if algorithm == 10 then -- the members of that microsecond are alike
       local time = string.format('%d', since)
-      local first = redis.call('ZCOUNT', key, '-inf', '(' .. time)
-      local found = math.min(cost, redis.call('ZCOUNT', key, time, time))
+      local first, alike = redis.pcall('ZCOUNT', key, '-inf', '(' .. time), redis.pcall('ZCOUNT', key, time, time)
+      local found = type(alike) == 'number' and math.min(cost, alike) or 0 -- an error: a foreign value
       if found > 0 then refunded = refunded + 1 end
       if found > 0 then redis.call('ZREMRANGEBYRANK', key, first, first + found - 1) end
     end
@@ -37,9 +37,10 @@ for _, key in ipairs(KEYS) do
       counts[at] = math.max(0, counts[at] - cost)
       left = string.format('%d', counts[1]) .. ':' .. table.concat(counts, ':', 2)
     end
-  elseif algorithm == 4 then
+  elseif algorithm == 4 and string.find(state, '^%d+$') then
     local arrival, fraction = tonumber(state), 0
     if #state > 16 then arrival, fraction = tonumber(string.sub(state, 1, -4)), tonumber(string.sub(state, -3)) end
+    fraction = math.min(fraction, c - 1) -- of another fineness, from before the limit was edited
     -- What has flowed out since then would have been other charges', or nobody's.
     local before = math.max(0, (c == 1 and reset or reset - 1) * c - cost * a)
     local back = cost * a - math.max(0, (now - since) * c - before)
@@ -54,7 +55,7 @@ for _, key in ipairs(KEYS) do
   elseif algorithm == 5 then
     local start, units = string.match(state, '^(%d+):(%d+)$')
     start = tonumber(start)
-    if start and start <= since then -- else it was refilled, and may have been full
+    if start and start <= since and now < start + a then -- else it was refilled, and may have been full
       if start == since then start = now end -- it was full then: its interval begins with the next charge
       left = string.format('%d:%d', start, math.min(limit, units + cost))
     end

@@ -1,8 +1,9 @@
 -- A process writes what it holds under one connection index, after Redis has forgotten it or never knew.
--- KEYS: index (SET of uids). Its sets index:<uid> are derived from it: the same hash tag, so the same slot.
+-- KEYS: index (SET of uids). Its sets index:<uid> are derived from it: the same hash tag, so the same slot; so is
+-- index:!, the leases that were taken away from their sockets (see evict.lua), which nobody gets back like this.
 -- ARGV: now in microseconds ("" for the server's clock), uid, TTL in milliseconds, number of former uids of the
 -- same process, those uids (their leases are counted under the new one now), then lease and age in microseconds
--- for each lease. Doing it twice changes nothing. Reply: the number of leases of this uid.
+-- for each lease. Doing it twice changes nothing. Reply: the number of leases of this uid, then those taken away.
 local index, uid, ttl, former = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local mine = index .. ':' .. uid
 local now = tonumber(ARGV[1])
@@ -22,10 +23,17 @@ for i = 5, 4 + former do
   redis.call('DEL', index .. ':' .. ARGV[i])
   redis.call('SREM', index, ARGV[i])
 end
+local reply = { 0 }
 for i = 5 + former, #ARGV, 2 do
-  redis.call('ZADD', mine, 'NX', string.format('%.0f', now - tonumber(ARGV[i + 1])), ARGV[i])
+  local lease = ARGV[i]
+  if string.byte(lease) == 126 and type(redis.pcall('ZSCORE', index .. ':!', lease)) == 'string' then
+    reply[#reply + 1] = lease
+  else
+    redis.call('ZADD', mine, 'NX', string.format('%.0f', now - tonumber(ARGV[i + 1])), lease)
+  end
 end
-redis.call('SADD', index, uid)
+reply[1] = redis.call('ZCARD', mine)
+if reply[1] > 0 then redis.call('SADD', index, uid) end
 redis.call('PEXPIRE', mine, ttl)
 redis.call('PEXPIRE', index, ttl)
-return redis.call('ZCARD', mine)
+return reply

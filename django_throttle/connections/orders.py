@@ -1,0 +1,85 @@
+"""What this process is ordered to do with its sockets, by itself or by another one, is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from django_throttle.connections.reports import Reporter
+from django_throttle.core.orders import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order
+from django_throttle.sockets.codes import code_of
+from django_throttle.sockets.frames import notice
+from django_throttle.sockets.live import Live, Socket, live
+from django_throttle.stores.base import Store
+
+# The store knows of a lease before its socket is among those that are open: so long an order waits for it.
+PATIENCE: Final = 10.0
+_SAID: Final = {
+    EVICTED: ("Another connection has taken the place of this one.", None),
+    CLOSED: ("This connection was closed by an operator.", 1.0),
+}
+
+
+class Duties:
+    """The orders of one store, carried out by one thread: the agent's."""
+
+    def __init__(self, store: Store, sockets: Live = live) -> None:
+        self.store, self.sockets = store, sockets
+        self._reporter = Reporter(store, sockets)
+        self._early: dict[Order, float] = {}  # about a lease whose socket is not there yet, or no more; until when
+
+    def __call__(self) -> None:
+        """Fetch orders and carry them out: one command, or none where no socket is open. Raises StoreError."""
+        self.store.orders.resend()
+        if len(self.sockets) or len(self.store.leases) or self._early:
+            self.carry_out(self.store.orders.fetch())
+
+    def carry_out(self, orders: Iterable[Order]) -> None:
+        """Do what is ordered; one that makes no sense here is passed over. Raises StoreError."""
+        given = dict.fromkeys(orders)
+        self._close_leases(order for order in given if order.kind == CLOSE and order.lease)
+        by_tag = [order for order in given if order.kind in (CLOSE, RESET) and order.tag]
+        if by_tag:
+            self._about_idents(by_tag)
+        wanted = {order.socket: order for order in given if order.kind == CLOSE and order.socket}
+        if wanted:
+            for socket in self.sockets.everyone():
+                if order := wanted.get(socket.id):
+                    _close(socket, order)
+        for order in given:
+            if order.kind == REPORT:
+                self._reporter.report(order)
+
+    def gone(self, leases: Iterable[str]) -> None:
+        """These leases were taken away, and the order to close their sockets has not been heard."""
+        self._close_leases(Order(CLOSE, lease=lease, why=EVICTED) for lease in leases)
+
+    def _close_leases(self, orders: Iterable[Order]) -> None:
+        now = time.monotonic()
+        waiting = dict.fromkeys(orders, now + PATIENCE)
+        waiting.update({order: until for order, until in self._early.items() if until > now})
+        self._early = {}
+        if not waiting:
+            return
+        holders = {lease.id: socket for socket in self.sockets.everyone() for lease in socket.leases}
+        for order, until in waiting.items():
+            if socket := holders.get(order.lease):
+                _close(socket, order)
+            else:
+                self._early[order] = until
+
+    def _about_idents(self, orders: Iterable[Order]) -> None:
+        by_tag = {order.tag: order for order in orders}
+        for socket in self.sockets.everyone():
+            for ident in self._reporter.idents(socket):
+                if order := by_tag.get(self.store.orders.tag(ident)):
+                    socket.reset() if order.kind == RESET else _close(socket, order)
+
+
+def _close(socket: Socket, order: Order) -> None:
+    said, retry_after = _SAID.get(order.why, _SAID[CLOSED])
+    why = order.why if order.why in _SAID else CLOSED
+    payload: dict[str, Any] = notice(why, said, retry_after)
+    payload.update(rule=order.rule or None, limit=order.limit or None)
+    socket.close(code_of(why), why, payload)

@@ -1,0 +1,52 @@
+"""What a rule may say: its choices and bounds, and a small check for each option and each pair that must fit."""
+
+from django_throttle.core.checks.known import (
+    ACTIONS,
+    ALGORITHMS,
+    AT_LIMITS,
+    AUDIENCE_KINDS,
+    AUDIENCES,
+    BUCKETS,
+    ESTIMATORS,
+    EVENTS,
+    FAILURE_POLICIES,
+    KEYS,
+    MAX_LOG,
+    MAX_NAME,
+    MAX_RATES,
+    MAX_RESOLUTION,
+    MAX_TIMES,
+    METHODS,
+    REFILLS,
+    UNITS,
+)
+from django_throttle.core.checks.lists import audience, methods, names, sequence, shares, statuses
+from django_throttle.core.checks.rule import check_rule
+
+__all__ = [
+    "ACTIONS",
+    "ALGORITHMS",
+    "AT_LIMITS",
+    "AUDIENCES",
+    "AUDIENCE_KINDS",
+    "BUCKETS",
+    "ESTIMATORS",
+    "EVENTS",
+    "FAILURE_POLICIES",
+    "KEYS",
+    "MAX_LOG",
+    "MAX_NAME",
+    "MAX_RATES",
+    "MAX_RESOLUTION",
+    "MAX_TIMES",
+    "METHODS",
+    "REFILLS",
+    "UNITS",
+    "audience",
+    "check_rule",
+    "methods",
+    "names",
+    "sequence",
+    "shares",
+    "statuses",
+]

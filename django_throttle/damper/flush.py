@@ -1,0 +1,80 @@
+"""Reports of all meters, sent to whoever aggregates them, a few round trips for any number of idents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from django_throttle.core.command import Answer, Charge
+from django_throttle.damper.aggregate import Reply, Report
+from django_throttle.damper.meters import Meters
+from django_throttle.damper.shelf import Sent
+from django_throttle.exceptions import StoreError
+
+BATCH: Final = 500  # reports in one round trip
+JITTER: Final = 0.1  # most that an interval is prolonged by, as a share of it
+
+
+class Aggregator(Protocol):
+    """Takes reports, and charges, in one round trip; an error may stand in place of a reply. Raises StoreError."""
+
+    def damp(self, reports: Sequence[Report]) -> Sequence[Reply | BaseException]: ...
+
+    def charge(self, charges: Sequence[Charge]) -> Sequence[Answer | BaseException]: ...
+
+
+def flush(meters: Meters, aggregator: Aggregator) -> int:
+    """Send what changed; returns the number of reports. Raises StoreError, and what was counted is told later."""
+    sent = meters.collect()
+    number = _send(meters, aggregator, sent)
+    if any(report.sent_at is None for _, report in sent):  # they know the time now
+        number += _send(meters, aggregator, meters.collect())
+    return number + _charge(meters, aggregator)
+
+
+def _send(meters: Meters, aggregator: Aggregator, sent: Sequence[Sent]) -> int:
+    for at in range(0, len(sent), BATCH):
+        batch = sent[at : at + BATCH]
+        sent_at = meters.clock()
+        try:
+            replies = aggregator.damp([report for _, report in batch])
+        except StoreError:
+            meters.fail(sent[at:])
+            raise
+        meters.take(batch, replies, sent_at)
+    return len(sent)
+
+
+def _charge(meters: Meters, aggregator: Aggregator) -> int:
+    billed = meters.bills()
+    for at in range(0, len(billed), BATCH):
+        batch = billed[at : at + BATCH]
+        try:
+            answers = aggregator.charge([charge for _, charge in batch])
+        except StoreError as error:
+            meters.pay(batch, [error] * len(batch))
+            raise
+        meters.pay(batch, answers)
+    return len(billed)
+
+
+class Flusher:
+    """The periodic flush of one store's meters; processes that start together drift apart."""
+
+    def __init__(self, meters: Meters, aggregator: Aggregator, processes: Callable[[], int]) -> None:
+        self.meters, self.aggregator, self._processes = meters, aggregator, processes
+
+    @property
+    def first(self) -> float:
+        """Seconds until the first flush."""
+        return self.meters.interval * random.random()  # noqa: S311 - nobody gains by guessing it
+
+    def __call__(self) -> float:
+        """Flush; returns the seconds until the next time. Raises StoreError."""
+        meters = self.meters
+        wait = meters.interval * (1 + JITTER * random.random())  # noqa: S311
+        meters.processes = self._processes()
+        meters.due = meters.clock() + wait
+        flush(meters, self.aggregator)
+        return wait

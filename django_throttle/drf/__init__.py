@@ -1,0 +1,19 @@
+"""The REST framework door: one decision for every rule that matches, and drop-ins for DRF's own throttles.
+
+``RuleThrottle`` obeys the rulebook. ``AnonRateThrottle``, ``UserRateThrottle`` and ``ScopedRateThrottle``
+obey DRF's settings, as the classes they replace do: each is a limit of its own, decided by itself, and an
+allowed one stays charged when another refuses.
+"""
+
+from django_throttle.drf.rates import AnonRateThrottle, ScopedRateThrottle, StoreRateThrottle, UserRateThrottle
+from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, RuleThrottle
+
+__all__ = [
+    "AnonRateThrottle",
+    "DecidedThrottle",
+    "LimiterUnavailable",
+    "RuleThrottle",
+    "ScopedRateThrottle",
+    "StoreRateThrottle",
+    "UserRateThrottle",
+]

@@ -1,0 +1,76 @@
+"""The throttle that obeys the rulebook."""
+
+from __future__ import annotations
+
+from rest_framework import throttling
+from rest_framework.exceptions import APIException
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from django_throttle import limiter
+from django_throttle.core import Decision
+from django_throttle.facts import Facts
+from django_throttle.http.route import route
+from django_throttle.http.view import attend_by
+from django_throttle.http.visit import EVENTS, charged, keep, method_of, plain
+from django_throttle.identity import HttpWho
+from django_throttle.retry import retry_seconds
+
+
+class LimiterUnavailable(APIException):
+    """The store failed under a rule that then refuses: 503, as it is not the client's fault."""
+
+    status_code = 503
+    default_detail = "The limiter is unavailable. Try again later."
+    default_code = "limiter_unavailable"
+
+    def __init__(self, retry_after: float | None) -> None:
+        super().__init__()
+        self.wait = retry_seconds(retry_after)  # DRF makes Retry-After of it
+
+
+class DecidedThrottle(throttling.BaseThrottle):
+    """Translates a decision into what DRF asks of a throttle; ``decision`` is that of the request."""
+
+    decision: Decision | None = None
+
+    def answer(self, decision: Decision) -> bool:
+        """Whether the request may pass; raises LimiterUnavailable."""
+        self.decision = decision
+        if decision.unavailable:
+            raise LimiterUnavailable(decision.retry_after)
+        return decision.allowed
+
+    def wait(self) -> float | None:
+        """Seconds until the request could pass, or a little more where a crowd waits; None when it never will."""
+        return None if self.decision is None else retry_seconds(self.decision.retry_after)
+
+
+class RuleThrottle(DecidedThrottle):
+    """All rules that match the view's scope, decided as one: refused by one, charged by none.
+
+    The scope is the view's ``throttle_scope``, else its route's name, else its route. ``throttle_cost``
+    on the view is a number, or a callable of the request.
+    """
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        visitor, who = plain(request), HttpWho(request)
+        attend_by(view, request, who)
+        scope, method = scope_of_view(request, view), method_of(visitor)
+        facts = Facts(scope, EVENTS, who, _cost(request, view), charged(visitor), method=method)
+        decision = limiter.decide(facts)
+        keep(visitor, decision, facts.cost, who)
+        return self.answer(decision)
+
+
+def scope_of_view(request: Request, view: APIView) -> str:
+    """The word by which rules name what a view answers for this request."""
+    if scope := getattr(view, "throttle_scope", None):
+        return str(scope)
+    match = request.resolver_match
+    return type(view).__name__ if match is None else route(match)  # None: called directly, without a URL
+
+
+def _cost(request: Request, view: APIView) -> int:
+    cost = getattr(view, "throttle_cost", 1)
+    return cost(request) if callable(cost) else cost

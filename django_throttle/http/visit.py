@@ -1,0 +1,110 @@
+"""What one request has been through at our doors.
+
+The first door that a request comes to attends to it: whatever the doors behind it decide, that one finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.http import HttpRequest
+
+from django_throttle.core import Decision
+from django_throttle.core.charged import NOTHING, Charged
+from django_throttle.core.command import Refund, paid_under
+from django_throttle.facts import Who
+from django_throttle.http.slots import Slot
+from django_throttle.stores import get_store
+
+# The events of a request: it is counted, and it is open until it has been answered.
+EVENTS: Final = ("request", "connection")
+_KEPT: Final = "throttle_decisions"
+_VISIT: Final = "_throttle_visit"
+
+
+@dataclass(slots=True)
+class Visit:
+    """What is owed for a request: ``attended`` by the door that settles it, ``callers`` as each door knows it."""
+
+    attended: bool = False
+    callers: list[Who] = field(default_factory=list)
+    costs: dict[tuple[str, str], int] = field(default_factory=dict)
+    receipts: list[Refund] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+
+    def forget(self, pairs: Collection[tuple[str, str]]) -> None:
+        """These have gone back already."""
+        for pair in pairs:
+            del self.costs[pair]
+        if pairs:
+            rest = [paid_under(receipt, pairs, others=True) for receipt in self.receipts]
+            self.receipts = [receipt for receipt in rest if receipt is not None]
+
+
+def plain(request: Any) -> Any:
+    """Django's request, of which REST framework's views get one of their own."""
+    return getattr(request, "_request", request)
+
+
+def method_of(request: HttpRequest) -> str:
+    """GET, POST, …: what the request says it is, whatever headers say that it means."""
+    return (request.method or "").upper()
+
+
+def note(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:
+    """Have a decision of rules that no other door asks about stay on the request, for headers and logs."""
+    setattr(request, _KEPT, (*kept(request), decision))
+    if who is not None:
+        visit_of(request).callers.append(who)
+
+
+def keep(request: HttpRequest, decision: Decision, cost: int = 1, who: Who | None = None) -> None:
+    """Note a decision on the request, also for the doors that come after.
+
+    ``cost`` is what the call was said to cost; ``who`` is the caller, where this door knows more of it.
+    """
+    note(request, decision, who)
+    visit = visit_of(request)
+    if visit.costs:
+        visit.forget(charged(request).mistaken(decision.outcomes))
+    for rule, ident, *_ in decision.outcomes if decision.allowed else ():
+        visit.costs[rule, ident] = max(cost, visit.costs.get((rule, ident), 0))
+    if decision.receipt is not None:
+        visit.receipts.append(decision.receipt)
+    if decision.lease is not None:
+        visit.slots.append(Slot(decision.lease, get_store().leases))
+
+
+def kept(request: HttpRequest) -> tuple[Decision, ...]:
+    """The decisions made of this request so far."""
+    found: tuple[Decision, ...] = getattr(request, _KEPT, ())
+    return found
+
+
+def charged(request: HttpRequest) -> Charged:
+    """What was charged for this request already: a dearer door adds the rest, one that knows the caller corrects it."""
+    visit = visit_of(request)
+    if not visit.costs:
+        return NOTHING
+    leases = tuple(slot.lease for slot in visit.slots if slot.lease is not None)
+    return Charged(dict(visit.costs), tuple(visit.receipts), leases)
+
+
+def attend(request: HttpRequest, who: Who) -> bool:
+    """True for the first door that a request comes to: it calls ``finish`` or ``abandon``, and no other does."""
+    visit = visit_of(request)
+    if visit.attended:
+        return False
+    visit.attended, visit.callers = True, [who]
+    return True
+
+
+def visit_of(request: HttpRequest) -> Visit:
+    """What is owed for the request."""
+    visit: Visit | None = getattr(request, _VISIT, None)
+    if visit is None:
+        visit = Visit()
+        setattr(request, _VISIT, visit)
+    return visit

@@ -1,0 +1,80 @@
+"""The background thread of a process, and the jobs that it does again and again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+logger = logging.getLogger("django_throttle")
+
+RETRY_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 60.0  # one log line for each failing job in this time
+LONGEST_WAIT: Final = 1.0
+
+
+@dataclass(slots=True)
+class Job:
+    """Something done every ``seconds``, or when ``work`` says by a number; times are on the monotonic clock."""
+
+    name: str
+    seconds: float
+    work: Callable[[], object]
+    due: float
+    logged: float = field(default=-QUIET_SECONDS)
+
+    def run(self) -> None:
+        """Do it; a failure is logged and tried again soon, never raised."""
+        wait = self.seconds
+        try:
+            said = self.work()
+            wait = said if isinstance(said, float) else wait
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
+            wait = min(wait, RETRY_SECONDS)
+            now = time.monotonic()
+            if now - self.logged >= QUIET_SECONDS:
+                self.logged = now
+                logger.warning("%s failed, trying again: %s: %s", self.name, type(error).__name__, error)
+        self.due = time.monotonic() + wait
+
+
+class Agent:
+    """A daemon thread and its jobs; a job that fails or blocks delays the others, and ends nothing."""
+
+    def __init__(self) -> None:
+        self._jobs: tuple[Job, ...] = ()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def every(self, seconds: float, work: Callable[[], object], name: str, *, wait: float = 0.0) -> None:
+        """Do ``work`` in ``wait`` seconds and every ``seconds`` from then on."""
+        with self._lock:
+            self._jobs = (*self._jobs, Job(name, seconds, work, time.monotonic() + wait))
+
+    def start(self) -> None:
+        """Start the thread unless it runs. Raises RuntimeError when the system gives none."""
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="django_throttle agent", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def stop(self, seconds: float = 1.0) -> None:
+        """End the thread; a job that is under way gets ``seconds`` to end."""
+        self._stopped.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._wait()):
+            for job in self._jobs:
+                if job.due <= time.monotonic() and not self._stopped.is_set():
+                    job.run()
+
+    def _wait(self) -> float:
+        due = min((job.due for job in self._jobs), default=float("inf"))
+        return min(LONGEST_WAIT, max(0.0, due - time.monotonic()))

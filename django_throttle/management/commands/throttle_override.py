@@ -1,0 +1,167 @@
+"""manage.py throttle_override: add, list and end overrides, for when there is a shell and no browser."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from django_throttle.core import Rate
+from django_throttle.core.override import KINDS
+from django_throttle.exceptions import InvalidRate
+from django_throttle.models import ThrottleOverride
+from django_throttle.models.doubts import doubts, misspelt
+from django_throttle.rulebook import sources
+
+USUAL: Final = "2h"
+
+
+class Command(BaseCommand):
+    """Each subcommand is one method below."""
+
+    help = "Add, list and end overrides: what holds for one user, address, group, API key or tenant."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        todo = parser.add_subparsers(dest="todo", required=True, metavar="add|list|end")
+        add = todo.add_parser("add", help="make one; it is in force within a second")
+        add.add_argument("kind", choices=KINDS, help="whom it is for: " + ", ".join(KINDS))
+        add.add_argument("value", help="an id, name or e-mail address; an address or network; - reads it from input")
+        add.add_argument("--rules", nargs="+", default=["*"], metavar="NAME", help="names of rules; else every rule")
+        effect = add.add_argument_group("what happens, one of them (or --rate with --limit)")
+        effect.add_argument("--block", action="store_true", help="refuse every call that the rules cover")
+        effect.add_argument("--exempt", action="store_true", help="the rules do not hold")
+        effect.add_argument("--times", type=float, metavar="FACTOR", help="multiply the limit")
+        effect.add_argument("--rate", default="", help="the rate instead of that of rules of rates, such as 500/min")
+        effect.add_argument("--limit", type=int, help="the number at once instead of that of concurrency rules")
+        end = add.add_mutually_exclusive_group()
+        end.add_argument("--for", dest="lasting", default=USUAL, metavar="TIME", help=f"such as 30m; else {USUAL}")
+        end.add_argument("--until", metavar="MOMENT", help="such as 2030-01-31T18:00")
+        end.add_argument("--endless", action="store_true", help="until somebody ends it")
+        add.add_argument("--reason", required=True, help="why, for whoever reads it next")
+        show = todo.add_parser("list", help="one line for each that is in force")
+        show.add_argument("--all", action="store_true", help="also those that have ended")
+        todo.add_parser("end", help="end some now").add_argument("numbers", nargs="+", type=int, metavar="NUMBER")
+
+    def handle(self, *args: Any, todo: str, **options: Any) -> None:
+        do = {"add": self.add, "list": self.list, "end": self.end}[todo]
+        try:
+            do(options)
+        except DatabaseError as error:
+            raise CommandError(f"the overrides in the database cannot be used: {sources.advice(error)}") from error
+
+    def add(self, options: dict[str, Any]) -> None:
+        """Check it as the admin does, and put it in force."""
+        rules = sources.read().rules
+        wrong = misspelt(options["rules"], rules)
+        if wrong:
+            raise CommandError("\n".join(wrong))
+        row = ThrottleOverride(
+            kind=options["kind"],
+            value=_typed(options["value"]),
+            rules=",".join(options["rules"]),
+            reason=options["reason"],
+            until=_until(options),
+            created_by=_who(),
+            **_effect(options),
+        )
+        try:
+            row.full_clean()
+        except ValidationError as error:
+            raise CommandError("\n".join(_sentences(error))) from error
+        row.save()
+        self.stdout.write(self.style.SUCCESS(_line(row)))
+        for doubt in doubts(row, rules):
+            self.stderr.write(self.style.WARNING(doubt))
+
+    def list(self, options: dict[str, Any]) -> None:
+        """The newest first."""
+        found = ThrottleOverride.objects.using(sources.alias())
+        rows = list(found.all() if options["all"] else found.in_force())
+        for row in rows:
+            self.stdout.write(_line(row))
+        if not rows:
+            self.stdout.write("There are no overrides." if options["all"] else "No override is in force.")
+
+    def end(self, options: dict[str, Any]) -> None:
+        """End those that are in force; any other number is an error, and then none is ended."""
+        found = ThrottleOverride.objects.using(sources.alias()).in_force()
+        rows = {row.pk: row for row in found.filter(pk__in=options["numbers"])}
+        missing = [str(number) for number in options["numbers"] if number not in rows]
+        if missing:
+            raise CommandError(f"nothing was ended: {', '.join(missing)} is not in force")
+        found.filter(pk__in=rows).update(until=timezone.now())
+        for row in rows.values():
+            self.stdout.write(f"ended: {_line(row)}")
+
+
+def _effect(options: dict[str, Any]) -> dict[str, Any]:
+    chosen = {
+        "block": options["block"],
+        "exempt": options["exempt"],
+        "multiply": options["times"] is not None,
+        "replace": bool(options["rate"]) or options["limit"] is not None,
+    }
+    effects = [effect for effect, is_chosen in chosen.items() if is_chosen]
+    if len(effects) != 1:
+        raise CommandError("say what happens: one of --block, --exempt, --times, or --rate and --limit")
+    return {"effect": effects[0], "factor": options["times"], "rate": options["rate"], "limit": options["limit"]}
+
+
+def _until(options: dict[str, Any]) -> datetime | None:
+    if options["endless"]:
+        return None
+    now = timezone.now()
+    if options["until"] is None:
+        return now + timedelta(seconds=_seconds(options["lasting"]))
+    try:
+        found = parse_datetime(options["until"])
+    except ValueError:
+        found = None
+    if found is None:
+        raise CommandError(f"{options['until']!r} is no moment: write one like 2030-01-31T18:00")
+    if timezone.is_naive(found) and timezone.is_aware(now):
+        found = timezone.make_aware(found)
+    if found <= now:
+        raise CommandError(f"{found} has passed")
+    return found
+
+
+def _seconds(lasting: str) -> float:
+    """A time is written as the window of a rate is."""
+    try:
+        return Rate.parse(f"1/{lasting}").window
+    except InvalidRate as error:
+        raise CommandError(f"{lasting!r} is no time: write one like 30m, 2h or 1d") from error
+
+
+def _typed(value: str) -> str:
+    """What is on the command line is in the shell's history, where an API key does not belong."""
+    return sys.stdin.readline().strip() if value == "-" else value
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()[:150]
+    except (OSError, KeyError, ImportError):  # a container may have no name for whoever runs it
+        return ""
+
+
+def _line(row: ThrottleOverride) -> str:
+    until = "without an end" if row.until is None else f"until {_local(row.until):%Y-%m-%d %H:%M:%S %Z}".rstrip()
+    by = f" ({row.created_by})" if row.created_by else ""
+    return f"{row.pk}  {row}: {row.meaning}, {until}: {' '.join(row.reason.split())}{by}"
+
+
+def _local(moment: datetime) -> datetime:
+    return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    return [f"{field}: {text}" for field, texts in error.message_dict.items() for text in texts]

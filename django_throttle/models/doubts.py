@@ -1,0 +1,45 @@
+"""What is right in form and may not be what was meant: overrides that do nothing, or less than they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from django_throttle.conf import conf
+from django_throttle.core import Rule
+from django_throttle.core.override_words import rules_in_words
+from django_throttle.core.relief import changed
+from django_throttle.models.override import ThrottleOverride
+from django_throttle.models.subjects import group_exists
+
+
+def misspelt(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
+    """A sentence for each name, patterns aside, that no rule has."""
+    known = {rule.name for rule in rules}
+    return [_missing(name, known) for name in names if name not in known and not _is_pattern(name)]
+
+
+def doubts(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
+    """Sentences for the operator who has just saved the row."""
+    override = row.as_override()
+    named = [rule for rule in rules if override.names(rule.name)]
+    if row.kind == "group" and not group_exists(row.value):
+        yield f"There is no group {row.value!r}: it does nothing until there is one."
+    if row.kind == "tenant" and not conf().TENANT:
+        yield "The setting TENANT does not say who the tenant is: it does nothing until it does."
+    if not named and not override.names_every_rule:
+        yield f"No rule is named {rules_in_words(override.rules)}: it does nothing until there is one."
+    if override.effect in ("multiply", "replace"):
+        unchanged = [rule.name for rule in named if changed(rule, override) is None]
+        if unchanged:
+            yield f"It does not fit {rules_in_words(unchanged)}, which holds as it is."
+
+
+def _is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def _missing(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"There is no rule {name!r}.{hint}"

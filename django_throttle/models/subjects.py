@@ -1,0 +1,177 @@
+"""Whom an override is for: what an operator types, and the one text that is stored for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any, Final
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+
+from django_throttle.conf import conf
+from django_throttle.core.override import MAX_SUBJECT
+from django_throttle.exceptions import InvalidIdent
+from django_throttle.identity import network
+from django_throttle.identity.credentials import api_key
+from django_throttle.identity.idents import tagged
+from django_throttle.identity.own import name_of
+
+# The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
+HASHED: Final = "hash:"
+TAG_SHAPE: Final = f"^{HASHED}[A-Za-z0-9_-]{{22}}$"
+
+
+def tidy_subject(kind: str, typed: str) -> str:
+    """The text that is stored; raises ValidationError for nobody. Giving it what it returned changes nothing."""
+    text = typed.strip()
+    if not text or not text.isprintable() or len(text) > MAX_SUBJECT:
+        raise ValidationError(f"Write 1 to {MAX_SUBJECT} printable characters.")
+    tidy = _TIDY.get(kind)
+    return tidy(text) if tidy else text
+
+
+def subject_of(kind: str, value: str) -> str:
+    """The subject, as overrides and idents have it, of what is stored."""
+    if kind == "group":
+        return f"group:{value}"
+    if kind == "api_key":
+        return f"api_key:{value.removeprefix(HASHED)}"
+    return tagged(kind, _told_apart(value) if kind == "ip" else value) or f"{kind}:"
+
+
+def find_users(typed: str) -> list[Any]:
+    """The users whose id, name or e-mail address this is."""
+    users = _users()
+    found = [user for query in _queries(users.model, typed) for user in users.filter(**query)[:2]]
+    return list({user.pk: user for user in found}.values())
+
+
+def values_of_users(typed: str) -> list[str]:
+    """What is stored for the users that a search may mean."""
+    try:
+        return [_counted_under(user) for user in find_users(typed)]
+    except ValidationError:
+        return []
+
+
+def names_of_users(values: Iterable[str]) -> dict[str, str]:
+    """The names of users, by what is stored for them; not of those that are no more, or that USER_IDENT names."""
+    wanted = set(values)
+    if not wanted or conf().USER_IDENT:
+        return {}
+    found = _users().in_bulk([pk for pk in map(_as_pk, wanted) if pk is not None])
+    return {str(pk): user.get_username() for pk, user in found.items()}
+
+
+def around(typed: str) -> list[str]:
+    """The values of all networks that an address lies in, itself included; empty when it is none."""
+    try:
+        own = ip_network(_address(typed))
+    except (ValidationError, ValueError):
+        return []
+    networks = [str(own.supernet(new_prefix=length)) for length in range(1, own.prefixlen + 1)]
+    return [*networks, str(own.network_address)]
+
+
+def group_exists(name: str) -> bool:
+    """True unless Django's groups are in use and none has this name."""
+    if not apps.is_installed("django.contrib.auth"):
+        return True
+    return bool(apps.get_model("auth", "Group")._default_manager.filter(name=name).exists())
+
+
+def _as_pk(text: str) -> Any:
+    """The id that a text is; None when no id looks like this."""
+    field: Any = get_user_model()._meta.pk
+    try:
+        pk = field.to_python(text)
+        field.run_validators(pk)  # else a number that is too long is an error of the database
+    except (ValidationError, ValueError):
+        return None
+    return pk
+
+
+def _users() -> Any:
+    try:
+        return get_user_model()._default_manager
+    except ImproperlyConfigured as error:
+        raise ValidationError("This site has no users.") from error
+
+
+def _queries(model: Any, typed: str) -> Iterator[dict[str, object]]:
+    if (pk := _as_pk(typed)) is not None:
+        yield {"pk": pk}
+    yield {model.USERNAME_FIELD: typed}
+    if "@" in typed and (email := getattr(model, "get_email_field_name", str)()):
+        yield {f"{email}__iexact": typed}
+
+
+def _user(typed: str) -> str:
+    found = find_users(typed)
+    if len(found) == 1:
+        return _counted_under(found[0])
+    if not found:
+        raise ValidationError(f"There is no user with the id, the name or the e-mail address {typed!r}.")
+    users = ", ".join(f"{user.get_username()} (id {user.pk})" for user in found)
+    raise ValidationError(f"This may be any of {users}: write what only one of them has.")
+
+
+def _counted_under(user: Any) -> str:
+    try:
+        name = name_of(user)
+    except InvalidIdent as error:
+        raise ValidationError(str(error)) from error
+    if name in (None, ""):
+        raise ValidationError(f"This site counts {user.get_username()} under nobody.")
+    return str(name)
+
+
+def _address(typed: str) -> str:
+    if "/" not in typed:
+        if found := network(typed, conf().IPV6_PREFIX):
+            return found
+        raise ValidationError(f"{typed!r} is no address. Write one like 203.0.113.9, or a network like 203.0.113.0/24.")
+    try:
+        parsed = _unmapped(ip_network(typed, strict=False))
+    except ValueError:
+        raise ValidationError(f"{typed!r} is no network. Write one like 203.0.113.0/24 or 2001:db8::/48.") from None
+    if parsed.prefixlen == 0:
+        raise ValidationError("This is every address there is. To change a limit for everyone, edit the rule.")
+    return _checked(parsed)
+
+
+def _checked(parsed: IPv4Network | IPv6Network) -> str:
+    """The network in its one notation; a single IPv4 address without the number of bits."""
+    least = conf().IPV6_PREFIX
+    if parsed.version == 6 and parsed.prefixlen > least:
+        whole = parsed.supernet(new_prefix=least)
+        raise ValidationError(f"IPv6 addresses are told apart by their first {least} bits: write {whole}.")
+    return str(parsed.network_address) if parsed.prefixlen == 32 and parsed.version == 4 else str(parsed)
+
+
+def _unmapped(parsed: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """IPv4 where it is IPv4 in the dress of IPv6."""
+    mapped = getattr(parsed.network_address, "ipv4_mapped", None)
+    return parsed if mapped is None or parsed.prefixlen < 96 else IPv4Network((int(mapped), parsed.prefixlen - 96))
+
+
+def _told_apart(value: str) -> str:
+    """As wide as callers are told apart, should the setting have become coarser since it was stored."""
+    try:
+        parsed = ip_network(value)
+    except ValueError:
+        return value  # the override says that it is none
+    least = conf().IPV6_PREFIX
+    return str(parsed.supernet(new_prefix=least)) if parsed.version == 6 and parsed.prefixlen > least else value
+
+
+def _api_key(typed: str) -> str:
+    if re.match(TAG_SHAPE, typed):
+        return typed
+    return HASHED + str(api_key(typed)).removeprefix("api_key:")
+
+
+_TIDY: Final[dict[str, Callable[[str], str]]] = {"user": _user, "ip": _address, "api_key": _api_key}

@@ -1,0 +1,7 @@
+"""Who is told of a decision: hooks, the log, and receivers of signals."""
+
+from django_throttle.observe.entrance import atell, tell
+from django_throttle.observe.hooks import Hook, Report
+from django_throttle.observe.periodic import keep_up
+
+__all__ = ["Hook", "Report", "atell", "keep_up", "tell"]

@@ -1,0 +1,114 @@
+"""The log of refusals: what happened, never to whom, in at most one line per rule and reason in 10 s."""
+
+from __future__ import annotations
+
+import logging
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final
+
+from django_throttle.conf import conf
+from django_throttle.core import Decision
+from django_throttle.core.decision import Outcome
+from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.facts import Facts
+from django_throttle.forks import in_child
+
+logger = logging.getLogger("django_throttle.decisions")
+
+QUIET_SECONDS: Final = 10.0
+MOST: Final = 10_000  # rules and reasons: more are a site that makes rules up as it goes
+LONGEST: Final = 200
+
+
+@dataclass(slots=True)
+class _Line:
+    at: float  # when it was written, on the monotonic clock
+    left_out: int = 0
+
+
+class Quiet:
+    """Says of each subject whether a line about it is due, and counts those that are not."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._lock = Lock()
+        in_child(self, type(self)._renew)
+
+    def due(self, rule: str, reason: str) -> int | None:
+        """How many lines were left out since the last one; None when this one is left out, too."""
+        now = self._clock()
+        with self._lock:
+            line = self._lines.get((rule, reason))
+            if line is not None and now - line.at < QUIET_SECONDS:
+                line.left_out += 1
+                return None
+            if len(self._lines) >= MOST:
+                self._lines.clear()
+            self._lines[rule, reason] = _Line(now)
+            return 0 if line is None else line.left_out
+
+    def overdue(self) -> list[tuple[str, str, int]]:
+        """Rule, reason and number of the lines that were left out when nothing has followed for 10 s."""
+        now = self._clock()
+        found = []
+        with self._lock:
+            for (rule, reason), line in self._lines.items():
+                if line.left_out and now - line.at >= QUIET_SECONDS:
+                    found.append((rule, reason, line.left_out))
+                    line.at, line.left_out = now, 0
+        return found
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+
+
+quiet = Quiet()
+
+
+def write(facts: Facts, decision: Decision) -> None:
+    """A line for each rule that refuses the call, or would if it did not only record."""
+    if not logger.isEnabledFor(logging.WARNING):
+        return
+    for outcome in decision.outcomes:
+        if not outcome.allowed and (left_out := quiet.due(outcome.rule, outcome.reason)) is not None:
+            _write(facts, outcome, left_out)
+
+
+def catch_up() -> None:
+    """A line for each storm of refusals that is over, with the number of those that had none."""
+    for rule, reason, left_out in quiet.overdue():
+        said = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
+        logger.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=said)
+
+
+def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
+    said: dict[str, Any] = {
+        "rule": _plain(outcome.rule),
+        "outcome": outcome.verdict,
+        "reason": outcome.reason.value,
+        "scope": _plain(facts.scope),
+        "event": facts.events[0] if facts.events else "",
+        "ident": short_hash(outcome.ident),
+        "left_out": left_out,
+    }
+    logger.warning(
+        "%s by rule %r (%s): scope %r, event %s, ident %s; left out since the last such line: %d",
+        said["outcome"], said["rule"], said["reason"], said["scope"], said["event"], said["ident"], left_out,
+        extra=said,
+    )  # fmt: skip
+
+
+def short_hash(ident: str) -> str:
+    """8 hex characters that tell callers apart in a log: the first 32 bits of the keyed hash in their store keys."""
+    return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==")[:4].hex()
+
+
+def _plain(text: str) -> str:
+    """Text of one line, whatever a formatter makes of it."""
+    text = text[:LONGEST]
+    return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()

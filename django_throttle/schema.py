@@ -1,0 +1,116 @@
+"""Refusals in an OpenAPI schema that drf-spectacular makes: 429, 503, and the header fields that tell of limits.
+
+``REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "django_throttle.schema.AutoSchema"}``
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+from drf_spectacular import openapi
+from drf_spectacular.plumbing import ResolvedComponent
+
+from django_throttle.conf import conf
+from django_throttle.core.headers import OFF, VERSIONS, x_rate_limit
+from django_throttle.core.policies import Policy
+from django_throttle.core.problem import CONTENT_TYPE
+from django_throttle.drf import DecidedThrottle
+from django_throttle.http.refusal import HTML
+from django_throttle.middleware import ThrottleMiddleware
+from django_throttle.problems import answer
+
+__all__ = ["AutoSchema", "ThrottleSchema"]
+
+PROBLEM: Final = "ThrottleProblem"
+DETAIL: Final = "ThrottleDetail"
+STATUSES: Final = {
+    "429": "A rate limit is exceeded, or too much is going on at the same time.",
+    "503": "The limiter is unavailable.",
+}
+WHOLE: Final = {"type": "integer", "minimum": 0}
+TEXT: Final = {"type": "string"}
+SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    PROBLEM: {
+        "type": "object",
+        "description": "A problem document (RFC 9457).",
+        "properties": {
+            "type": {"type": "string", "format": "uri-reference"},
+            "title": TEXT,
+            "status": {"type": "integer"},
+            "detail": TEXT,
+            "violated-policies": {"type": "array", "items": TEXT},
+        },
+        "required": ["type", "title", "status", "detail"],
+    },
+    DETAIL: {"type": "object", "properties": {"detail": TEXT}, "required": ["detail"]},
+}
+HEADERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "Retry-After": ("Seconds after which the request can pass; not there when it never will.", WHOLE),
+    "RateLimit": ("How much is left of each limit, and in how many seconds there is more.", TEXT),
+    "RateLimit-Policy": ("The limits that apply.", TEXT),
+    "RateLimit-Limit": ("The limit that is nearest to being reached.", WHOLE),
+    "RateLimit-Remaining": ("How much is left of it.", WHOLE),
+    "RateLimit-Reset": ("Seconds until there is more.", WHOLE),
+    "X-RateLimit-Limit": ("The limit that is nearest to being reached.", WHOLE),
+    "X-RateLimit-Remaining": ("How much is left of it.", WHOLE),
+    "X-RateLimit-Reset": ("When all of it is there again.", WHOLE),
+}
+ANY: Final = (Policy("", 1, 1, 1, None, 0.0),)
+
+
+class ThrottleSchema:
+    """A mixin for a site's own AutoSchema: adds what our throttles and our middleware can answer to each operation.
+
+    What a view documents of these responses itself stays as it is.
+    """
+
+    def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """drf-spectacular's operation, with the refusals that it can meet."""
+        operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)  # type: ignore[misc]
+        media = self._refused_as() if operation else {}
+        if operation and media:
+            names = _headers()
+            for response in operation["responses"].values():
+                if "$ref" not in response:
+                    response["headers"] = self._described(names) | response.get("headers", {})
+            for status, description in STATUSES.items():
+                refusal = {"description": description, "headers": self._described(["Retry-After", *names])}
+                operation["responses"].setdefault(status, refusal | {"content": media})
+        return operation
+
+    def _refused_as(self: Any) -> dict[str, Any]:
+        """The media types of a refusal; none where neither the middleware nor a throttle of ours can refuse."""
+        problem = {CONTENT_TYPE: {"schema": self._component(PROBLEM)}}
+        media: dict[str, Any] = {}
+        if any(isinstance(throttle, DecidedThrottle) for throttle in self.view.get_throttles()):
+            detail = {"schema": self._component(DETAIL)}
+            as_problem = self.view.get_exception_handler() is answer
+            media = problem if as_problem else dict.fromkeys(self.map_renderers("media_type"), detail)
+        return media | problem | {HTML: {"schema": TEXT}} if _is_behind_middleware() else media
+
+    def _described(self: Any, names: list[str]) -> dict[str, Any]:
+        return {name: self._component(name, ResolvedComponent.HEADER) for name in names}
+
+    def _component(self: Any, name: str, kind: str = ResolvedComponent.SCHEMA) -> dict[str, Any]:
+        """A reference to what is described once for the whole schema."""
+        schema = SCHEMAS.get(name) or dict(zip(("description", "schema"), HEADERS[name], strict=True))
+        component = ResolvedComponent(name, kind, schema, ThrottleSchema)  # type: ignore[no-untyped-call]
+        self.registry.register_on_missing(component)
+        return component.ref
+
+
+class AutoSchema(ThrottleSchema, openapi.AutoSchema):
+    """drf-spectacular's own, with the refusals."""
+
+
+def _headers() -> list[str]:
+    """The names of the fields that the settings ask for."""
+    said = VERSIONS[conf().RATELIMIT_HEADERS](ANY)
+    return [*said] if conf().X_RATELIMIT_HEADERS == OFF else [*said, *x_rate_limit(ANY)]
+
+
+def _is_behind_middleware() -> bool:
+    found = map(import_string, settings.MIDDLEWARE)
+    return any(isinstance(one, type) and issubclass(one, ThrottleMiddleware) for one in found)

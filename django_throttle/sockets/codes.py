@@ -1,0 +1,54 @@
+"""The codes that sockets are closed with: each word for a reason has one, which a site may change.
+
+Private-use codes that mirror HTTP. Every server sends them, where 1008 and 1013 fail on some; and the code must
+carry the distinction, because some servers drop the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from django_throttle.exceptions import InvalidSetting
+
+RATE_LIMITED: Final = 4429
+CONNECTION_LIMIT: Final = 4430
+UNAVAILABLE: Final = 4503
+TIMEOUT: Final = 4408
+BLOCKED: Final = 4403
+CLOSED: Final = 4410  # by an operator; whoever wants to may come back
+
+# The words are also the ``code`` of error frames.
+CODES: Final[dict[str, int]] = {
+    "rate_limited": RATE_LIMITED,
+    "connection_limit": CONNECTION_LIMIT,
+    "evicted": CONNECTION_LIMIT,
+    "closed": CLOSED,
+    "limiter_unavailable": UNAVAILABLE,
+    "idle": TIMEOUT,
+    "too_old": TIMEOUT,
+    "not_accepted": TIMEOUT,
+    "blocked": BLOCKED,
+}
+
+
+def code_of(word: str, own: Mapping[str, int] = {}) -> int:
+    """The close code for a word, by a site's own codes first; that of a limit where neither knows it."""
+    return own.get(word) or CODES.get(word, RATE_LIMITED)
+
+
+def check_codes(own: Mapping[str, int]) -> None:
+    """Raise InvalidSetting for a word that means nothing here, or a code that not every server can send."""
+    for word, code in own.items():
+        check_word("a close code", word, CODES)
+        if type(code) is not int or not (code == 1000 or 3000 <= code <= 4999):
+            raise InvalidSetting(f"a close code is 1000 or from 3000 to 4999, not {code!r}")
+
+
+def check_word(what: str, word: str, known: Iterable[str]) -> None:
+    """Raise InvalidSetting for a word that is not known, naming the nearest that is."""
+    if word not in known:
+        near = get_close_matches(str(word), tuple(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidSetting(f"{what} is for one of {', '.join(known)}, not {word!r}{hint}")

@@ -1,0 +1,83 @@
+"""What one socket counts by itself: the core's algorithms over a dictionary, on the monotonic clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step
+from django_throttle.core.command import Answer, Charge, Decide
+from django_throttle.core.decision import Decision, conclude
+from django_throttle.core.outcomes import outcomes_of
+from django_throttle.core.rule import Rule
+from django_throttle.exceptions import InvalidRule
+
+# A frame that waits holds up whatever its client sends after it, in the memory of some servers.
+MAX_DELAY: Final = 2.0
+
+
+class Taken(NamedTuple):
+    """What became of charges: made, or refused as a whole; ``steps`` say how each stands."""
+
+    allowed: bool
+    steps: list[Step]
+
+    @property
+    def is_ordinary(self) -> bool:
+        """True when every charge fits, those included that only record."""
+        return all([step.retry == 0 for step in self.steps])
+
+
+class Counters:
+    """The counters of one socket, by rule; they end with it."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states: dict[str, State] = {}
+
+    def look(self, charges: tuple[Charge, ...], now: float) -> Taken:
+        """What taking them would come to; charges nothing."""
+        at, states = round(now * 1_000_000), self._states
+        steps, allowed = [], True
+        for rule, _, cost in charges:
+            step = RATE_ALGORITHMS[rule.plan.algorithm](states.get(rule.id), at, cost, rule.plan, rule.count_denied)
+            allowed = allowed and (step.retry == 0 or rule.is_shadow)
+            steps.append(step)
+        return Taken(allowed, steps)
+
+    def take(self, charges: tuple[Charge, ...], now: float) -> Taken:
+        """Charge all of them or none, ``now`` in seconds; refused ones are charged where the rule says so."""
+        taken = self.look(charges, now)
+        for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
+            # As a store does it: a refused call leaves what it found, or what its rule counts of refused ones.
+            made = step.charged is not None and (taken.allowed or rule.count_denied)
+            if cost and (state := step.charged if made else step.kept) is not None:
+                self._states[rule.id] = state
+        return taken
+
+    def clear(self) -> None:
+        """Every budget is full again."""
+        self._states.clear()
+
+
+def decided(charges: tuple[Charge, ...], taken: Taken) -> Decision:
+    """What was taken, as a decision."""
+    answers = []
+    for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
+        made = cost and step.charged is not None and (taken.allowed or rule.count_denied)
+        left, reset = (step.remaining - cost, step.charged_reset) if made else (step.remaining, step.reset)
+        answers.append(Answer(step.retry, left, reset))
+    return conclude(outcomes_of(Decide(charges), tuple(answers)))
+
+
+@lru_cache(maxsize=1024)
+def capped(rule: Rule) -> Rule:
+    """The rule as a socket keeps it by itself: what would wait for more than two seconds is refused."""
+    if rule.action != "delay" or (rule.max_delay is not None and rule.max_delay <= MAX_DELAY):
+        return rule
+    try:
+        return replace(rule, max_delay=MAX_DELAY)
+    except InvalidRule:  # a single call takes longer than that
+        return rule

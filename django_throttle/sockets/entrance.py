@@ -1,0 +1,62 @@
+"""The only way in: a socket's application runs behind a guard, from the handshake on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django_throttle import limiter, rulebook
+from django_throttle.core import Decision
+from django_throttle.core.charged import NOTHING, Charged
+from django_throttle.facts import Facts
+from django_throttle.identity.scope import SOCKET
+from django_throttle.sockets import covering, review
+from django_throttle.sockets.asgi import Application, Receive, Scope, Send
+from django_throttle.sockets.guard import Guard
+from django_throttle.sockets.terms import Terms
+
+__all__ = ["guarded", "review"]
+
+EVENTS: Final = ("connect", "connection")
+
+
+async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, terms: Terms) -> None:
+    """Run the application under the rules of its scope; anything but a socket's handshake passes untouched.
+
+    A guard of the same scope that stands around this one does it all, by these terms; one of another scope charges
+    its rules, and this one those that are left.
+    """
+    if scope["type"] != "websocket":
+        await app(scope, receive, send)
+        return
+    terms.check()
+    outer: Guard | None = scope.get(SOCKET)
+    if outer is not None and outer.scope == terms.scope:
+        outer.adopt(terms)
+        await app(scope, receive, send)
+        return
+    guard = scope[SOCKET] = Guard(scope, receive, send, terms, await receive(), outer)
+    try:
+        decision = await _knock(guard, outer)
+        if decision.allowed:
+            guard.start()
+            await app(scope, guard.receive, guard.send)
+        else:
+            await terms.refusal()(scope, guard.tell, decision, terms.payload(decision), terms.close_code)
+    finally:
+        if outer is None:
+            del scope[SOCKET]
+        else:
+            scope[SOCKET] = outer
+        await guard.gone()
+
+
+async def _knock(guard: Guard, outer: Guard | None) -> Decision:
+    """One decision on the rate of handshakes and on the connections held open."""
+    charged = NOTHING
+    if outer is not None:
+        found = await covering.find(outer.scope, EVENTS, outer.who, await rulebook.acurrent())
+        charged = Charged(dict.fromkeys(found.pairs, 1))
+    decision = await limiter.adecide(Facts(guard.scope, EVENTS, guard.who, charged=charged))
+    if decision.lease is not None:
+        guard.leases = (decision.lease,)
+    return decision

@@ -1,0 +1,154 @@
+"""Decides frames that go one way through one socket: by its own rules first, then by those that it shares."""
+
+from __future__ import annotations
+
+from time import monotonic, perf_counter
+from typing import Final
+
+from django_throttle import agent, observe, rulebook
+from django_throttle.core import quota
+from django_throttle.core.command import Charge
+from django_throttle.core.decision import Decision, Outcome, conclude
+from django_throttle.facts import Facts
+from django_throttle.identity import ScopeWho
+from django_throttle.observe import hooks
+from django_throttle.sockets import covering
+from django_throttle.sockets.allowance import Allowance
+from django_throttle.sockets.asgi import Event
+from django_throttle.sockets.counters import Counters, decided
+from django_throttle.sockets.covering import Covering, costs_of
+from django_throttle.sockets.pace import Pace
+from django_throttle.stores import get_store
+from django_throttle.stores.drive import arun
+
+NOTHING: Final = Decision()
+
+
+class Gate:
+    """One way of one socket. ``outer`` is that of a guard around this one, whose rules are not charged again.
+
+    Used on the event loop of its socket alone.
+    """
+
+    __slots__ = ("_allowance", "_counters", "_events", "_found", "_outer", "_pace", "_scope", "_who")
+
+    def __init__(
+        self, scope: str, event: str, who: ScopeWho, counters: Counters, pace: Pace, outer: Gate | None = None
+    ) -> None:
+        self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
+        self._counters, self._pace = counters, pace
+        self._allowance: Allowance | None = None
+        self._found: Covering | None = None
+
+    async def decide(self, frame: Event, cost: int = 1) -> Decision | None:
+        """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
+        found = await self.covering()
+        if found.is_empty:
+            return None
+        began = perf_counter()
+        size = size_of(frame)
+        decision = await self._decide(found, cost, size)
+        if decision is None:
+            return None
+        if hooks.installed() or not _is_ordinary(decision):
+            facts = Facts(self._scope, self._events, self._who, cost, size=size)
+            await observe.atell(facts, decision, perf_counter() - began)
+        return None if decision.allowed and not decision.delay else decision
+
+    async def covering(self) -> Covering:
+        """The rules in force for it."""
+        found, snapshot = self._found, await rulebook.acurrent()
+        if found is not None and found.snapshot is snapshot and monotonic() < found.until:
+            return found
+        new = await covering.find(self._scope, self._events, self._who, snapshot)
+        if self._outer is not None:
+            new = new.without((await self._outer.covering()).pairs)
+        self._found = new
+        return new
+
+    def forget(self) -> None:
+        """Rules or budgets are others now: nothing that was found, bought or refused holds any more."""
+        self._found = None
+        if self._allowance is not None:
+            self._allowance.forget()
+
+    def end(self) -> None:
+        """The socket is closed."""
+        if self._allowance is not None:
+            self._allowance.end()
+
+    async def _decide(self, found: Covering, cost: int, size: int) -> Decision | None:
+        """None when nobody needs to know more than that it passes."""
+        if any(not block.shadow for block in found.blocks):
+            return conclude(found.blocks)
+        own = _priced(found.own, cost, size)
+        if found.shared or found.metered:
+            return await self._with_others(found, own, cost, size)
+        taken = self._counters.take(own, monotonic())
+        if taken.is_ordinary and not (found.delays or found.blocks or hooks.installed()):
+            return None
+        return _together(decided(own, taken), NOTHING, found.blocks)
+
+    async def _with_others(self, found: Covering, own: tuple[Charge, ...], cost: int, size: int) -> Decision:
+        """Its own rules refuse before anyone else is asked, and are charged when all the others have let it pass."""
+        now = monotonic()
+        if not self._counters.look(own, now).allowed:
+            return decided(own, self._counters.take(own, now))
+        others = await self._others(found, cost, size)
+        if not others.allowed:
+            return others
+        taken = self._counters.take(own, monotonic())
+        if taken.is_ordinary and not (found.delays or found.blocks or hooks.installed()):
+            return others
+        return _together(decided(own, taken), others, found.blocks)
+
+    async def _others(self, found: Covering, cost: int, size: int) -> Decision:
+        """What the rules say that are not this socket's own."""
+        metered, store = _priced(found.metered, cost, size), get_store()
+        judged: tuple[Outcome, ...] = ()
+        if metered:
+            agent.ensure(store)
+            judged = store.meters.judge(metered)
+            if any(not (one.allowed or one.shadow) for one in judged):
+                return conclude(judged)
+        decision = await self._shared(found, cost, size)
+        if metered and decision.allowed and (crossed := store.meters.passed(metered)):
+            told = await arun(quota.first_told(Decision(crossed=crossed)), store)
+            decision = decision._replace(crossed=decision.crossed + told.crossed)
+        return decision._replace(outcomes=judged + decision.outcomes) if judged else decision
+
+    async def _shared(self, found: Covering, cost: int, size: int) -> Decision:
+        costs = costs_of(found.shared, cost, size)
+        if not any(costs):  # free, or empty
+            return Decision()
+        if self._allowance is None:
+            self._allowance = Allowance(self._pace)
+        decision, wait = await self._allowance.take(found.shared, costs)
+        return decision if wait == decision.delay else decision._replace(delay=wait)
+
+
+def size_of(frame: Event) -> int:
+    """How many bytes a frame carries."""
+    text = frame.get("text")
+    if text is None:
+        return len(frame.get("bytes") or b"")
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _priced(charges: tuple[Charge, ...], cost: int, size: int) -> tuple[Charge, ...]:
+    if cost == 1 and not any([charge.rule.unit == "bytes" for charge in charges]):
+        return charges
+    costs = costs_of(charges, cost, size)
+    return tuple([charge._replace(cost=price) for charge, price in zip(charges, costs, strict=True)])
+
+
+def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> Decision:
+    whole = conclude(own.outcomes + others.outcomes + blocks, degraded=others.degraded)
+    delay = max(own.delay, others.delay)
+    return whole._replace(delay=delay, crossed=others.crossed, cause=others.cause)
+
+
+def _is_ordinary(decision: Decision) -> bool:
+    if not decision.allowed or decision.degraded or decision.crossed:
+        return False
+    return all([outcome.allowed for outcome in decision.outcomes])

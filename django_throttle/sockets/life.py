@@ -1,0 +1,99 @@
+"""From the handshake to the last event: what ends a socket, and that its leases go back in the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from django_throttle.conf import conf
+from django_throttle.identity import ScopeWho
+from django_throttle.sockets.asgi import Send
+from django_throttle.sockets.background import spawn
+from django_throttle.sockets.deadlines import Deadlines
+from django_throttle.sockets.frames import notice
+from django_throttle.sockets.live import Farewell, Socket, live
+from django_throttle.sockets.slots import give_back, returned
+from django_throttle.sockets.telling import parting, turning_away
+from django_throttle.sockets.terms import Terms
+from django_throttle.sockets.waiting import Waiting
+
+_WHY: Final = {
+    "idle": "Nothing has come from you for too long.",
+    "too_old": "This connection has been open for as long as one may be.",
+    "not_accepted": "The server took too long to accept this connection.",
+}
+
+
+class Life(Socket):
+    """A socket between its handshake and its end. ``terms`` are what the door says of it; ``tell`` sends our own frames."""
+
+    __slots__ = ("_deadlines", "_open", "_outer", "_over", "_releasing", "_waiting", "farewell", "tell", "terms")
+
+    def __init__(self, id: str, who: ScopeWho, terms: Terms, tell: Send, outer: Life | None) -> None:  # noqa: A002
+        super().__init__(id, terms.scope, who.subject.get("path", ""), who)
+        self.terms, self.tell, self._outer = terms, tell, outer
+        self._waiting = Waiting()
+        self._deadlines: Deadlines | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._open = False  # between accept and close: frames can be sent
+        self._over = False  # closed by the application or by the client
+        self.farewell: Farewell | None = None  # closed by us
+
+    def start(self) -> None:
+        """It has been let in, to the application."""
+        if self._outer is None:
+            live.add(self)
+        else:
+            self._outer.leases += self.leases
+        self._deadlines = Deadlines(self._ring, lambda: self.heard)
+        self._deadlines.start(*self.terms.lifetimes())
+
+    def adopt(self, terms: Terms) -> None:
+        """A guard inside, of the same scope, leaves its part to this one, which goes by its terms from now on."""
+        self.terms = terms
+        if self._deadlines is not None:
+            self._deadlines.start(*terms.lifetimes())
+
+    def accepted(self) -> None:
+        """The application has accepted it."""
+        self._open = not self._over
+        if self._deadlines is not None:
+            self._deadlines.accept()
+
+    def leave(self, farewell: Farewell) -> None:
+        if self.farewell is None and not self._over:
+            spawn(self.depart(farewell))
+
+    async def depart(self, farewell: Farewell) -> None:
+        """Say goodbye, close, and have the application hear of it; its leases do not wait for any of that."""
+        if self.farewell is not None or self._over:
+            return
+        self.farewell = farewell
+        was_open, self._open = self._open, False
+        self.over()
+        by_frame = (self.terms.refuse or conf().REFUSE_SOCKET) == "frame"
+        events = parting(farewell) if was_open else turning_away(farewell, self.who.subject, by_frame=by_frame)
+        for event in events:
+            await self.tell(event)
+        self._waiting.cut()
+
+    def over(self) -> None:
+        """Nothing more will come of it: it is looked after no longer, and its leases go back."""
+        self._open, self._over = False, True
+        live.remove(self)
+        if self._deadlines is not None:
+            self._deadlines.end()
+            self._deadlines = None
+        if self.leases and self._releasing is None:
+            self._releasing = give_back(self.leases)
+            if self._outer is not None:
+                self._outer.leases = tuple([one for one in self._outer.leases if one not in self.leases])
+
+    async def gone(self) -> None:
+        """The application has ended: its leases are given back, or will be."""
+        self.over()
+        await returned(self._releasing)
+
+    def _ring(self, word: str) -> None:
+        payload = notice(word, _WHY[word], retry_after=0)
+        self.leave(Farewell(self.terms.close_code(word), word.replace("_", " "), payload))

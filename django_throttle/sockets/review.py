@@ -1,0 +1,127 @@
+"""Rules have changed: what that means for the sockets that are open already.
+
+Their next frame is decided by the new rules in any case. Here those are closed whom an operator blocks, and those
+that have become too many are dealt with as their terms say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from django.dispatch import receiver
+
+from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core.decision import conclude
+from django_throttle.core.plan import ASK_AGAIN
+from django_throttle.core.problem import error_code
+from django_throttle.facts import Facts
+from django_throttle.rulebook import Snapshot
+from django_throttle.signals import rules_changed
+from django_throttle.sockets.background import spawn
+from django_throttle.sockets.frames import close_reason, frame
+from django_throttle.sockets.guard import Guard
+from django_throttle.sockets.live import Farewell, live
+from django_throttle.sockets.surplus import Hold, surplus
+
+logger = logging.getLogger("django_throttle")
+
+EVENTS: Final = ("connect", "connection")
+# Sockets that are looked at before the event loop goes on with its other work.
+AT_ONCE: Final = 20
+
+
+@receiver(rules_changed, dispatch_uid="django_throttle.sockets")
+def _changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
+    """Have each event loop look at its own sockets."""
+    by_loop: dict[AbstractEventLoop, list[Guard]] = defaultdict(list)
+    for guard in live.everyone():
+        by_loop[guard.loop].append(guard)  # type: ignore[arg-type]  # nothing else goes in
+    for loop, guards in by_loop.items():
+        with suppress(RuntimeError):  # it has been closed, and they with it
+            loop.call_soon_threadsafe(_begin, guards, old, new)
+
+
+def _begin(guards: list[Guard], old: Snapshot | None, new: Snapshot) -> None:
+    spawn(review(guards, old, new))
+
+
+async def review(guards: Iterable[Guard], old: Snapshot | None, new: Snapshot) -> None:
+    """Look at each of these sockets of the running loop, a few at a time."""
+    lowered: dict[Hold, list[Guard]] = defaultdict(list)
+    for number, guard in enumerate(guards, 1):
+        try:
+            for hold in await _look(guard, old, new):
+                lowered[hold].append(guard)
+        except Exception:  # a site's own function may raise anything; the other sockets are looked at all the same
+            logger.exception("an open socket could not be held against the new rules")
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    for hold, guard in [pair for pair in await _beyond(lowered)]:
+        await _too_many(guard, hold)
+
+
+async def _look(guard: Guard, old: Snapshot | None, new: Snapshot) -> list[Hold]:
+    """Close it when it is blocked; else the slots that it holds under limits that are lower now."""
+    guard.renew()
+    facts = Facts(guard.scope, EVENTS, guard.who)
+    try:
+        blocks, lowered = _judged(guard, facts, old, new)
+    except SynchronousOnlyOperation:
+        blocks, lowered = await sync_to_async(_judged)(guard, facts, old, new)
+    if blocks is not None:
+        guard.leave(_farewell(guard, blocks))
+    return lowered
+
+
+def _judged(guard: Guard, facts: Facts, old: Snapshot | None, new: Snapshot) -> tuple[Decision | None, list[Hold]]:
+    blocks = tuple([one for one in new.blocks(facts) if one.reason is Reason.BLOCKED and not one.shadow])
+    if blocks:
+        return conclude(blocks), []
+    return None, list(_lowered(guard, facts, old, new))
+
+
+def _lowered(guard: Guard, facts: Facts, old: Snapshot | None, new: Snapshot) -> Iterator[Hold]:
+    if guard.terms.on_rule_change == "ignore" or not guard.leases or old is None:
+        return
+    before = {(one.rule.id, one.ident): one.rule.plan.limit for one in old.match(facts) if one.rule.is_concurrency}
+    held = {pair for lease in guard.leases for pair in lease.holds}
+    for rule, ident, _ in new.match(facts):
+        pair = (rule.id, ident)
+        if pair in held and not rule.is_shadow and rule.plan.limit < before.get(pair, 0):
+            yield Hold(*pair, rule.name, rule.plan.limit)
+
+
+async def _beyond(lowered: dict[Hold, list[Guard]]) -> list[tuple[Hold, Guard]]:
+    """Of these sockets, those that came last and are too many."""
+    if not lowered:
+        return []
+    found = await sync_to_async(surplus, thread_sensitive=False)(list(lowered))
+    return [
+        (hold, guard)
+        for hold, leases in found.items()
+        for guard in lowered[hold]
+        if any(lease.id in leases for lease in guard.leases)
+    ]
+
+
+async def _too_many(guard: Guard, hold: Hold) -> None:
+    wait = ASK_AGAIN / 1_000_000
+    outcome = Outcome(hold.rule, hold.ident, False, hold.limit, 0, wait, wait, Reason.EXCEEDED)
+    decision = conclude((outcome,))
+    if guard.terms.on_rule_change == "close":
+        guard.leave(_farewell(guard, decision))
+    else:
+        await guard.tell(frame(guard.terms.payload(decision)))
+
+
+def _farewell(guard: Guard, decision: Decision) -> Farewell:
+    code = guard.terms.close_code(error_code(decision))
+    return Farewell(code, close_reason(decision), guard.terms.payload(decision))

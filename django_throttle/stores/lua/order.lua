@@ -1,0 +1,13 @@
+-- Orders for one process, which asks for them.
+-- KEYS: orders:<uid> (LIST of JSON). ARGV: TTL in milliseconds, most that are kept, then orders.
+-- Reply: 1 when they are kept, 0 when there are too many already: that process does not ask.
+local orders = KEYS[1]
+local there = redis.pcall('LLEN', orders)
+if type(there) ~= 'number' then -- not ours
+  redis.call('DEL', orders)
+  there = 0
+end
+if there + #ARGV - 2 > tonumber(ARGV[2]) then return 0 end
+for i = 3, #ARGV do redis.call('RPUSH', orders, ARGV[i]) end
+redis.call('PEXPIRE', orders, ARGV[1])
+return 1

@@ -1,0 +1,4 @@
+-- A process lists the sockets that it holds, for whoever has asked.
+-- KEYS: sockets:<uid>:<search> (JSON). ARGV: TTL in milliseconds, the list. Reply: 1.
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1])
+return 1

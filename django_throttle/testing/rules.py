@@ -1,0 +1,136 @@
+"""Rules for one test: in force in this process, counted from nothing, and gone afterwards, whatever the test does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from inspect import isfunction
+from typing import Any, TypeVar
+from unittest import TestCase
+
+from asgiref.sync import iscoroutinefunction
+from django.test.utils import TestContextDecorator
+
+from django_throttle import agent, rulebook, stores
+from django_throttle.conf import conf
+from django_throttle.core import Rule
+from django_throttle.exceptions import InvalidRule
+from django_throttle.limiter import Limiter
+from django_throttle.rulebook import Snapshot
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.testing.clock import FrozenClock
+
+Store = MemoryStore | RedisStore
+S = TypeVar("S", MemoryStore, RedisStore, Store)
+Rules = Mapping[str, Mapping[str, Any]] | Iterable[Rule]
+
+
+class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings is)
+    """Put these rules in force, and no others; a context manager, and a decorator of tests and of classes of tests.
+
+    ``rules`` are written as in settings (names and options), or are Rules. With ``merge`` they are added to those
+    in force, of which they replace the ones of the same name. They are counted in a MemoryStore of their own,
+    unless ``store`` is given, whose time stands still until its FrozenClock is told, which is what ``as`` gives;
+    ``clock`` is one to use in its place. Of a class that is no TestCase each method that begins with ``test`` is
+    decorated. Blocks may be nested. Raises InvalidRule for a rule that makes no sense.
+    """
+
+    def __init__(
+        self,
+        rules: Rules = (),
+        *,
+        merge: bool = False,
+        store: Store | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__()
+        self._rules = _made(rules)
+        self._merge, self._store, self._clock = merge, store, clock
+        self._undo: list[ExitStack] = []
+
+    def enable(self) -> Any:
+        """Put them in force; returns the clock that they go by."""
+        snapshot = _snapshot(self._rules, rulebook.current() if self._merge else Snapshot(()))
+        undo = ExitStack()
+        store = undo.enter_context(counting_in(self._store or MemoryStore(self._clock or FrozenClock())))
+        undo.callback(rulebook.pin, rulebook.pin(snapshot))
+        self._undo.append(undo)
+        return store.clock
+
+    def disable(self) -> None:
+        """Put back in force what was before."""
+        self._undo.pop().close()
+
+    async def __aenter__(self) -> Any:
+        if self._merge:
+            await rulebook.acurrent()
+        return self.enable()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.disable()
+
+    def decorate_callable(self, func: Any) -> Any:
+        """The function with the rules in force while it runs."""
+        if not iscoroutinefunction(func):
+            return super().decorate_callable(func)
+
+        @wraps(func)
+        async def inner(*args: Any, **kwargs: Any) -> Any:
+            async with self:
+                return await func(*args, **kwargs)
+
+        return inner
+
+    def decorate_class(self, cls: Any) -> Any:
+        """The class with the rules in force for each of its tests; of a TestCase, in setUp as well."""
+        if issubclass(cls, TestCase):
+            return super().decorate_class(cls)
+        for name in dir(cls):
+            if name.startswith("test") and isfunction(test := getattr(cls, name)):
+                setattr(cls, name, self.decorate_callable(test))
+        return cls
+
+
+@contextmanager
+def counting_in(store: S) -> Iterator[S]:
+    """Count in this store inside the block, under whatever rules are in force."""
+    is_ours = isinstance(store, MemoryStore) and agent.exempt(store)
+    before = stores.pin(store)
+    try:
+        yield store
+    finally:
+        stores.pin(before)
+        if is_ours:
+            agent.leave(store)
+
+
+def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
+    """Spend what an ident has left under a rule in force, but for ``leaving``: 10,000 calls at once.
+
+    Raises InvalidRule when no such rule is in force, or it limits what is open, not a rate.
+    """
+    found = rulebook.current().by_name(rule)
+    if found is None or found.rate is None:
+        named = ", ".join(one.name for one in rulebook.current().rules if one.rate) or "none"
+        raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
+    limiter = Limiter([found], stores.get_store())
+    left = limiter.peek(ident).remaining or 0
+    if left > leaving:
+        limiter.acquire(ident, left - leaving)
+
+
+def _made(rules: Rules) -> tuple[Rule, ...]:
+    if isinstance(rules, Mapping):
+        return tuple(Rule.from_options(name, options) for name, options in rules.items())
+    made = tuple(rules)
+    if len({rule.name for rule in made}) < len(made):
+        raise InvalidRule(f"two rules share a name: {', '.join(sorted(rule.name for rule in made))}")
+    return made
+
+
+def _snapshot(rules: tuple[Rule, ...], below: Snapshot) -> Snapshot:
+    """Rules on top of others; those that the setting SHADOW has as shadows are so here, too."""
+    merged = {rule.name: rule for rule in (*below.rules, *rules)}.values()
+    made = [rule.as_shadow() for rule in merged] if conf().SHADOW else merged
+    return Snapshot(made, overrides=below.relief.overrides)

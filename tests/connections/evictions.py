@@ -1,0 +1,62 @@
+"""Sockets without sockets: what a handshake decides, and who is told to go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Decision, Rule
+from django_throttle.core.command import charge
+from django_throttle.core.orders import Order
+from django_throttle.limiter import decide_flow
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.drive import arun, run
+from tests.connections.worker import SECRET
+
+Store = MemoryStore | RedisStore
+MakeStore = Callable[[], Store]
+
+
+def redis_store(url: str, **options: Any) -> RedisStore:
+    return RedisStore(url, **{"secret": SECRET, "deadline": 5.0, **options})
+
+
+class Door:
+    """One process, as far as the store can tell; its handshakes are of sockets unless said otherwise."""
+
+    def __init__(self, store: Store, *rules: Rule) -> None:
+        self.store, self.rules = store, rules
+        self.gone: list[str] = []  # leases that the store does not take back
+
+    def _flow(self, ident: str, socket: bool, cost: int = 1) -> Any:
+        return decide_flow(tuple(charge(rule, ident, cost) for rule in self.rules), self.store, socket=socket)
+
+    def open(self, ident: str = "user:1", *, socket: bool = True) -> Decision:
+        return run(self._flow(ident, socket), self.store)
+
+    async def aopen(self, ident: str = "user:1") -> Decision:
+        return await arun(self._flow(ident, socket=True), self.store)
+
+    def count(self, ident: str = "user:1") -> int:
+        """What is held under the first rule, as every process sees it."""
+        flow = decide_flow((charge(self.rules[0], ident, 1),), self.store, commit=False)
+        decision = run(flow, self.store)
+        assert decision.limit is not None and decision.remaining is not None and not decision.degraded
+        return decision.limit - decision.remaining
+
+    def orders(self) -> list[Order]:
+        return self.store.orders.fetch()
+
+    def closed(self) -> list[str]:
+        """The leases whose sockets are to be closed here."""
+        return [order.lease for order in self.orders() if order.kind == "close"]
+
+    def refresher(self) -> Refresher:
+        assert isinstance(self.store, RedisStore)
+        return Refresher(self.store, self.gone.extend)
+
+
+def lease_of(decision: Decision) -> str:
+    assert decision.allowed and decision.lease is not None
+    return decision.lease.id

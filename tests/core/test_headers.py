@@ -1,0 +1,210 @@
+"""The header fields: a table for every algorithm and version, and what a client reads back from them."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import http_sf
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from django_throttle.core import Decision, Rule
+from django_throttle.core.headers import VERSIONS, delay_seconds, rate_limit, x_rate_limit
+from django_throttle.core.policies import policies, told
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore
+from tests import strategies
+from tests.clock import FrozenClock
+
+START = 1_700_000_000  # 20 s into a minute, and 800 s into an hour
+NEVER: None = None
+Calls = list[tuple[float, int]]
+
+
+def decided(calls: Calls, *rules: Rule) -> Decision:
+    """The decision about the last of the calls; each is so many seconds after the first and costs so much."""
+    clock = FrozenClock(START)
+    limiter = Limiter(rules, MemoryStore(clock))
+    for after, cost in calls:
+        clock.to(after)
+        decision = limiter.acquire("ip:192.0.2.1", cost)
+    return decision
+
+
+def said(decision: Decision, version: str = "draft-11") -> dict[str, str]:
+    return rate_limit(policies(told([decision], lambda ident: True)), version)
+
+
+def rule(algorithm: str, rate: str | None = "10/min", **options: Any) -> Rule:
+    return Rule("api", rate, algorithm=algorithm, **options)
+
+
+ONE, TEN = [(0.0, 1)], [(0.0, 10)]
+REFUSED = [(0.0, 10), (15.0, 1)]
+
+# Rule, calls, what RateLimit-Policy and RateLimit say after the name, and Retry-After.
+TABLE: list[tuple[Rule, Calls, str, str, int | None]] = [
+    # The minute ends 40 s after the start.
+    (rule("fixed_window"), ONE, "q=10;w=60", "r=9;t=40", 1),
+    (rule("fixed_window"), REFUSED, "q=10;w=60", "r=0;t=25", 25),
+    (rule("fixed_window"), [(0.0, 0)], "q=10;w=60", "r=10", 1),
+    (rule("fixed_window", timezone="Asia/Kolkata", rate="10/hour"), ONE, "q=10;w=3600", "r=9;t=1000", 1),
+    (rule("fixed_window", "10/month"), ONE, "q=10;w=2678400", "r=9;t=1388800", 1),
+    (rule("fixed_window", "10/500ms"), ONE, "q=10;w=1", "r=9;t=1", 1),
+    (rule("sliding_log"), ONE, "q=10;w=60", "r=9;t=60", 1),
+    (rule("sliding_log"), REFUSED, "q=10;w=60", "r=0;t=45", 45),
+    (rule("sliding_log"), [(0.0, 9), (30.0, 2)], "q=10;w=60", "r=1;t=30", 30),
+    (rule("sliding_log"), [(0.0, 11)], "q=10;w=60", "r=10", NEVER),
+    # Its whole weight is gone at the end of the next minute; the first tenth of it 6 s after the end of this one.
+    (rule("sliding_window"), ONE, "q=10;w=60", "r=9;t=100", 1),
+    (rule("sliding_window"), REFUSED, "q=10;w=60", "r=0;t=31", 31),
+    (rule("sliding_window", strict=True), REFUSED, "q=10;w=60", "r=0;t=85", 85),
+    # One unit comes back every 6 s.
+    (rule("gcra"), ONE, "q=10;w=60", "r=9;t=6", 1),
+    (rule("gcra"), TEN, "q=10;w=60", "r=0;t=6", 1),
+    (rule("gcra"), [(0.0, 10), (2.5, 1)], "q=10;w=60", "r=0;t=4", 4),
+    (rule("token_bucket"), [(0.0, 9), (2.5, 0)], "q=10;w=60", "r=1;t=4", 1),
+    (rule("token_bucket", burst=5), ONE, "q=5;w=30", "r=4;t=6", 1),
+    (rule("token_bucket", burst=50), ONE, "q=50;w=300", "r=49;t=6", 1),
+    (rule("token_bucket", "1013/min"), ONE, "q=1013;w=60", "r=1012;t=1", 1),
+    (rule("token_bucket", refill="interval"), ONE, "q=10;w=60", "r=9;t=60", 1),
+    (rule("token_bucket", refill="interval", burst=25), [(0.0, 25), (15.0, 1)], "q=25;w=180", "r=0;t=45", 45),
+    (rule("leaky_bucket"), [(0.0, 10), (2.5, 3)], "q=10;w=60", "r=0;t=4", 16),
+    (rule("leaky_bucket", action="delay", max_delay=12), ONE, "q=3;w=18", "r=2;t=6", 1),
+    # Tolerated up to 25; told of are the 10.
+    (rule("fixed_window", enforce_at=2.5), [(0.0, 15)], "q=10;w=60", "r=0;t=40", 1),
+    (rule("gcra", enforce_at=2.5), ONE, "q=10;w=60", "r=9;t=6", 1),
+    (rule("gcra", enforce_at=2.5), [(0.0, 15)], "q=10;w=60", "r=0;t=36", 1),
+    (rule("gcra", enforce_at=2.5), [(0.0, 25), (0.0, 1)], "q=10;w=60", "r=0;t=6", 6),
+    (rule("concurrency", None, limit=2), ONE, 'q=2;qu="concurrent-requests"', "r=1", 1),
+    (rule("concurrency", None, limit=1), [(0.0, 1), (0.0, 1)], 'q=1;qu="concurrent-requests"', "r=0", 5),
+]
+
+
+@pytest.mark.parametrize(("limit", "calls", "policy", "left", "retry"), TABLE)
+def test_what_each_algorithm_says(limit: Rule, calls: Calls, policy: str, left: str, retry: int | None) -> None:
+    decision = decided(calls, limit)
+    assert said(decision) == {"RateLimit-Policy": f'"api";{policy}', "RateLimit": f'"api";{left}'}
+    assert delay_seconds(decision.retry_after) == retry
+
+
+RATES = Rule("api", rates=("10/s", "100/min"), algorithm="fixed_window")
+HELD = Rule("held", limit=4, algorithm="concurrency")
+FIELDS: dict[str, dict[str, str]] = {
+    "draft-11": {
+        "RateLimit-Policy": '"api#s";q=10;w=1, "api#min";q=100;w=60, "held";q=4;qu="concurrent-requests"',
+        "RateLimit": '"api#s";r=7;t=1, "api#min";r=97;t=40, "held";r=3',
+    },
+    "draft-07": {"RateLimit-Policy": "10;w=1, 100;w=60", "RateLimit": "limit=10, remaining=7, reset=1"},
+    "draft-06": {
+        "RateLimit-Policy": "10;w=1, 100;w=60",
+        "RateLimit-Limit": "10",
+        "RateLimit-Remaining": "7",
+        "RateLimit-Reset": "1",
+    },
+    "off": {},
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_each_version_says(version: str) -> None:
+    same = "draft-11" if version in ("draft-08", "draft-09", "draft-10") else version
+    assert said(decided([(0.0, 3)], RATES, HELD), version) == FIELDS[same]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_without_a_policy_there_is_no_field(version: str) -> None:
+    assert said(Decision(), version) == {}
+    assert x_rate_limit([]) == {}
+
+
+@pytest.mark.parametrize("version", ["draft-07", "draft-06"])
+def test_older_versions_know_nothing_of_what_is_held(version: str) -> None:
+    assert said(decided(ONE, HELD), version) == {}
+
+
+@pytest.mark.parametrize("version", ["draft-07", "draft-06"])
+def test_where_nothing_is_gone_older_versions_say_the_window(version: str) -> None:
+    assert "60" in "".join(said(decided([(0.0, 0)], rule("fixed_window")), version).values())
+
+
+def test_by_old_custom() -> None:
+    found = policies(decided([(0.0, 3)], RATES, HELD).outcomes)
+    assert x_rate_limit(found) == {"X-RateLimit-Limit": "4", "X-RateLimit-Remaining": "3"}
+    assert x_rate_limit(found[:2]) == {
+        "X-RateLimit-Limit": "10",
+        "X-RateLimit-Remaining": "7",
+        "X-RateLimit-Reset": "1",
+    }
+    assert x_rate_limit(found[1:2], now=START + 0.25)["X-RateLimit-Reset"] == str(START + 41)
+    bucket = policies(decided([(0.0, 5)], rule("gcra")).outcomes)
+    assert x_rate_limit(bucket)["X-RateLimit-Reset"] == "30"  # all of it, where RateLimit says when there is more
+
+
+class TestDelay:
+    @pytest.mark.parametrize(
+        ("retry_after", "spread", "seconds"),
+        [
+            (0.0, 0, 1),
+            (0.2, 0, 1),
+            (1.0, 0, 1),
+            (1.000001, 0, 2),
+            (45.5, 0, 46),
+            (NEVER, 0.1, NEVER),
+            (30.0, 0.1, 33),
+            (30.0, 0.05, 32),
+            (30.0, 0.1 - 1e-12, 33),
+        ],
+    )
+    def test_is_rounded_up(self, retry_after: float | None, spread: float, seconds: int | None) -> None:
+        assert delay_seconds(retry_after, spread) == seconds
+
+    @given(st.integers(0, 366 * 86_400_000_000), st.floats(0, 1))
+    def test_is_never_early_and_at_most_a_share_late(self, microseconds: int, spread: float) -> None:
+        seconds = delay_seconds(microseconds / 1_000_000, spread)
+        assert seconds is not None and seconds >= 1
+        assert microseconds <= seconds * 1_000_000
+        assert seconds <= max(1, ceil(round(microseconds * (1 + spread)) / 1_000_000))
+
+
+@given(st.lists(strategies.NAMES, min_size=1, max_size=20, unique=True), st.data())
+def test_a_client_reads_back_what_was_said(names: list[str], data: st.DataObject) -> None:
+    rules = [Rule(name, f"{data.draw(st.integers(1, 50))}/min") for name in names]
+    decision = decided(ONE, *rules)
+    found = said(decision)
+    listed = http_sf.parse(found["RateLimit-Policy"].encode(), tltype="list")
+    left = http_sf.parse(found["RateLimit"].encode(), tltype="list")
+    assert len({name for name, _ in listed}) == len(listed) == min(len(names), 16)  # no two alike
+    assert [name for name, _ in left] == [name for name, _ in listed]
+    by_name = {policy.name: policy for policy in policies(decision.outcomes)}
+    for name, parameters in listed:
+        assert parameters == {"q": by_name[name].quota, "w": 60}
+    for name, parameters in left:
+        assert parameters == {"r": by_name[name].remaining, "t": by_name[name].more_after}
+
+
+EXACT = ("fixed_window", "gcra", "token_bucket", "leaky_bucket")
+
+
+@given(strategies.rate_rules("api", strategies.rates(st.integers(1, 30))), st.data())
+def test_there_is_more_when_it_is_said(limit: Rule, data: st.DataObject) -> None:
+    """Never early; and where that can be known, not a whole second late either."""
+    clock = FrozenClock(START)
+    limiter = Limiter([limit], MemoryStore(clock))
+    for _ in range(data.draw(st.integers(1, 4))):
+        clock.tick(data.draw(st.floats(0, 1)) * (limit.window or 0))
+        decision = limiter.acquire("ip:192.0.2.1", data.draw(st.integers(1, 3)))
+    (policy,) = policies(decision.outcomes)
+    more = policy.more_after
+    assume(more is not None)
+    assert more is not None
+    outcome = decision.outcomes[0]
+    clock.tick(more)
+    after = limiter.peek("ip:192.0.2.1", 0)
+    if limit.enforce_at == 1:
+        assert (after.remaining or 0) > outcome.remaining
+    clock.tick(-1)
+    if limit.algorithm in EXACT and more > 1:
+        assert limiter.peek("ip:192.0.2.1", 0).remaining == outcome.remaining

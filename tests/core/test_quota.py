@@ -1,0 +1,268 @@
+"""Which call brings a rule to a share of its limit, and who is told of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Decision, Reason, Rule, flow, quota
+from django_throttle.core.command import Once, charges_of
+from django_throttle.core.plan import thresholds, times
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.stores import MemoryStore
+from django_throttle.stores.drive import run
+from tests.clock import START, FrozenClock
+
+MINUTE = 60_000_000
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    return FrozenClock()
+
+
+@pytest.fixture
+def store(clock: FrozenClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+def call(rule: Rule, store: Any, cost: int = 1, *, commit: bool = True) -> Decision:
+    return run(flow.decide(charges_of(rule, "user:1", cost), commit=commit), store)
+
+
+def shares(decision: Decision) -> list[float]:
+    return [crossing.share for crossing in decision.crossed]
+
+
+def crossed(rule: Rule, store: MemoryStore, *costs: int) -> list[list[float]]:
+    return [shares(call(rule, store, cost)) for cost in costs]
+
+
+def told(rule: Rule, store: MemoryStore, cost: int = 1) -> list[float]:
+    """The shares that a door would tell of."""
+    decision = call(rule, store, cost)
+    return shares(run(quota.first_told(decision), store)) if decision.crossed else []
+
+
+def fixed(rate: str = "10/min", *at: float, **options: Any) -> Rule:
+    return Rule("quota", rate, algorithm="fixed_window", warn_at=at or (0.8, 1.0), **options)
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "use"), [(10, 0.8, 8), (100, 0.07, 7), (3, 0.5, 2), (1, 0.8, 1), (10, 2.5, 25), (7, 1.0, 7)]
+)
+def test_a_share_is_reached_by_whole_units_as_decimals_are_written(limit: int, share: float, use: int) -> None:
+    assert thresholds(limit, (share,)) == ((share, use),)
+
+
+@pytest.mark.parametrize(("number", "factor", "product"), [(100, 2.3, 230), (100, 1.1, 110), (3, 1.5, 4), (7, 1.0, 7)])
+def test_times_is_rounded_down_and_exact(number: int, factor: float, product: int) -> None:
+    assert times(number, factor) == product
+
+
+class TestCrossings:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"algorithm": "fixed_window"},
+            {"algorithm": "fixed_window", "timezone": "UTC", "rate": "10/hour"},
+            {"algorithm": "sliding_log"},
+            {"algorithm": "sliding_window"},
+            {"algorithm": "sliding_window", "resolution": 5, "strict": True},
+            {"algorithm": "gcra"},
+            {"algorithm": "token_bucket", "refill": "interval"},
+            {"algorithm": "leaky_bucket", "action": "delay"},
+        ],
+        ids=str,
+    )
+    def test_the_call_that_reaches_a_share_says_so(self, options: dict[str, Any], store: MemoryStore) -> None:
+        rule = Rule("quota", **{"rate": "10/min", "warn_at": (0.8, 1.0), **options})
+        assert crossed(rule, store, *[1] * 12) == [[]] * 7 + [[0.8], [], [1.0], [], []]
+
+    def test_one_call_may_reach_several(self, store: MemoryStore) -> None:
+        assert crossed(fixed("10/min", 0.1, 0.5, 0.8, 1), store, 4, 6) == [[0.1], [0.5, 0.8, 1.0]]
+
+    def test_a_refused_call_reaches_none(self, store: MemoryStore) -> None:
+        rule = fixed()
+        assert crossed(rule, store, 7, 9, 1) == [[], [], [0.8]]
+
+    def test_what_another_rule_refuses_reaches_none(self, store: MemoryStore) -> None:
+        both = (*charges_of(fixed(), "user:1", 8), *charges_of(Rule("narrow", "5/min"), "user:1", 8))
+        assert run(flow.decide(both), store).crossed == ()
+
+    def test_to_ask_reaches_none(self, store: MemoryStore) -> None:
+        rule = fixed()
+        call(rule, store, 7)
+        assert call(rule, store, 1, commit=False).crossed == ()
+        assert call(rule, store, 0).crossed == ()
+
+    def test_shares_beyond_the_limit_are_of_the_limit(self, store: MemoryStore) -> None:
+        rule = fixed("10/min", 1, 2, 2.5, enforce_at=2.5)
+        assert crossed(rule, store, 9, 1, 9, 1, 5, 1) == [[], [1.0], [], [2.0], [2.5], []]
+
+    def test_of_a_bucket_they_are_of_its_burst(self, store: MemoryStore) -> None:
+        rule = Rule("quota", "60/min", algorithm="gcra", burst=10, warn_at=(0.5,))
+        assert crossed(rule, store, 4, 1) == [[], [0.5]]
+
+    def test_each_rate_has_its_own(self, store: MemoryStore) -> None:
+        rule = Rule("quota", rates=("4/s", "10/min"), algorithm="fixed_window", warn_at=(1.0,))
+        first, second = call(rule, store, 4).crossed, call(rule, store, 1).crossed
+        assert [crossing.outcome.limit for crossing in first] == [4]
+        assert second == ()
+
+    def test_a_shadow_says_so_too(self, store: MemoryStore) -> None:
+        ((crossing,),) = [call(fixed(action="shadow"), store, 8).crossed]
+        assert crossing.outcome.shadow
+
+    def test_the_outcome_is_that_of_the_rule(self, store: MemoryStore) -> None:
+        ((crossing,),) = [call(fixed(), store, 8).crossed]
+        assert (crossing.outcome.rule, crossing.outcome.ident) == ("quota", "user:1")
+        assert (crossing.outcome.limit, crossing.outcome.remaining) == (10, 2)
+
+    @given(st.integers(1, 50), st.lists(st.integers(0, 20), max_size=30), st.floats(0.001, 1))
+    def test_in_a_fixed_window_a_share_is_reached_once(self, limit: int, costs: list[int], share: float) -> None:
+        rule, store = fixed(f"{limit}/min", share), MemoryStore(clock=FrozenClock())
+        decisions = [call(rule, store, cost) for cost in costs]
+        used = sum(cost for cost, decision in zip(costs, decisions, strict=True) if decision.allowed)
+        assert sum(len(decision.crossed) for decision in decisions) == (used >= rule.thresholds[0][1])
+
+
+class TestFirstTold:
+    def test_once_in_a_fixed_window_although_the_budget_was_given_back(
+        self, store: MemoryStore, clock: FrozenClock
+    ) -> None:
+        rule = fixed()
+        assert told(rule, store, 8) == [0.8]
+        run(flow.forget(charges_of(rule, "user:1", 0)), store)
+        clock.to(59.999)
+        assert told(rule, store, 9) == []
+        assert told(rule, store) == [1.0]
+
+    def test_afresh_from_the_first_moment_of_the_next_window(self, store: MemoryStore, clock: FrozenClock) -> None:
+        rule = fixed("1/s", 1)
+        for moment in (0.0, 1.0, 1.999_999, 2.0, 2.999_999, 3.0):
+            clock.to(moment)
+            assert told(rule, store) == ([] if moment % 1 else [1.0])
+
+    def test_the_mark_of_a_window_names_its_end(self, store: MemoryStore, clock: FrozenClock) -> None:
+        clock.to(20)
+        (crossing,) = call(fixed(), store, 8).crossed
+        assert crossing.mark.name == f"0.8:{START * 1_000_000 + MINUTE}"
+        assert crossing.mark.lasts == 40_000_000
+
+    def test_a_month_s_mark_lasts_until_its_end(self, store: MemoryStore, clock: FrozenClock) -> None:
+        rule = fixed("10/month", 0.8, timezone="UTC")
+        (crossing,) = call(rule, store, 8).crossed
+        assert crossing.mark.lasts == 15 * 86_400_000_000  # from the 16th of November
+
+    def test_a_bucket_that_is_refilled_at_once_has_windows_too(self, store: MemoryStore, clock: FrozenClock) -> None:
+        rule = Rule("quota", "10/min", algorithm="token_bucket", refill="interval", warn_at=(1.0,))
+        clock.to(50)
+        assert told(rule, store, 3) == []
+        clock.to(100)
+        assert told(rule, store, 7) == [1.0]
+        clock.to(110)
+        assert told(rule, store, 10) == [1.0], "refilled a minute after its first use"
+
+    @pytest.mark.parametrize("algorithm", ["sliding_window", "gcra", "sliding_log"])
+    def test_once_in_any_window_where_use_goes_up_and_down(
+        self, algorithm: str, store: MemoryStore, clock: FrozenClock
+    ) -> None:
+        rule = Rule("quota", "60/min", algorithm=algorithm, warn_at=(0.8,))
+        moments = []
+        for second in range(300):
+            clock.to(second)
+            for _ in range(3):
+                moments += [second for _ in told(rule, store)]
+        assert moments
+        assert all(later - earlier >= 60 for earlier, later in pairwise(moments))
+
+    def test_for_each_who_is_counted(self, store: MemoryStore) -> None:
+        rule = fixed()
+        for ident in ("user:1", "user:2"):
+            decision = run(flow.decide(charges_of(rule, ident, 8)), store)
+            assert shares(run(quota.first_told(decision), store)) == [0.8]
+
+    def test_one_question_for_all_of_them(self) -> None:
+        store = MemoryStore(clock=FrozenClock())
+        decision = call(fixed("10/min", 0.5, 0.8), store, 8)
+        (asked,) = [next(quota.first_told(decision))]
+        assert isinstance(asked, Once)
+        assert [mark.name.partition(":")[0] for mark in asked.marks] == ["0.5", "0.8"]
+
+    def test_rather_twice_than_never(self, store: MemoryStore) -> None:
+        decision = call(fixed(), store, 8)
+
+        class Away:
+            def execute(self, command: object) -> None:
+                raise StoreError(Cause.UNAVAILABLE)
+
+        assert run(quota.first_told(decision), Away()) == decision  # type: ignore[arg-type]
+
+    def test_when_the_clock_goes_back_it_is_not_silent_for_long(self, store: MemoryStore, clock: FrozenClock) -> None:
+        rule = Rule("quota", "60/min", algorithm="gcra", warn_at=(1.0,))
+        clock.to(86_400)
+        assert told(rule, store, 60) == [1.0]
+        clock.to(0)
+        assert told(rule, store, 60) == []
+        clock.to(60)
+        assert told(rule, store, 60) == [] or told(rule, store, 60) == []
+        clock.to(121)
+        assert told(rule, store, 60) == [1.0]
+
+
+def test_without_the_store_nothing_is_reached() -> None:
+    """A share of a limit in one process says nothing of the use of all of it."""
+
+    class Away(MemoryStore):
+        def execute(self, command: Any) -> Any:
+            if type(command).__name__ == "Decide":
+                raise StoreError(Cause.UNAVAILABLE)
+            return super().execute(command)
+
+    decision = call(fixed(), Away(clock=FrozenClock()), 10)
+    assert decision.degraded and decision.crossed == ()
+
+
+class TestDesignC:
+    """Hourly up to ten times what a month allows pro rata; warned of at 80 % and 100 %, refused at 2.5 times."""
+
+    RULES = (
+        Rule("hourly", "1000/hour", algorithm="fixed_window", timezone="UTC"),
+        Rule(
+            "monthly", "72000/month", algorithm="fixed_window", timezone="UTC", warn_at=(0.8, 1.0), enforce_at=2.5
+        ),
+    )  # fmt: skip
+
+    def test_a_month(self, store: MemoryStore, clock: FrozenClock) -> None:
+        warned, refused = [], []
+        for hour in range(200):
+            clock.to(hour * 3600)
+            for _ in range(3):
+                charges = [charge for rule in self.RULES for charge in charges_of(rule, "account:1", 500)]
+                decision = run(flow.decide(tuple(charges)), store)
+                if decision.crossed:
+                    decision = run(quota.first_told(decision), store)
+                warned += [(hour, share) for share in shares(decision)]
+                refused += [(hour, decision.rule)] if not decision.allowed else []
+        # 1,000 in each hour: 57,600 are reached in the 58th, 72,000 at the end of the 72nd, 180,000 after the 180th.
+        assert warned == [(57, 0.8), (71, 1.0)]
+        assert refused[:179] == [(hour, "hourly") for hour in range(179)]
+        assert set(refused[179:]) == {(hour, "monthly") for hour in range(179, 200)}
+
+    def test_beyond_the_nominal_limit_nothing_is_left_and_the_month_s_end_is_the_way_out(
+        self, store: MemoryStore, clock: FrozenClock
+    ) -> None:
+        monthly = self.RULES[1]
+        decision = call(monthly, store, 72_000)
+        assert (decision.allowed, decision.limit, decision.remaining) == (True, 72_000, 0)
+        decision = call(monthly, store, 108_000)
+        assert (decision.allowed, decision.limit, decision.remaining) == (True, 72_000, 0)
+        decision = call(monthly, store)
+        assert (decision.allowed, decision.limit, decision.remaining) == (False, 72_000, 0)
+        assert decision.retry_after == 15 * 86_400
+        assert decision.outcomes[0].reason is Reason.EXCEEDED

@@ -1,0 +1,245 @@
+"""Damper rules through the facade and the doors: on both stores, alone and beside exact rules."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from django_throttle import agent
+from django_throttle import limiter as doors
+from django_throttle.core import Decision, Reason, Rule
+from django_throttle.damper.flush import flush
+from django_throttle.damper.meters import Meters
+from django_throttle.decorators import throttle
+from django_throttle.exceptions import Refused, StoreError
+from django_throttle.facts import Facts
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+from tests.clock import FrozenClock
+from tests.servers import RedisServer, slack, wait_until
+
+DAMPER = Rule("account", "100/s", algorithm="damper")
+EXACT = Rule("calls", "1000/day", algorithm="fixed_window")
+Store = MemoryStore | RedisStore
+MakeStore = Callable[[], Store]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
+    if request.param == "memory":
+        store: Store = MemoryStore(clock)
+    else:
+        store = RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+    store.meters.chance = random.Random(7).random
+    return store
+
+
+def report(store: Store) -> None:
+    """Redis is told by hand; the store in memory tells itself when it is time."""
+    if isinstance(store, RedisStore):
+        flush(store.meters, store.aggregates)
+
+
+def flood(limiter: Limiter, clock: FrozenClock, seconds: float, rate: float) -> list[Decision]:
+    decisions = []
+    for number in range(round(seconds * rate)):
+        clock.step(1 / rate)
+        if number % round(2 * rate) == 0:
+            report(limiter.store)  # type: ignore[arg-type]
+        decisions.append(limiter.acquire("user:1"))
+    return decisions
+
+
+def test_an_excess_is_held_to_the_limit(store: Store, clock: FrozenClock) -> None:
+    limiter = Limiter([DAMPER], store)
+    flood(limiter, clock, 12, 500)
+    settled = flood(limiter, clock, 12, 500)
+    assert sum(decision.allowed for decision in settled) == pytest.approx(1200, rel=0.05)
+    refused = next(decision for decision in reversed(settled) if not decision.allowed)
+    (outcome,) = refused.outcomes
+    assert (outcome.reason, outcome.rule, outcome.ident) == (Reason.SUPPRESSED, "account", "user:1")
+    assert 0.7 < outcome.factor < 0.9
+    assert refused.retry_after is not None and 0 < refused.retry_after <= 2.01
+
+
+def test_a_decision_asks_redis_nothing(redis_server: RedisServer, redis_url: str) -> None:
+    limiter = Limiter([DAMPER], RedisStore(redis_url))
+    with redis_server.client() as client:
+        before = client.info("stats")["total_commands_processed"]
+        for _ in range(500):
+            limiter.acquire("user:1")
+        asyncio.run(limiter.aacquire("user:1"))
+        limiter.peek("user:1")
+        assert client.info("stats")["total_commands_processed"] - before == 1, "which is the question itself"
+
+
+def test_one_round_trip_reports_all_idents(redis_server: RedisServer, redis_url: str, clock: FrozenClock) -> None:
+    store = RedisStore(redis_url, clock=clock, deadline=5.0)
+    limiter = Limiter([DAMPER], store)
+    limiter.acquire("user:0")
+    flush(store.meters, store.aggregates)
+    for number in range(50):
+        limiter.acquire(f"user:{number}")
+    with redis_server.client() as client:
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert flush(store.meters, store.aggregates) == 50
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 50
+    clock.step(30)
+    assert flush(store.meters, store.aggregates) == 0, "who is idle costs nothing"
+
+
+def test_what_a_damper_suppresses_is_charged_nowhere(store: Store, clock: FrozenClock) -> None:
+    limiter, exact = Limiter([DAMPER, EXACT], store), Limiter([EXACT], store)
+    decisions = flood(limiter, clock, 1, 500)
+    passed = sum(decision.allowed for decision in decisions)
+    assert passed == pytest.approx(200, abs=2), "the limit, and what the local limiter lets through at once"
+    assert exact.peek("user:1").remaining == 1000 - passed
+    assert [len(decision.outcomes) for decision in (decisions[0], decisions[-1])] == [2, 1]
+    assert decisions[0].outcomes[0].rule == "account" and decisions[0].rule == "account"
+
+
+def test_what_another_rule_refuses_is_attempted_all_the_same(store: Store, clock: FrozenClock) -> None:
+    one = Rule("one", "1/day", algorithm="fixed_window")
+    limiter = Limiter([one, DAMPER], store)
+    decisions = flood(limiter, clock, 20, 90)
+    assert sum(decision.allowed for decision in decisions) == 1
+    assert decisions[-1].rule == "one" and [outcome.allowed for outcome in decisions[-1].outcomes] == [False, True]
+    flood(Limiter([DAMPER], store), clock, 12, 90)
+    assert limiter.peek("user:1").outcomes[1].factor == 0
+    flood(limiter, clock, 12, 300)
+    assert limiter.peek("user:1").outcomes[-1].factor > 0.5
+
+
+def test_of_two_dampers_the_stricter_holds(store: Store, clock: FrozenClock) -> None:
+    wide = Rule("wide", "200/s", algorithm="damper")
+    limiter = Limiter([wide, DAMPER], store)
+    flood(limiter, clock, 24, 150)
+    settled = flood(limiter, clock, 12, 150)
+    assert sum(decision.allowed for decision in settled) == pytest.approx(1200, rel=0.06)
+
+
+def test_a_shadow_refuses_nothing(store: Store, clock: FrozenClock) -> None:
+    shadow = Rule("account", "100/s", algorithm="damper", action="shadow")
+    decisions = flood(Limiter([shadow, Rule("calls", "90000/day")], store), clock, 10, 500)
+    assert all(decision.allowed and decision.rule == "calls" for decision in decisions)
+    assert any(not decision.outcomes[0].allowed for decision in decisions)
+
+
+def test_a_fan_out_costs_what_it_reaches(store: Store, clock: FrozenClock) -> None:
+    limiter = Limiter([DAMPER], store)
+    passed = 0
+    for at in range(2400):  # four publishes a second, each of 1,001 messages: 40 times the limit
+        clock.step(0.25)
+        if at % 8 == 0:
+            report(store)
+        passed += limiter.acquire("user:1", 1001).allowed
+    share = passed * 1001 / 600 / 100
+    print(f"{share:.2f} of the limit passes, in publishes of ten seconds' worth each")
+    assert 0.6 <= share <= 1.4, "no blind limit: they pass as often as the limit allows"
+    assert limiter.peek("user:1", 1001).outcomes[0].factor > 0.95
+
+
+@pytest.mark.parametrize("prefix", ["", "a"])
+def test_a_reset_forgets_here_and_elsewhere(prefix: str, store: Store, clock: FrozenClock) -> None:
+    limiter = Limiter([DAMPER, EXACT], store)
+    flood(limiter, clock, 10, 500)
+    report(store)
+    assert limiter.peek("user:1").outcomes[0].factor > 0.5
+    removed: Any = getattr(limiter, f"{prefix}reset")("user:1")
+    assert (asyncio.run(removed) if prefix else removed) == 3, "two sub-intervals and a counter"
+    decision = limiter.acquire("user:1")
+    assert decision.allowed and decision.outcomes[0].factor == 0 and decision.outcomes[0].remaining == 100
+
+
+def test_a_reset_reaches_every_process(redis_url: str, clock: FrozenClock) -> None:
+    here, there = (RedisStore(redis_url, clock=clock, deadline=5.0) for _ in range(2))
+    limiters = [Limiter([DAMPER], store) for store in (here, there)]
+    for limiter in limiters:
+        flood(limiter, clock, 7, 500)
+    assert limiters[1].peek("user:1").outcomes[0].factor > 0.5
+    limiters[0].reset("user:1")
+    limiters[1].acquire("user:1")
+    report(there)
+    assert limiters[1].peek("user:1").outcomes[0].factor == 0
+
+
+def test_a_reset_that_redis_does_not_hear_is_told(clock: FrozenClock) -> None:
+    nobody = RedisStore("redis://127.0.0.1:1/0", clock=clock)
+    with pytest.raises(StoreError):
+        Limiter([DAMPER], nobody).reset("user:1")
+
+
+def test_without_redis_nothing_waits_and_nothing_fails() -> None:
+    limiter = Limiter([DAMPER], RedisStore("redis://127.0.0.1:1/0"))
+    decision = limiter.acquire("user:1")
+    assert decision.allowed and not decision.degraded
+
+
+class Caller:
+    """One user, at any door."""
+
+    subject = None
+
+    def ident(self, key: str) -> str | None:
+        return "user:1"
+
+    def is_(self, trait: str) -> bool:
+        return False
+
+
+@pytest.fixture
+def rules(settings: Any) -> Iterator[None]:
+    rules = {"account": {"rate": "10/s", "algorithm": "damper", "events": ["publish", "message", "task"]}}
+    settings.DJANGO_THROTTLE = {"RULES": rules, "DATABASE_RULES": False, "AGENT": False}
+    yield
+    agent.stop()
+
+
+@pytest.mark.parametrize("event", ["publish", "message"])
+def test_every_door_is_damped(rules: None, event: str) -> None:
+    facts = Facts("chat", (event,), Caller())
+    decisions = [doors.decide(facts) for _ in range(40)]
+    decisions += [asyncio.run(doors.adecide(facts)) for _ in range(2)]
+    assert decisions[0].allowed and not decisions[-1].allowed
+    assert decisions[-1].outcomes[0].reason is Reason.SUPPRESSED
+
+
+def test_a_decorated_function_is_damped(rules: None) -> None:
+    @throttle("account", ident="user:1")
+    def work() -> None: ...
+
+    for _ in range(15):
+        with suppress(Refused):
+            work()
+    with pytest.raises(Refused):
+        work()
+
+
+def client_counts(store: RedisStore, ident: str) -> int:
+    """What other processes have reported in the last sub-intervals."""
+    with store.link.client as client:
+        found = [client.hget(key, "=") for key in client.scan_iter(f"{store.key(DAMPER.id, ident)}:*")]
+    return sum(int(sums.split(b":")[0]) for sums in found if sums)
+
+
+@pytest.mark.agent
+def test_the_agent_reports(redis_url: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "DAMPER_INTERVAL": 0.5}
+    store, other = RedisStore(redis_url), RedisStore(redis_url, deadline=5.0)
+    limiter = Limiter([DAMPER], store)
+    for _ in range(30):
+        limiter.acquire("user:1")
+    wait_until(lambda: client_counts(other, "user:1") == 30, timeout=slack(5))
+    assert store.meters.interval == 0.5 and store.meters.due > store.meters.clock() - 1
+    limiter.acquire("user:1", 12)
+    agent.stop()
+    assert client_counts(other, "user:1") == 42, "and what was left, at the end"
+
+
+def test_meters_without_a_clock_of_the_test_are_real() -> None:
+    assert Meters().clock() > 0 and 0 <= Meters().chance() < 1

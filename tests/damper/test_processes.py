@@ -1,0 +1,94 @@
+"""Real processes and one real Redis: what passes of a flood, and what a process tells before it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from django_throttle.core import Rule
+from django_throttle.stores import RedisStore
+from tests.damper.load import Phase, play
+from tests.servers import RedisServer, slack, wait_until
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 4000
+INTERVAL = 0.5
+DAMPER = Rule("account", "1000/s", algorithm="damper")
+
+
+def test_four_processes_at_five_times_the_limit(redis_server: RedisServer, redis_url: str) -> None:
+    """Twenty thousand attempts a second, for as long as a test may take; ``make bench`` does it for a minute."""
+    seconds = 7.0
+    with redis_server.client() as client:
+        client.config_resetstat()
+        load = play(redis_url, LIMIT, [1, 1, 1, 2], [Phase(seconds, LIMIT)], DAMPER_INTERVAL=INTERVAL)
+        calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    print("by halves of a second:", *(f"{rate:.2f}" for rate in load.rates(0, seconds, INTERVAL)))
+    settled, unfairness = load.rate(3.5, seconds), load.unfairness(3.5, seconds)
+    print(f"settled {settled:.3f}, unfairness {unfairness:.3f}, {calls} script calls")
+    assert 0.94 <= settled <= 1.06
+    assert unfairness <= 0.1
+    assert calls <= 4 * (seconds / INTERVAL + 10), "one a flush, and what processes say of themselves"
+
+
+PROGRAM = """
+import os, signal, sys, time
+import django
+from django.conf import settings
+settings.configure(DJANGO_THROTTLE={{"DATABASE_RULES": False}}, SECRET_KEY="x")
+django.setup()
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+limiter = Limiter([Rule("account", "1000/s", algorithm="damper")], RedisStore({url!r}, deadline=5.0))
+for _ in range(10):
+    limiter.acquire("user:1")
+{then}
+"""
+FORK = """
+child = os.fork()
+for _ in range(100 if child else 1000):
+    limiter.acquire("user:1")
+if child:
+    os.waitpid(child, 0)
+"""
+WAIT = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def counted(url: str) -> int:
+    """What all processes have reported."""
+    store = RedisStore(url, deadline=5.0)
+    found = 0
+    for key in store.link.client.scan_iter(f"{store.key(DAMPER.id, 'user:1')}:*"):
+        found += int((store.link.client.hget(key, "=") or b"0").split(b":")[0])
+    store.link.client.close()
+    return found
+
+
+def run(url: str, then: str) -> subprocess.Popen[str]:
+    program = PROGRAM.format(url=url, then=then)
+    return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("then", "expected"), [("", 10), (FORK, 1110)], ids=["alone", "forked"])
+def test_a_process_tells_what_it_counted_before_it_ends(redis_url: str, then: str, expected: int) -> None:
+    with run(redis_url, then) as process:
+        assert process.wait(slack(20)) == 0
+    assert counted(redis_url) == expected
+
+
+def test_so_does_one_that_is_asked_to_end(redis_url: str) -> None:
+    with run(redis_url, WAIT) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(slack(20)) == 0
+    wait_until(lambda: counted(redis_url) == 10, timeout=slack(1))

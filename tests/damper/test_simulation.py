@@ -1,0 +1,179 @@
+"""The damper's figures, from the flow and the reference aggregator on a virtual clock; each is printed."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_throttle.damper.simulation.demand import QUIET, parse_demand
+from django_throttle.damper.simulation.figures import figures, release, unfairness
+from django_throttle.damper.simulation.scenes import SCENES, scene
+from django_throttle.damper.simulation.world import EPOCH, Setting, World
+from django_throttle.exceptions import InvalidSetting
+
+ESTIMATORS = pytest.mark.parametrize("estimator", ["fast", "average"])
+
+
+def play(setting: Setting) -> Any:
+    return World(setting).run()
+
+
+@ESTIMATORS
+@pytest.mark.parametrize("excess", ["1.2x", "2x", "5x", "20x"])
+def test_a_steady_excess_settles_at_the_limit(estimator: str, excess: str) -> None:
+    setting = scene(f"step-{excess}", estimator=estimator)
+    track = play(setting)
+    found, worst = figures(setting, track), unfairness(setting, track)
+    print(f"{estimator} {excess}: {found} unfairness {worst:.3f}")
+    assert 0.97 <= found.achieved <= 1.03
+    assert found.deviation <= 0.05
+    assert found.reaction <= (24 if estimator == "average" else 12)
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(2.0, 6.0), (0.5, 3.0)])
+@pytest.mark.parametrize("excess", ["5x", "20x"])
+def test_fast_reacts_to_a_step_from_idle(interval: float, seconds: float, excess: str) -> None:
+    for seed in range(1, 4):
+        setting = scene(f"step-{excess}", interval=interval, seed=seed)
+        setting = replace(setting, shape=replace(setting.shape, seconds=QUIET + 18))
+        found = figures(setting, play(setting))
+        print(
+            f"flushes every {interval} s, {excess}: under 1.1 × the limit after {found.reaction} s; "
+            f"overshoot {found.overshoot:.1f} s of the limit"
+        )
+        assert found.reaction <= seconds
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_one_node_alone_is_held_at_once_and_gets_the_whole_limit(seed: int) -> None:
+    setting = scene("one-node", seed=seed)
+    found = figures(setting, play(setting))
+    print(f"one node: first two seconds {found.first:.3f}, settled {found.achieved:.3f}")
+    assert found.first <= 1.5
+    assert 0.97 <= found.achieved <= 1.03
+
+
+@pytest.mark.parametrize(("estimator", "seconds"), [("fast", 12.0), ("average", 30.0)])
+def test_all_passes_again_after_an_excess(estimator: str, seconds: float) -> None:
+    for seed in range(1, 4):
+        setting = scene("release", estimator=estimator, seed=seed)
+        took = release(setting, play(setting))
+        print(f"{estimator}: nothing refused {took:.1f} s after the demand fell to 0.8 × the limit")
+        assert took <= seconds
+
+
+@ESTIMATORS
+def test_nothing_is_refused_of_even_demand_within_the_limit(estimator: str) -> None:
+    """Ten million attempts at 99.9 % of the limit, from 20 nodes whose flushes are late and jittered."""
+    attempted = 0
+    for seed in range(1, 3):
+        setting = Setting(parse_demand("steady:0.999x"), limit=60_000, even=True, estimator=estimator, seed=seed)
+        found = figures(setting, play(setting))
+        assert found.refused == 0
+        attempted += found.attempted
+    print(f"{estimator}: {attempted:,} attempts at 99.9 % of the limit, 0 refused")
+    assert attempted >= 10_000_000
+
+
+@ESTIMATORS
+def test_poisson_demand_just_within_the_limit_is_hardly_touched(estimator: str) -> None:
+    setting = Setting(parse_demand("steady:0.999x"), estimator=estimator)
+    found = figures(setting, play(setting))
+    print(f"{estimator}: Poisson demand at 99.9 %: {found.refused / found.attempted:.2%} refused")
+    assert found.refused / found.attempted < 0.03
+
+
+def test_every_node_gets_its_share() -> None:
+    setting = scene("step-5x", limit=5_000)  # enough that chance hides nothing
+    worst = unfairness(setting, play(setting))
+    print(f"the node that is worst off or best off: {worst:.1%} from its share")
+    assert worst <= 0.05
+
+
+@pytest.mark.parametrize("name", ["100-nodes", "fan-out", "join-and-die", "lost-flush", "gap"])
+def test_trouble_does_not_keep_it_from_the_limit(name: str) -> None:
+    setting = scene(name)
+    found = figures(setting, play(setting))
+    print(f"{name}: {found}")
+    assert 0.95 <= found.achieved <= 1.05
+
+
+def test_the_authors_first_attempt_oscillates_and_ours_does_not() -> None:
+    spread = {}
+    for controller in ("damper", "naive", "linear"):
+        setting = scene("step-5x", controller=controller)
+        spread[controller] = figures(setting, play(setting)).deviation
+    print(f"deviation of six-second rates at 5 × the limit: {spread}")
+    assert spread["linear"] > 10 * spread["damper"]
+
+
+def test_redis_is_asked_once_an_interval_and_node_whatever_the_rate() -> None:
+    flushes = {}
+    for demand in ("steady:0.5x", "steady:20x"):
+        setting = Setting(parse_demand(demand))
+        flushes[demand] = play(setting).flushes
+    usual = 20 * 84 / 2.0
+    print(f"flushes in 84 s of 20 nodes every 2 s: {flushes}, {usual:.0f} intervals")
+    assert all(0.9 * usual <= number <= 1.1 * usual for number in flushes.values())
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    one, two, other = (play(scene("step-2x", seed=seed)).admitted for seed in (1, 1, 2))
+    assert one == two != other
+
+
+@pytest.mark.parametrize("text", ["", "step", "step:5", "step:5x-2x", "fall:5x", "leap:5x", "step:-1x", "ramp:x-5x"])
+def test_demand_that_makes_no_sense_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSetting, match="demand is like step:5x"):
+        parse_demand(text)
+
+
+def test_every_scene_can_be_played() -> None:
+    for name in SCENES:
+        setting = scene(name)
+        assert setting.shape.demand(30.0) > 0
+    with pytest.raises(InvalidSetting, match="did you mean 'ramp'"):
+        scene("ramps")
+    assert EPOCH % 6 != 0  # a step need not begin with a sub-interval
+
+
+def run(*args: str) -> str:
+    out = io.StringIO()
+    call_command("throttle_simulate", "damper", *args, stdout=out, stderr=io.StringIO())
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_command_says_and_draws_what_happened(tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"run.{ending}"
+    told = run("--nodes", "3", "--limit", "100", "--demand", "step:5x", "--controller", "all", "--picture", str(path))
+    assert told.count("attempted/s") == 3
+    assert "linear" in told
+    drawn = path.read_bytes()
+    assert drawn.startswith({"png": b"\x89PNG", "svg": b"<?xml"}[ending])
+    run("--nodes", "3", "--limit", "100", "--demand", "step:5x", "--controller", "all", "--picture", str(path))
+    assert path.read_bytes() == drawn
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--demand", "leap"),
+        ("--nodes", "0"),
+        ("--nodes", "many"),
+        ("--interval", "0"),
+        ("--scene", "none"),
+        ("--picture", "run.gif"),
+        ("--picture", "no/such/folder/run.svg", "--nodes", "1", "--limit", "10"),
+        ("--scene", "ramp", "--demand", "step:5x"),
+    ],
+)
+def test_the_command_says_what_it_does_not_understand(args: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError):
+        run(*args)

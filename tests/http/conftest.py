@@ -1,0 +1,77 @@
+"""What the tests of the HTTP doors share: a site, and a way to ask it through any door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.signals import request_finished
+from django.db import close_old_connections
+from django.http.response import HttpResponseBase
+from django.test import AsyncClient, Client
+
+from tests.doors import Enforce, enforcer
+from tests.http import site
+
+DOORS = {
+    "middleware": "/middleware/{}",
+    "async middleware": "/async-middleware/{}",
+    "decorator": "/decorated/{}",
+    "async decorator": "/async-decorated/{}",
+    "class": "/class/{}",
+    "async class": "/async-class/{}",
+    "method of a DRF view": "/method/{}",
+    "drf": "/drf/{}",
+    "ninja": "/ninja/sync/{}",
+    "async ninja": "/ninja/async/{}",
+}
+CALLABLES = {"callable": "/called/{}", "async callable": "/async-called/{}"}
+Ask = Callable[..., Any]
+
+enforce = pytest.fixture(enforcer)
+
+
+@pytest.fixture(autouse=True)
+def at_the_site(settings: Any) -> None:
+    settings.ROOT_URLCONF = "tests.http.site"
+    settings.MIDDLEWARE = []
+    site.seen.clear()
+
+
+def close(response: HttpResponseBase) -> None:
+    """As a server does; Django then looks after its database connections, which these tests do without."""
+    request_finished.disconnect(close_old_connections)
+    response.close()
+    request_finished.connect(close_old_connections)
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def client(request: pytest.FixtureRequest) -> Ask:
+    """Makes a GET as a WSGI or an ASGI server would; the response has been read when it returns, unless ``open``."""
+
+    def get(where: str, *, reads: bool = True, method: str = "get", **extra: Any) -> Any:
+        response = getattr(Client(raise_request_exception=False), method)(where, **extra)
+        if reads and response.streaming:
+            response.read = b"".join(response.streaming_content)
+        return response
+
+    async def aget(where: str, *, reads: bool = True, method: str = "get", **extra: Any) -> Any:
+        response = await getattr(AsyncClient(raise_request_exception=False), method)(where, **extra)
+        if reads and response.streaming:
+            response.read = b"".join([part async for part in response])
+        return response
+
+    return get if request.param == "wsgi" else lambda *args, **kwargs: asyncio.run(aget(*args, **kwargs))
+
+
+@pytest.fixture(params=DOORS)
+def ask(request: pytest.FixtureRequest, client: Ask, settings: Any) -> Ask:
+    """Asks the site's view through one of the doors to do something."""
+    if "middleware" in request.param:
+        settings.MIDDLEWARE = site.MIDDLEWARE
+    return lambda doing="ok", *, query="", **extra: client(DOORS[request.param].format(doing) + query, **extra)
+
+
+__all__ = ["Enforce"]

@@ -1,0 +1,156 @@
+"""A site for real servers, forked into processes that share one socket; the environment says what they need.
+
+REDIS_URL  where they count     RULES  the rules in force, as JSON     SETTINGS  other settings, as JSON
+PORT       where they listen    PROCESSES  how many there are          SERVER  asgi (uvicorn) or wsgi (Django's own)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, ClassVar
+
+import django
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.urls import path
+
+LONG = 30.0
+SHORT = 0.8
+
+
+def who(request: Any) -> str:
+    """Each test is a caller of its own."""
+    return str(request.path.rpartition("/")[2])
+
+
+def quick(request: HttpRequest, name: str) -> HttpResponse:
+    return HttpResponse(str(os.getpid()))
+
+
+def login(request: HttpRequest, name: str) -> HttpResponse:
+    time.sleep(0.001)
+    return HttpResponse(status=200 if request.GET.get("password") == "right" else 401)
+
+
+def short(request: HttpRequest, name: str) -> HttpResponse:
+    time.sleep(SHORT)
+    return HttpResponse("done")
+
+
+async def wait(request: HttpRequest, name: str) -> HttpResponse:
+    await asyncio.sleep(LONG)
+    return HttpResponse("done")
+
+
+async def parts() -> AsyncIterator[bytes]:
+    while True:
+        yield b"part " * 1000
+        await asyncio.sleep(0.01)
+
+
+def stream(request: HttpRequest, name: str) -> StreamingHttpResponse:
+    def slowly() -> Iterator[bytes]:
+        while True:
+            yield b"part " * 1000
+            time.sleep(0.01)
+
+    return StreamingHttpResponse(parts() if hasattr(request, "scope") else slowly())
+
+
+def routes() -> list[Any]:
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
+
+    from django_throttle.decorators import throttle
+    from django_throttle.drf import RuleThrottle
+
+    class Api(APIView):
+        authentication_classes: ClassVar[Any] = []
+        throttle_classes: ClassVar[Any] = [RuleThrottle]
+        throttle_scope = "drf"
+        does: Any = None
+
+        def get(self, request: Request, name: str) -> Any:
+            return self.does(request._request, name)
+
+    views = {"quick": quick, "login": login, "short": short, "wait": wait, "stream": stream}
+    found: list[Any] = []
+    for doing, view in views.items():
+        found.append(path(f"middleware/{doing}/<name>", view, name="middleware"))
+        found.append(path(f"decorator/{doing}/<name>", throttle("slots")(view)))
+        if doing != "wait":
+            found.append(path(f"drf/{doing}/<name>", Api.as_view(does=staticmethod(view))))
+    return found
+
+
+def configure() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+    settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+    settings.ROOT_URLCONF = __name__
+    settings.LOGGING_CONFIG = None
+    settings.DJANGO_THROTTLE = {
+        "REDIS": os.environ["REDIS_URL"],
+        "RULES": json.loads(os.environ["RULES"]),
+        "DATABASE_RULES": False,
+        "DEADLINE": 5.0,  # this machine may be busy with other tests; nothing here is about deadlines
+        "BEAT_INTERVAL": 0.5,
+        "PROCESS_TTL": 2.0,
+        **json.loads(os.environ.get("SETTINGS", "{}")),
+    }
+    django.setup()
+    urlpatterns.extend(routes())
+
+
+def serve_asgi(listening: socket.socket) -> None:
+    import uvicorn
+    from django.core.asgi import get_asgi_application
+
+    config = uvicorn.Config(get_asgi_application(), lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def serve_wsgi(listening: socket.socket) -> None:
+    from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+    from django.core.wsgi import get_wsgi_application
+
+    server = ThreadedWSGIServer(("127.0.0.1", 0), WSGIRequestHandler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listening
+    server.server_name, server.server_port = "localhost", int(os.environ["PORT"])
+    server.setup_environ()
+    server.set_app(get_wsgi_application())
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    server.serve_forever(0.05)
+
+
+def main() -> None:
+    configure()
+    listening = socket.create_server(("127.0.0.1", int(os.environ["PORT"])), backlog=512)
+    children: list[int] = []
+    for _ in range(int(os.environ["PROCESSES"])):
+        child = os.fork()
+        if child == 0:
+            {"asgi": serve_asgi, "wsgi": serve_wsgi}[os.environ["SERVER"]](listening)
+            return
+        children.append(child)
+    listening.close()
+    print(json.dumps(children), flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: [os.kill(child, signal.SIGTERM) for child in children])
+    for child in children:
+        os.waitpid(child, 0)
+
+
+urlpatterns: list[Any] = []
+
+if __name__ == "__main__":
+    import sys
+
+    sys.modules["tests.http.served"] = sys.modules["__main__"]
+    main()

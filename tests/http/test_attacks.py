@@ -1,0 +1,254 @@
+"""What attackers try at the doors of HTTP, by its number in the catalogue of attacks, and the figure that holds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from typing import Any, ClassVar
+
+import pytest
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test import Client, RequestFactory
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle import stores
+from django_throttle.core import Rule
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle
+from django_throttle.limiter import Limiter
+from django_throttle.middleware import ThrottleMiddleware
+from django_throttle.stores import RedisStore
+from tests.doors import BOTH, Enforce
+from tests.http import site
+from tests.http.conftest import Ask
+from tests.servers import RedisServer, slack
+
+LIMIT = 20
+FLOOD = 1000
+PER_MINUTE: dict[str, Any] = {"rate": f"{LIMIT}/min", "algorithm": "sliding_log", "key": "everyone"}
+tried: list[str] = []
+
+
+class Tokens(BaseAuthentication):
+    """Looks every token up, in vain."""
+
+    def authenticate(self, request: Request) -> None:
+        tried.append(request.headers.get("Authorization", ""))
+        raise AuthenticationFailed
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Token"
+
+
+class Api(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+    renderer_classes: ClassVar[Any] = [JSONRenderer]
+
+    def get(self, request: Request) -> Response:
+        return Response()
+
+    def put(self, request: Request) -> Response:
+        return Response(request.data)
+
+
+class Private(Api):
+    authentication_classes: ClassVar[Any] = [Tokens]
+    permission_classes: ClassVar[Any] = [IsAuthenticated]
+
+
+def operations(request: HttpRequest) -> int:
+    """A query sent alone, or several as an array; each counts as often as it names the field that is dear."""
+    sent = json.loads(request.body)
+    queries = sent if isinstance(sent, list) else [sent]
+    return max(1, len(queries), sum(one["query"].count("login") for one in queries))
+
+
+@csrf_exempt
+@throttle("graphql", cost=operations)
+def graphql(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"data": {}})
+
+
+@csrf_exempt
+@throttle("batch", cost=lambda request: len(json.loads(request.body)))
+def batch(request: HttpRequest) -> HttpResponse:
+    tried.append("batch")
+    return HttpResponse()
+
+
+def priced(request: HttpRequest) -> HttpResponse:
+    tried.append("priced")
+    return HttpResponse()
+
+
+urlpatterns = [
+    path("api", Api.as_view(), name="api"),
+    path("private", Private.as_view(), name="private"),
+    path("graphql", graphql),
+    path("batch", batch),
+]
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = site.MIDDLEWARE
+    tried.clear()
+
+
+def left(rule: str, **options: Any) -> int | None:
+    limiter = Limiter([Rule(rule, **{"rate": "1000/min", "algorithm": "fixed_window", **options})], stores.get_store())
+    return limiter.peek("everyone").remaining
+
+
+class TestCosts:
+    """A27 and A28: one request that asks for many things."""
+
+    @BOTH
+    @pytest.mark.parametrize("middleware", [[], site.MIDDLEWARE], ids=["alone", "behind the middleware"])
+    def test_a_hundred_logins_in_one_query_are_a_hundred(
+        self, enforce: Enforce, client: Ask, settings: Any, middleware: list[str]
+    ) -> None:
+        """The middleware has charged one by then: the decorator adds the rest."""
+        settings.MIDDLEWARE = middleware
+        enforce(graphql={"rate": "1000/min", "algorithm": "fixed_window", "key": "everyone"})
+        aliases = " ".join(f'a{n}: login(password: "{n}") {{ token }}' for n in range(100))
+        for body in ({"query": f"mutation {{ {aliases} }}"}, [{"query": "mutation { login }"}] * 100):
+            before = left("graphql") or 0
+            sent = {"data": json.dumps(body), "content_type": "application/json", "method": "post"}
+            assert client("/graphql", **sent).status_code == 200
+            assert before - (left("graphql") or 0) == 100
+
+    @BOTH
+    def test_a_batch_passes_whole_or_not_at_all(self, enforce: Enforce, client: Ask, settings: Any) -> None:
+        settings.MIDDLEWARE = []
+        enforce(batch={"rate": "10/min", "algorithm": "fixed_window", "key": "everyone"})
+
+        def send(size: int) -> Any:
+            data = json.dumps([0] * size)
+            return client("/batch", method="post", data=data, content_type="application/json")
+
+        assert [send(size).status_code for size in (6, 5, 4, 1)] == [200, 429, 200, 429]
+        too_large = send(11)
+        assert (too_large.status_code, "Retry-After" in too_large, len(tried)) == (429, False, 2)
+        assert "more than the limit ever allows" in json.loads(too_large.content)["detail"]
+
+
+class TestWhatRestFrameworkAnswersBeforeItThrottles:
+    """A29 and A30: authentication, permissions and negotiation come first, so only the middleware covers them."""
+
+    def test_bad_tokens(self, enforce: Enforce, client: Ask, settings: Any) -> None:
+        enforce(api={**PER_MINUTE, "scopes": ["private"]})
+        for middleware, wanted in (([], FLOOD), (site.MIDDLEWARE, LIMIT)):
+            settings.MIDDLEWARE = middleware
+            tried.clear()
+            ask = Client().get
+            statuses = [ask("/private", headers={"Authorization": f"Token {n}"}).status_code for n in range(FLOOD)]
+            print(f"{FLOOD} bad tokens, limit {LIMIT}, {len(middleware)} middleware: {len(tried)} were looked up")
+            assert len(tried) == statuses.count(401) == wanted
+
+    @pytest.mark.parametrize(
+        ("asked", "status"),
+        [
+            ({"method": "delete"}, 405),
+            ({"headers": {"Accept": "image/png"}}, 406),
+            ({"method": "put", "data": "{", "content_type": "application/json"}, 400),
+            ({"method": "put", "data": "x", "content_type": "text/x"}, 415),
+        ],
+        ids=["405", "406", "400", "415"],
+    )
+    def test_a_flood_of_errors(self, enforce: Enforce, client: Ask, asked: dict[str, Any], status: int) -> None:
+        enforce(api={**PER_MINUTE, "scopes": ["api"]})
+        statuses = [client("/api", **asked).status_code for _ in range(3 * LIMIT)]
+        assert statuses == [status] * LIMIT + [429] * 2 * LIMIT
+
+
+@BOTH
+@pytest.mark.parametrize("door", ["middleware", "drf"])
+def test_what_one_rule_refuses_no_other_is_charged_for(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
+    """A31."""
+    settings.MIDDLEWARE = site.MIDDLEWARE if door == "middleware" else []
+    wide = {"rate": "1000/min", "algorithm": "fixed_window", "key": "everyone"}
+    enforce(narrow={**PER_MINUTE, "rate": "2/min"}, wide=wide, slots={"limit": 5, "algorithm": "concurrency"})
+    assert [client("/api").status_code for _ in range(10)] == [200, 200] + [429] * 8
+    assert left("wide") == 998
+    assert len(stores.get_store().leases) == 0
+
+
+class TestOverload:
+    """A33: ten times what is allowed, from clients that do not wait."""
+
+    @pytest.mark.parametrize("slots", [False, True], ids=["rates", "rates-and-slots"])
+    def test_it_costs_redis_a_fifth_of_a_call_each(
+        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer, redis_url: str, slots: bool
+    ) -> None:
+        enforce(api=PER_MINUTE, **({"open": {"limit": 100, "algorithm": "concurrency"}} if slots else {}))
+        monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))
+        ask = ThrottleMiddleware(lambda request: HttpResponse())
+        with redis_server.client() as client:
+            client.config_resetstat()
+            taken, statuses = [], []
+            for _ in range(10 * LIMIT):
+                began = time.perf_counter()
+                statuses.append(ask(RequestFactory().get("/api")).status_code)
+                taken.append(time.perf_counter() - began)
+            found: Any = client.info("commandstats")
+            calls = sum(found.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
+        admitted = statuses.count(200)
+        asked = calls - admitted * (1 + slots) + admitted  # a slot's way back is a call of its own
+        refused = sorted(each for each, status in zip(taken, statuses, strict=True) if status == 429)
+        p99 = refused[len(refused) * 99 // 100]
+        print(
+            f"{10 * LIMIT} requests, {admitted} admitted: {calls} calls of Redis; a refusal took "
+            f"{statistics.median(refused) * 1e6:.0f} us, 99 of 100 less than {p99 * 1e6:.0f} us"
+        )
+        assert admitted == LIMIT
+        assert asked <= 0.2 * len(statuses)
+        assert statistics.median(refused) < slack(0.001)
+
+
+BAD: list[Any] = [-1, 2**63, float("nan"), float("inf"), 1.0, "5", "", True, None, [1]]
+
+
+@BOTH
+class TestCostTricks:
+    """A35: what is no whole number in range is an error of the site, and no counter ever goes down by it."""
+
+    @pytest.mark.parametrize("cost", BAD, ids=repr)
+    def test_of_the_decorator(self, enforce: Enforce, cost: Any) -> None:
+        enforce(api={"rate": "1000/min", "algorithm": "fixed_window", "key": "everyone"})
+        view = throttle("api", cost=lambda request: cost)(priced)
+        assert raises(view)
+        assert (left("api"), tried) == (1000, [])
+
+    @pytest.mark.parametrize("cost", BAD, ids=repr)
+    def test_of_a_view(self, enforce: Enforce, cost: Any) -> None:
+        enforce(api={"rate": "1000/min", "algorithm": "fixed_window", "key": "everyone"})
+        assert raises(Costly.as_view(throttle_cost=cost))
+        assert left("api") == 1000
+
+    def test_nothing_is_a_cost_too(self, enforce: Enforce) -> None:
+        enforce(api={"rate": "1/min", "algorithm": "fixed_window", "key": "everyone"})
+        view = throttle("api", cost=0)(priced)
+        assert [view(RequestFactory().get("/")).status_code for _ in range(3)] == [200] * 3
+        assert left("api", rate="1/min") == 1
+
+
+class Costly(Api):
+    throttle_cost: Any = 1
+
+
+def raises(view: Any) -> bool:
+    with pytest.raises(ValueError, match="a cost is a whole number"):
+        view(RequestFactory().get("/"))
+    return True

@@ -1,0 +1,223 @@
+"""A door that comes to know who is calling corrects what those before it have charged to somebody else."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
+from django.urls import path
+from django.utils.decorators import method_decorator
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle.core import Override, Rule
+from django_throttle.core.command import Decide, Refund
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle
+from django_throttle.http.visit import charged, kept
+from django_throttle.limiter import Limiter
+from django_throttle.middleware import ThrottleMiddleware
+from django_throttle.rulebook import Snapshot, pin
+from django_throttle.stores import get_store
+from tests.clock import FrozenClock
+from tests.doors import BOTH, REDIS, Enforce
+from tests.http import site
+from tests.http.conftest import Ask
+
+THREE: dict[str, Any] = {"rate": "3/min", "algorithm": "fixed_window", "scopes": ["api"]}
+KINDS: dict[str, dict[str, Any]] = {
+    "fixed_window": {},
+    "calendar": {"rate": "3/hour", "timezone": "Europe/Berlin"},
+    "sliding_log": {"algorithm": "sliding_log"},
+    "sliding_window": {"algorithm": "sliding_window", "resolution": 6},
+    "gcra": {"algorithm": "gcra"},
+    "token_bucket": {"algorithm": "token_bucket", "refill": "interval"},
+    "several": {"rate": None, "rates": ["3/min", "100/hour"]},
+}
+HERE, THERE = "203.0.113.1", "203.0.113.2"
+
+
+class Tokens(BaseAuthentication):
+    """The token is the number of a user."""
+
+    def authenticate(self, request: Request) -> Any:
+        token = request.headers.get("X-Token")
+        if token is None:
+            return None
+        if not token.isdigit():
+            raise AuthenticationFailed
+        return User(pk=int(token)), None
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Token"
+
+
+held: list[set[tuple[str, str]]] = []
+
+
+class Api(APIView):
+    authentication_classes: ClassVar[Any] = [Tokens]
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+    throttle_scope = "api"
+
+    def get(self, request: Request) -> Response:
+        held.append({ident for _, ident in get_store().leases._held})
+        return Response({"user": request.user.pk}, status=int(request.query_params.get("status", 200)))
+
+
+class Anonymous(Api):
+    authentication_classes: ClassVar[Any] = []
+
+
+@method_decorator(throttle("api"), name="dispatch")
+class Decorated(Api):
+    """Its decorator sees the request before anybody is authenticated."""
+
+
+@throttle("api", ident=lambda request: f"account:{request.GET['account']}")
+def account(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+account.throttle_scope = "api"  # type: ignore[attr-defined]
+urlpatterns = [
+    path("api", Api.as_view()),
+    path("anonymous", Anonymous.as_view()),
+    path("decorated", Decorated.as_view()),
+    path("account", account),
+]
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = site.MIDDLEWARE
+    held.clear()
+
+
+def statuses(ask: Ask, times: int, token: Any = None, address: str = HERE, where: str = "/api") -> list[int]:
+    headers = {"X-Forwarded-For": address} | ({} if token is None else {"X-Token": str(token)})
+    return [ask(where, headers=headers).status_code for _ in range(times)]
+
+
+@BOTH
+class TestTokens:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_each_user_of_one_address_has_a_budget(self, enforce: Enforce, kind: str) -> None:
+        enforce(api={**THREE, **KINDS[kind]}, TRUSTED_PROXIES=1)
+        ask = Client().get
+        for token in (1, 2):
+            assert statuses(ask, 4, token) == [200] * 3 + [429]
+        assert statuses(ask, 4) == [200] * 3 + [429], "and so has whoever is nobody"
+
+    def test_under_asgi_too(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api=THREE, TRUSTED_PROXIES=1)
+        assert statuses(client, 4, 1) == statuses(client, 4, 2) == statuses(client, 4) == [200] * 3 + [429]
+
+    def test_one_token_has_one_budget_from_everywhere(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api=THREE, TRUSTED_PROXIES=1)
+        found = [statuses(client, 1, 1, f"203.0.113.{number}")[0] for number in range(6)]
+        assert found == [200] * 3 + [429] * 3
+
+    def test_who_is_refused_does_not_use_up_the_address(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api=THREE, TRUSTED_PROXIES=1)
+        assert statuses(client, 9, 1) == [200] * 3 + [429] * 6
+        assert statuses(client, 3, 2) == [200] * 3
+
+    def test_a29_bad_tokens_stay_charged_to_the_address(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api=THREE, TRUSTED_PROXIES=1)
+        assert statuses(client, 6, "bad") == [401] * 3 + [429] * 3
+        assert statuses(client, 1, 1, THERE) == [200]
+
+    def test_a_decorator_outside_authentication(self, enforce: Enforce, client: Ask, settings: Any) -> None:
+        settings.MIDDLEWARE = []
+        enforce(api=THREE, TRUSTED_PROXIES=1)
+        assert statuses(client, 4, 1, where="/decorated") == [200] * 3 + [429]
+        assert statuses(client, 4, 2, where="/decorated") == [200] * 3 + [429]
+
+    def test_a_decorator_that_says_who_it_is(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api=THREE, TRUSTED_PROXIES=1)
+        assert statuses(client, 4, where="/account?account=a") == [200] * 3 + [429]
+        assert statuses(client, 3, where="/account?account=b") == [200] * 3
+        assert statuses(client, 3) == [200] * 3
+
+    def test_answers_that_do_not_count_go_back_once(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api={**THREE, "count_on": [401]}, TRUSTED_PROXIES=1)
+        assert statuses(client, 2, "bad") == [401, 401]
+        assert statuses(client, 5, 1) == [200] * 5
+        assert statuses(client, 3, 1, where="/api?status=401") == [401] * 3
+        assert statuses(client, 1, 1) == [429]
+        assert statuses(client, 2, "bad") == [401, 429], "two of the address are still there, and no more than two"
+
+    def test_rules_that_know_no_better_stay_as_they_are(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api=THREE, by_address={**THREE, "rate": "5/min", "key": "ip"}, TRUSTED_PROXIES=1)
+        assert statuses(client, 3, 1) + statuses(client, 3, 2) == [200] * 5 + [429]
+
+
+@BOTH
+class TestSlots:
+    RULES: ClassVar[dict[str, Any]] = {"limit": 1, "algorithm": "concurrency", "scopes": ["api"]}
+
+    def test_a_slot_is_held_by_whom_the_last_door_knows(self, enforce: Enforce, client: Ask) -> None:
+        enforce(slots=self.RULES, others={**self.RULES, "key": "ip"}, TRUSTED_PROXIES=1)
+        assert statuses(client, 2, 1) == [200, 200]
+        assert held == [{"user:1", f"ip:{HERE}"}] * 2
+        assert len(get_store().leases) == 0
+        for ident in ("user:1", f"ip:{HERE}"):
+            assert Limiter([Rule("slots", **self.RULES)], get_store()).peek(ident).remaining == 1
+
+    def test_alone(self, enforce: Enforce, client: Ask) -> None:
+        enforce(slots=self.RULES, TRUSTED_PROXIES=1)
+        assert statuses(client, 2, 1) == [200, 200]
+        assert held == [{"user:1"}] * 2
+        assert len(get_store().leases) == 0
+
+
+def test_a_session_counts_for_nothing_where_a_view_authenticates_nobody(enforce: Enforce) -> None:
+    """As without the middleware: the view's own word is the last."""
+    enforce(api=THREE, TRUSTED_PROXIES=1)
+    request = RequestFactory().get("/anonymous", headers={"X-Forwarded-For": HERE})
+
+    def view(given: HttpRequest) -> HttpResponse:
+        return Anonymous.as_view()(given)
+
+    request.user = User(pk=5)
+    assert ThrottleMiddleware(view)(request).status_code == 200
+    assert [outcome.ident for decision in kept(request) for outcome in decision.outcomes] == ["user:5", f"ip:{HERE}"]
+    assert charged(request).costs == {("api", f"ip:{HERE}"): 1}
+    assert Limiter([Rule("api", "3/min", algorithm="fixed_window")], get_store()).peek("user:5").remaining == 3
+
+
+def test_the_client_is_told_of_its_own_budget(enforce: Enforce) -> None:
+    enforce(api=THREE, TRUSTED_PROXIES=1)
+    answer = Client().get("/api", headers={"X-Token": "1"})
+    assert answer["RateLimit"] == '"api";r=2;t=60'
+
+
+@REDIS
+def test_who_is_known_from_the_start_costs_no_more(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = enforce(api=THREE, TRUSTED_PROXIES=1)
+    asked: list[Any] = []
+    execute = store.execute
+    monkeypatch.setattr(store, "execute", lambda command: asked.append(type(command)) or execute(command))
+    assert statuses(Client().get, 1) == [200]
+    assert asked == [Decide]
+    asked.clear()
+    assert statuses(Client().get, 1, 1) == [200]
+    assert asked == [Decide, Decide, Refund]
+
+
+def test_what_an_override_blocks_is_not_charged_to_the_address(enforce: Enforce, clock: FrozenClock) -> None:
+    enforce(api=THREE, TRUSTED_PROXIES=1)
+    pin(Snapshot([Rule("api", **THREE)], overrides=[Override(subject="user:1", effect="block")], now=clock))
+    try:
+        assert statuses(Client().get, 9, 1) == [429] * 9
+        assert statuses(Client().get, 4) == [200] * 3 + [429]
+    finally:
+        pin(None)

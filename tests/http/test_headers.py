@@ -1,0 +1,265 @@
+"""What responses say of limits: at every door, of whose budgets, and by which settings."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.test import Client
+from django.urls import path
+
+from django_throttle import stores
+from django_throttle.core import Decision, Rule
+from django_throttle.decorators import throttle
+from django_throttle.http.headers import fields
+from django_throttle.limiter import Limiter
+from django_throttle.retry import in_words, retry_seconds
+from django_throttle.sockets.refusal import by_http
+from django_throttle.stores import MemoryStore, RedisStore
+from tests.clock import FrozenClock
+from tests.doors import BOTH, REDIS, Enforce
+from tests.http import site
+from tests.http.conftest import Ask
+from tests.servers import RedisServer
+
+TWO: dict[str, Any] = {"rate": "2/min", "algorithm": "fixed_window", "key": "ip"}
+LOGIN = "tests.http.test_headers.login_name"
+pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+
+
+def login_name(request: HttpRequest) -> str | None:
+    """What a form says: anybody's name, or nobody's."""
+    return request.GET.get("name")
+
+
+def told(response: Any) -> dict[str, str]:
+    return {name: value for name, value in response.items() if "ratelimit" in name.lower()}
+
+
+def scripts(server: RedisServer) -> int:
+    """How many were run so far; nothing else of ours reads a counter."""
+    with server.client() as client:
+        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+class TestDoors:
+    @BOTH
+    def test_on_success_and_on_refusal_from_the_decision_itself(
+        self, enforce: Enforce, ask: Ask, clock: FrozenClock
+    ) -> None:
+        enforce(api=TWO)
+        clock.to(14.5)
+        answers = [ask() for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert [answer["RateLimit"] for answer in answers] == ['"api";r=1;t=46', '"api";r=0;t=46', '"api";r=0;t=46']
+        assert {answer["RateLimit-Policy"] for answer in answers} == {'"api";q=2;w=60'}
+        assert answers[2]["Retry-After"] == "46" and "Retry-After" not in answers[1]
+
+    @REDIS
+    def test_with_no_second_read(self, enforce: Enforce, ask: Ask, redis_server: RedisServer) -> None:
+        enforce(api={**TWO, "rate": "9/min"})
+        ask()  # which also loads the script
+        before = scripts(redis_server)
+        assert "RateLimit" in ask()
+        assert scripts(redis_server) == before + 1
+
+    def test_a_call_that_does_not_count_is_told_as_one(self, enforce: Enforce, ask: Ask) -> None:
+        enforce(api={**TWO, "count_on": [401]})
+        assert ask("login", query="?status=200")["RateLimit"] == '"api";r=2'
+        assert ask("login", query="?status=401")["RateLimit"] == '"api";r=1;t=60'
+        assert ask("login", query="?status=200")["RateLimit"] == '"api";r=1;t=60'
+
+
+def test_several_doors_make_one_item_a_rule(enforce: Enforce, client: Ask, settings: Any) -> None:
+    settings.MIDDLEWARE = site.MIDDLEWARE
+    general = {"rate": "9/min", "algorithm": "fixed_window", "key": "everyone"}
+    enforce(api={**TWO, "scopes": ["nowhere"]}, general=general, watch={**TWO, "action": "shadow"})
+    answer = client("/decorated/ok")
+    assert answer["RateLimit"] == '"general";r=8;t=60, "api";r=1;t=60'
+
+
+class TestWhose:
+    """A39: the headers of a login form are the same whoever the name belongs to, and whatever was tried with it."""
+
+    @pytest.fixture(autouse=True)
+    def login_form(self, settings: Any) -> None:
+        settings.ROOT_URLCONF = __name__
+        settings.MIDDLEWARE = [
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.contrib.auth.middleware.AuthenticationMiddleware",
+        ]
+
+    @BOTH
+    @pytest.mark.django_db
+    def test_names_in_a_form_are_not_told_of(self, enforce: Enforce) -> None:
+        User.objects.create_user("real")
+        enforce(login={"rate": "5/min", "key": LOGIN}, ip={"rate": "99/min", "key": "ip", "algorithm": "gcra"})
+        for _ in range(3):  # somebody tries
+            Client(REMOTE_ADDR="203.0.113.5").get("/login?name=real")
+        answers = [Client().get(f"/login?name={name}") for name in ("real", "fake")]
+        assert [told(answer)["RateLimit-Policy"] for answer in answers] == ['"ip";q=99;w=60'] * 2
+        assert [told(answer)["RateLimit"] for answer in answers] == ['"ip";r=98;t=1', '"ip";r=97;t=1']
+
+    @pytest.mark.django_db
+    def test_nor_to_somebody_who_is_logged_in(self, enforce: Enforce) -> None:
+        enforce(login={"rate": "5/min", "key": LOGIN})
+        client = Client()
+        client.force_login(User.objects.create_user("nosy"))
+        assert told(client.get("/login?name=real")) == {}
+
+    def test_unless_the_site_says_that_they_are_the_clients_own(
+        self, enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = enforce(login={"rate": "5/min", "key": LOGIN, "algorithm": "fixed_window"})
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "TELL_KEYS": [LOGIN]}
+        monkeypatch.setattr(stores, "_store", store)  # with other settings it would be another one
+        assert told(Client().get("/login?name=me"))["RateLimit"] == '"login";r=4;t=60'
+
+    @pytest.mark.django_db
+    def test_somebody_who_is_logged_in_is_told_of_the_account(self, enforce: Enforce) -> None:
+        enforce(login={"rate": "5/min", "key": "user_or_ip", "algorithm": "fixed_window"})
+        client = Client()
+        client.force_login(User.objects.create_user("me"))
+        assert told(client.get("/login"))["RateLimit"] == '"login";r=4;t=60'
+
+    @pytest.mark.parametrize(
+        ("ident", "anonymous", "named"),
+        [
+            ("ip:192.0.2.1", True, True),
+            ("everyone", True, True),
+            ("session:abc", True, True),
+            ("api_key:2b1c", True, True),
+            ("ip+session:ip:192.0.2.1+session:abc", True, True),
+            ("user:5", True, False),
+            ("user:5", False, True),
+            ("tenant:acme", True, False),
+            ("tenant:acme", False, True),
+            ("user+ip:user:5+ip:192.0.2.1", True, False),
+            ("user+ip:user:5+ip:192.0.2.1", False, True),
+            ("shop.limits.name:alice", True, False),
+            ("shop.limits.name:alice", False, False),
+            ("ip+shop.limits.name:ip:192.0.2.1+shop.limits.name:alice", False, False),
+            ("alice", False, False),
+            ("", False, False),
+        ],
+    )
+    def test_kinds_of_idents(self, ident: str, anonymous: bool, named: bool) -> None:
+        limiter = Limiter([Rule("api", "5/min")], MemoryStore(FrozenClock()))
+        decision = limiter.acquire("ip:192.0.2.1")
+        decision = decision._replace(outcomes=(decision.outcomes[0]._replace(ident=ident),))
+        assert bool(fields([decision], anonymous=anonymous)) is named
+
+
+urlpatterns = [path("login", throttle("login")(throttle("ip")(site.DOINGS["ok"])))]
+
+
+class TestSettings:
+    def said(self, settings: Any, **given: Any) -> dict[str, str]:
+        settings.DJANGO_THROTTLE = given
+        rule = Rule("api", "2/min", algorithm="fixed_window")
+        return fields([Limiter([rule], MemoryStore(FrozenClock())).acquire("everyone")], anonymous=True)
+
+    def test_the_newest_draft_by_default(self, settings: Any) -> None:
+        assert self.said(settings) == {"RateLimit-Policy": '"api";q=2;w=60', "RateLimit": '"api";r=1;t=60'}
+
+    def test_an_older_one(self, settings: Any) -> None:
+        found = self.said(settings, RATELIMIT_HEADERS="draft-07")
+        assert found == {"RateLimit-Policy": "2;w=60", "RateLimit": "limit=2, remaining=1, reset=60"}
+
+    def test_none(self, settings: Any) -> None:
+        assert self.said(settings, RATELIMIT_HEADERS="off") == {}
+
+    def test_those_of_old_custom(self, settings: Any) -> None:
+        found = self.said(settings, RATELIMIT_HEADERS="off", X_RATELIMIT_HEADERS="seconds")
+        assert found == {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "60"}
+
+    def test_by_the_calendar(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Timezone:
+            @staticmethod
+            def now() -> Any:
+                from datetime import UTC, datetime
+
+                return datetime(2026, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)
+
+        monkeypatch.setattr("django_throttle.http.headers.timezone", Timezone)
+        found = self.said(settings, X_RATELIMIT_HEADERS="epoch")
+        assert found["X-RateLimit-Reset"] == str(1_767_225_600 + 61) and "RateLimit" in found
+
+
+class TestRetry:
+    def test_is_spread_upward_by_chance(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {}
+        assert [retry_seconds(100.0, lambda chance=chance: chance) for chance in (0.0, 0.5, 0.999)] == [100, 105, 110]
+        settings.DJANGO_THROTTLE = {"RETRY_JITTER": 0.0}
+        assert retry_seconds(100.0) == 100
+        assert retry_seconds(None) is None
+
+    def test_a_crowd_comes_back_spread_out(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RETRY_JITTER": 0.1}
+        chance = random.Random(7).random
+        found = [retry_seconds(600.0, chance) for _ in range(1000)]
+        assert min(found) >= 600 and max(found) <= 660 and len(set(found)) > 50
+
+    def test_drf_s_wait_is_spread_too(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        from django_throttle.drf import LimiterUnavailable, RuleThrottle
+
+        settings.DJANGO_THROTTLE = {"RETRY_JITTER": 1.0}
+        monkeypatch.setattr("django_throttle.retry.delay_seconds", lambda after, spread: (after, spread))
+        throttled = RuleThrottle()
+        throttled.decision = Decision(allowed=False, retry_after=30.0)
+        for after, spread in (throttled.wait(), LimiterUnavailable(30.0).wait):  # type: ignore[misc]
+            assert after == 30.0 and 0 <= spread <= 1
+
+    async def test_a_refused_handshake_says_the_same_twice(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RETRY_JITTER": 1.0}
+        limiter = Limiter([Rule("api", "1/day", algorithm="gcra")], MemoryStore(FrozenClock()))
+        refused = [limiter.acquire("ip:192.0.2.1") for _ in range(2)][1]
+        sent: list[Any] = []
+
+        async def send(event: Any) -> None:
+            sent.append(event)
+
+        await by_http({"extensions": {"websocket.http.response": {}}}, send, refused, None)
+        seconds = int(dict(sent[0]["headers"])[b"retry-after"])
+        assert 86_400 <= seconds <= 172_800
+        assert f"in {seconds} seconds" in json.loads(sent[1]["body"])["detail"]
+
+    @pytest.mark.parametrize(
+        ("seconds", "words"),
+        [
+            (1, "1 second"),
+            (59, "59 seconds"),
+            (60, "1 minute"),
+            (61, "61 seconds"),
+            (119, "119 seconds"),
+            (120, "2 minutes"),
+            (179, "179 seconds"),
+            (181, "4 minutes"),
+            (3600, "1 hour"),
+            (7199, "120 minutes"),
+            (7200, "2 hours"),
+            (10_801, "4 hours"),
+            (86_400, "1 day"),
+            (200_000, "56 hours"),
+            (300_000, "4 days"),
+        ],
+    )
+    def test_in_words(self, seconds: int, words: str) -> None:
+        assert in_words(seconds) == words
+
+
+def test_a_failed_store_tells_of_no_quota(enforce: Enforce, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I12: it is no quota that was used up; and the share of one process is nobody's quota."""
+    for policy, status in (("deny", 503), ("allow", 200), ("local", 200)):
+        enforce(api={**TWO, "on_store_failure": policy})
+        monkeypatch.setattr(stores, "_store", RedisStore("redis://127.0.0.1:1/0"))
+        answer = ask()
+        assert (answer.status_code, told(answer)) == (status, {})
+
+
+def test_without_a_decision_there_is_nothing_to_tell() -> None:
+    assert fields([], anonymous=True) == fields([Decision()], anonymous=False) == {}

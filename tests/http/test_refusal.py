@@ -1,0 +1,218 @@
+"""The answer to a refused request: what a browser shows, and what a program reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core.decision import conclude
+from django_throttle.http import refusal as module
+from django_throttle.http.refusal import refusal
+from tests.doors import Enforce
+from tests.http.conftest import Ask
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+PROBLEM, HTML = "application/problem+json", "text/html; charset=utf-8"
+
+
+def refused(wait: float | None = 90.0, **options: Any) -> Decision:
+    return conclude((Outcome("secret-rule", "user:alice", False, 10, 0, wait, 90.0, **({"window": 60.0} | options)),))
+
+
+def answered(decision: Decision, accept: str | None = BROWSER) -> Any:
+    extra = {} if accept is None else {"headers": {"Accept": accept}}
+    return refusal(RequestFactory().get("/", **extra), decision)  # type: ignore[arg-type]
+
+
+def text(response: Any) -> str:
+    body = re.sub(r"(?s)<head>.*</head>|<[^>]*>", " ", response.content.decode())
+    return re.sub(r"\s+([.,])", r"\1", " ".join(body.split()))
+
+
+@pytest.fixture(autouse=True)
+def exactly(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No jitter, and a clock that stands still."""
+    settings.DJANGO_THROTTLE = {"RETRY_JITTER": 0.0}
+
+    class Timezone:
+        @staticmethod
+        def now() -> datetime:
+            return datetime(2026, 11, 20, 14, 3, 30, tzinfo=UTC)
+
+    monkeypatch.setattr(module, "timezone", Timezone)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (None, PROBLEM),
+        ("*/*", PROBLEM),
+        (BROWSER, HTML),
+        ("text/html", HTML),
+        ("text/*", HTML),
+        ("application/json", PROBLEM),
+        ("application/json, text/html;q=0.9", PROBLEM),
+        ("application/json;q=0.5, text/html;q=0.9", HTML),
+        ("application/problem+json, text/html", PROBLEM),
+        ("text/html, application/json", HTML),
+        ("application/json, text/html", PROBLEM),
+        ("text/html;q=0, */*", PROBLEM),
+        ("image/webp", PROBLEM),
+        ("", PROBLEM),
+        (";;;,,,/", PROBLEM),
+        ("text/html;q=nan", HTML),
+    ],
+)
+def test_a_client_gets_what_it_would_rather_have(accept: str | None, kind: str) -> None:
+    response = answered(refused(), accept)
+    assert response["Content-Type"] == kind
+    assert (response.status_code, response["Retry-After"]) == (429, "90")
+    assert (response["Vary"], response["Cache-Control"]) == ("Accept", "no-store")
+
+
+PIECES = st.lists(st.sampled_from([*'a*/;,="q0.1', "text/html"])).map("".join)
+
+
+@given(st.text(st.characters(max_codepoint=255)) | PIECES)
+def test_nothing_that_a_client_accepts_is_an_error(accept: str) -> None:
+    request = RequestFactory().get("/")
+    request.META["HTTP_ACCEPT"] = accept
+    assert refusal(request, refused()).status_code == 429
+
+
+def test_a_program_reads_a_problem() -> None:
+    assert json.loads(answered(refused(), None).content) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Rate limit exceeded",
+        "status": 429,
+        "detail": "Rate limit exceeded. Try again in 90 seconds.",
+        "violated-policies": ["secret-rule"],
+    }
+
+
+PAGES = [
+    (
+        refused(),
+        429,
+        (
+            "Too many requests You have sent more requests than this site takes in such a short time. "
+            "You can try again in 90 seconds, at 14:05 UTC. Status 429"
+        ),
+    ),
+    (
+        refused(200_000.0, window=86_400.0),
+        429,
+        (
+            "Too many requests You have sent more requests than this site takes in such a short time. "
+            "You can try again in 56 hours, at 21:37 UTC on 22 November 2026. Status 429"
+        ),
+    ),
+    (
+        refused(None, reason=Reason.TOO_COSTLY),
+        429,
+        (
+            "Too many requests This request asks for more than this site gives at once. Trying again "
+            "will not help; asking for less may. Status 429"
+        ),
+    ),
+    (
+        refused(5.0, window=None),
+        429,
+        (
+            "Too many requests Too many of your requests are being answered at the same time. Wait until "
+            "the others are done. You can try again in 5 seconds. Status 429"
+        ),
+    ),
+    (
+        refused(None, reason=Reason.BLOCKED),
+        429,
+        (
+            "Access is blocked The people who run this site have stopped requests like yours. If you "
+            "think that this is a mistake, please ask them. Status 429"
+        ),
+    ),
+    (
+        refused(7200.0, reason=Reason.BLOCKED),
+        429,
+        (
+            "Access is blocked The people who run this site have stopped requests like yours. You can "
+            "try again in 2 hours, at 16:04 UTC. Status 429"
+        ),
+    ),
+    (
+        refused(1.0, reason=Reason.STORE_FAILED),
+        503,
+        (
+            "Please try again later We cannot take your request at the moment. This is not your "
+            "fault. You can try again in 1 second. Status 503"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("decision", "status", "said"), PAGES)
+def test_a_person_reads_when_to_come_back(decision: Decision, status: int, said: str) -> None:
+    response = answered(decision)
+    assert (response.status_code, text(response)) == (status, said)
+    assert "secret-rule" not in response.content.decode() and "alice" not in response.content.decode()
+
+
+class Outline(HTMLParser):
+    """The tags of a page, and whatever it would fetch."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[Any] = []
+        self.language = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        self.tags.append(tag)
+        self.fetched += [value for name, value in attributes if name in ("src", "href", "action", "srcset")]
+        if tag == "html":
+            self.language = dict(attributes).get("lang")
+
+
+@pytest.mark.parametrize(("decision", "status", "said"), PAGES)
+def test_the_page_stands_alone_and_can_be_read_aloud(decision: Decision, status: int, said: str) -> None:
+    page = answered(decision).content.decode()
+    outline = Outline(page)
+    assert page.startswith("<!doctype html>")
+    assert (outline.language, outline.fetched) == ("en", [])
+    assert outline.tags.count("h1") == outline.tags.count("main") == outline.tags.count("title") == 1
+    assert "script" not in outline.tags
+
+
+def test_a_site_has_a_page_of_its_own(settings: Any, tmp_path: Path) -> None:
+    (tmp_path / "django_throttle").mkdir()
+    own = "{{ status }} {{ code }} {{ seconds }} {{ wait }} {{ when|date:'H:i' }} {{ request }}{{ user }}"
+    (tmp_path / "django_throttle" / "429.html").write_text(own)
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    assert answered(refused()).content == b"429 rate_limited 90 90 seconds 14:05 "
+
+
+@pytest.mark.parametrize("templates", [[], [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]])
+def test_a_site_without_templates_answers_everybody_with_the_problem(settings: Any, templates: Any) -> None:
+    settings.TEMPLATES = templates
+    assert answered(refused())["Content-Type"] == PROBLEM
+
+
+def test_by_every_door(enforce: Enforce, ask: Ask, request: pytest.FixtureRequest) -> None:
+    enforce(api={"rate": "1/min", "key": "ip"})
+    ask()
+    response = ask(headers={"Accept": BROWSER})
+    assert response.status_code == 429
+    if "[drf" not in request.node.name:  # which answers in its own way
+        assert response["Content-Type"] == HTML and "RateLimit" in response
+        assert b"Too many requests" in response.content

@@ -1,0 +1,250 @@
+"""What counts is where a request arrives: no spelling of a path, host or method is a way around (A22, A23, A24)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.urls import include, path, re_path
+from django.views import View
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.urlpatterns import format_suffix_patterns
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle
+from django_throttle.http.route import NO_ROUTE, scope_of
+from tests.doors import Enforce
+from tests.http import site
+from tests.http.conftest import Ask
+
+LIMIT = 7
+ran: list[str] = []
+
+
+def shop(request: HttpRequest, **_: Any) -> HttpResponse:
+    ran.append(request.path)
+    return HttpResponse("shop")
+
+
+class Api(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+
+    def get(self, request: Request, **_: Any) -> Response:
+        ran.append(request.path)
+        return Response("shop")
+
+
+class Said(View):
+    throttle_scope = "said"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class SaidApi(Api):
+    throttle_scope = "said"
+
+
+class Computed(View):
+    @property
+    def throttle_scope(self) -> str:
+        return "known only to an instance"
+
+
+class Shelf(ViewSet):
+    authentication_classes: ClassVar[Any] = []
+    throttle_scope = "shelf"
+
+    def list(self, request: Request) -> Response:
+        return Response()
+
+    @action(detail=False, throttle_scope="top")
+    def top(self, request: Request) -> Response:
+        return Response()
+
+
+def labelled(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+labelled.throttle_scope = "label"  # type: ignore[attr-defined]
+router = SimpleRouter()
+router.register("shelf", Shelf, basename="shelf")
+# As forgiving as a route can be.
+LOOSE = r"(?i)^/*{}/+(?P<name>[^/]+?)(?:\.(?P<format>json|xml))?(?:;[^/]*)?/*$"
+
+urlpatterns = [
+    re_path(LOOSE.format("shop"), shop, name="shop"),
+    re_path(LOOSE.format("desk"), Api.as_view(), name="desk"),
+    path("strict/", shop, name="strict"),
+    path("said", Said.as_view(), name="another"),
+    path("said/api", SaidApi.as_view(), name="another-api"),
+    path("said/here", Said.as_view(throttle_scope="here")),
+    path("said/wrapped", throttle("no such rule")(Said.as_view())),
+    path("computed", Computed.as_view(), name="computed"),
+    path("labelled", labelled, name="labelled"),
+    path("in/", include(([path("x", shop, name="x"), path("y", shop)], "space"))),
+    *router.urls,
+    *format_suffix_patterns([path("suffix", Api.as_view(), name="suffix")], allowed=["json"]),
+]
+
+SPELLINGS = re.findall(
+    r"\S+",
+    """
+shop/1  Shop/1  SHOP/1  sHoP/1  shop/1/  shop/1//  shop/1///  shop//1  shop///1  /shop/1  //shop/1  ///shop//1//
+shop/2  shop/02  shop/-1  shop/1.json  shop/1.xml  shop/1.JSON  shop/1.json/  SHOP//1.XML//  shop/1.txt  shop/..
+shop/.  shop/1;x=1  shop/1;x=1;y=2  shop/1.json;x  shop/1%00  shop/1%0a  shop/ü  shop/%fc  shop/ﬁ  shop/𝟙  shop/1?x=1
+shop/1?format=json  shop/1#part  shop/1\u200b  shop/e\u0301  shop/é  shop/١
+""",
+)
+NOWHERE = [
+    "shop",
+    "shop/",
+    "shop/a%2Fb".replace("%2F", "/"),
+    "./shop/1",
+    "shop/../shop/1",
+    "shop\\1",
+    "ѕhop/1",
+    "strict",
+]
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = site.MIDDLEWARE
+    settings.ALLOWED_HOSTS = ["*"]
+    settings.APPEND_SLASH = True
+    ran.clear()
+
+
+@pytest.mark.parametrize("door", ["shop", "desk"])
+def test_no_spelling_of_a_path_escapes(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
+    """A23."""
+    settings.MIDDLEWARE = site.MIDDLEWARE if door == "shop" else []
+    enforce(api={"rate": f"{LIMIT}/min", "scopes": [door], "key": "everyone"})
+    letters = str.maketrans("shopSHOP", door + door.upper())
+    addressed = [re.sub("(?i)shop", lambda found: found[0].translate(letters), one, count=1) for one in SPELLINGS]
+    statuses = [status(client, one) for one in addressed]
+    reached = [one for one in statuses if one != 404]
+    print(f"{len(reached)} of {len(SPELLINGS)} spellings lead to the view; {len(ran)} ran, the limit being {LIMIT}")
+    assert len(reached) >= 30
+    assert reached == [200] * LIMIT + [429] * (len(reached) - LIMIT)
+    assert len(ran) == LIMIT
+
+
+def status(client: Ask, where: str) -> int:
+    # Of a whole address, as a path that begins with // would be taken for a host.
+    return int(client("http://testserver/" + quote(where, safe="/;?=#%")).status_code)
+
+
+def test_what_leads_nowhere_has_a_scope_of_its_own(enforce: Enforce, client: Ask) -> None:
+    """A30: floods of what no view answers."""
+    enforce(probes={"rate": f"{LIMIT}/min", "scopes": [NO_ROUTE], "key": "everyone"})
+    statuses = [status(client, where) for where in NOWHERE * 2]
+    assert statuses == [404] * LIMIT + [429] * (len(statuses) - LIMIT)
+    assert ran == []
+
+
+def test_a_redirect_to_the_slash_is_a_404_first_and_then_the_view(enforce: Enforce, client: Ask, settings: Any) -> None:
+    settings.MIDDLEWARE = ["django.middleware.common.CommonMiddleware", *site.MIDDLEWARE]
+    enforce(api={"rate": "2/min", "scopes": ["strict"]}, probes={"rate": "3/min", "scopes": [NO_ROUTE]})
+    assert [client("/strict").status_code for _ in range(2)] == [301, 301]
+    assert [client("/strict/").status_code for _ in range(3)] == [200, 200, 429]
+    assert len(ran) == 2
+
+
+METHODS = ["get", "head", "options", "post", "put", "patch", "delete", "trace"]
+TRICKS: list[dict[str, Any]] = [
+    {"headers": {"X-HTTP-Method-Override": "PUT"}},
+    {"headers": {"X-HTTP-Method": "DELETE"}},
+    {"headers": {"X-Method-Override": "get"}},
+    {"query_params": {"_method": "PATCH"}},
+]
+
+
+@pytest.mark.parametrize("door", ["shop", "desk"])
+def test_no_method_is_a_way_around(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
+    """A22: a rule that says nothing of methods covers them all, those that a view does not know included."""
+    settings.MIDDLEWARE = site.MIDDLEWARE if door == "shop" else []
+    enforce(api={"rate": f"{LIMIT}/min", "scopes": [door], "key": "everyone"})
+    answers = [client(f"/{door}/1", method=method) for method in METHODS]
+    answers += [client(f"/{door}/1", **trick) for trick in TRICKS]
+    refused = [answer.status_code == 429 for answer in answers]
+    assert refused == [False] * LIMIT + [True] * (len(answers) - LIMIT)
+
+
+def test_a_rule_of_one_method_goes_by_what_the_request_is(enforce: Enforce, client: Ask) -> None:
+    """A header that says what the method means changes nothing: Django's views do not heed it either."""
+    enforce(
+        writes={"rate": "1/min", "scopes": ["shop"], "methods": ["POST"], "key": "everyone"},
+        reads={"rate": "2/min", "scopes": ["shop"], "methods": ["GET"], "key": "everyone"},
+    )
+    posts = [client("/shop/1", method="post", headers={"X-HTTP-Method-Override": "GET"}) for _ in range(2)]
+    assert [answer.status_code for answer in posts] == [200, 429]
+    answers = [client("/shop/1", method=method) for method in ("head", "get", "head", "get")]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]  # HEAD is served by what serves GET
+
+
+def test_a_host_is_no_part_of_it(enforce: Enforce, client: Ask) -> None:
+    """A24."""
+    enforce(api={"rate": "3/min", "scopes": ["shop"], "key": "everyone"})
+    hosts = ["a.com", "A.COM.", "a.com:8000", "b.org", "[::1]:80"]
+    assert [client("/shop/1", headers={"host": host}).status_code for host in hosts] == [200] * 3 + [429] * 2
+
+
+class TestScopes:
+    @pytest.mark.parametrize(
+        ("where", "scope"),
+        [
+            ("/shop/1", "shop"),
+            ("/in/x", "space:x"),
+            ("/in/y", "in/y"),
+            ("/said", "said"),
+            ("/said/api", "said"),
+            ("/said/here", "here"),
+            ("/said/wrapped", "said"),
+            ("/computed", "computed"),
+            ("/labelled", "label"),
+            ("/shelf/", "shelf"),
+            ("/shelf/top/", "top"),
+            ("/suffix.json", "suffix"),
+            ("/none", NO_ROUTE),
+        ],
+    )
+    def test_a_view_says_it_else_its_route_does(self, where: str, scope: str) -> None:
+        assert scope_of(RequestFactory().get(where)) == scope
+
+    def test_both_doors_use_the_same_word(self, enforce: Enforce, client: Ask) -> None:
+        enforce(api={"rate": "1/min", "scopes": ["said"]})
+        assert [client(where).status_code for where in ("/said/api", "/said", "/said/api")] == [200, 429, 429]
+
+    def test_a_site_with_another_urlconf_for_a_host(self, enforce: Enforce, client: Ask, settings: Any) -> None:
+        settings.MIDDLEWARE = [f"{__name__}.elsewhere", *site.MIDDLEWARE]
+        enforce(api={"rate": "1/min", "scopes": ["view"], "key": "everyone"})
+        assert [client("/middleware/ok").status_code for _ in range(2)] == [200, 429]
+
+
+def elsewhere(get_response: Any) -> Any:
+    def middleware(request: HttpRequest) -> Any:
+        request.urlconf = "tests.http.site"  # type: ignore[attr-defined]
+        return get_response(request)
+
+    return middleware
+
+
+def test_the_problem_document_names_the_rule(enforce: Enforce, client: Ask) -> None:
+    enforce(api={"rate": "1/min", "scopes": ["shop"], "key": "everyone"})
+    client("/shop/1")
+    assert json.loads(client("/shop/1").content)["violated-policies"] == ["api"]

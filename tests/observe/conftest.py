@@ -1,0 +1,61 @@
+"""Somebody who calls, rules for it, and a log that has said nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Decision
+from django_throttle.core.decision import Outcome, Reason, conclude
+from django_throttle.facts import Facts
+from django_throttle.observe import logs
+from tests.clock import FrozenClock
+
+
+class Somebody:
+    """The same caller by every key."""
+
+    subject: Any = None
+
+    def ident(self, key: str) -> str | None:
+        return None if key in ("tenant", "api_key") else "user:somebody"
+
+    def is_(self, trait: str) -> bool:
+        return False
+
+
+FACTS = Facts("any", ("request",), Somebody())
+
+
+def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) -> Decision:
+    """A decision of rules named one, two, … that say so."""
+    return conclude(
+        tuple(
+            Outcome(
+                rule, "user:somebody", yes, 10, 5, 0.0 if yes else 9.0, 9.0, Reason.WITHIN if yes else reason, **options
+            )
+            for rule, yes in zip(("one", "two", "three"), allowed, strict=False)
+        )
+    )
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> logs.Quiet:
+    """What the log remembers, by a clock that stands still."""
+    quiet = logs.Quiet(clock)
+    monkeypatch.setattr(logs, "quiet", quiet)
+    return quiet
+
+
+@pytest.fixture
+def enforce(settings: Any) -> Callable[..., None]:
+    """Put a rule for everybody in force, or settings beside it."""
+
+    def enforce(**options: Any) -> None:
+        others = {name: options.pop(name) for name in list(options) if name.isupper()}
+        rule = {"rate": "2/hour", "key": "everyone", **options}
+        settings.DJANGO_THROTTLE = {"RULES": {"api": rule}, "AGENT": False, "DATABASE_RULES": False, **others}
+
+    return enforce

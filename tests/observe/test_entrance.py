@@ -1,0 +1,149 @@
+"""Who is told of what: receivers of each signal, sync and async, and none of them can make a call fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import iscoroutinefunction
+
+from django_throttle import observe
+from django_throttle.core import Decision
+from django_throttle.core.command import Mark
+from django_throttle.core.decision import Crossing
+from django_throttle.exceptions import Cause, InvalidCost
+from django_throttle.facts import Facts
+from django_throttle.limiter import adecide, decide
+from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
+from tests.observe.conftest import FACTS, Somebody, decided
+from tests.servers import free_port
+
+SIGNALS = {"throttled": throttled, "shadowed": shadowed, "quota_warning": quota_warning, "store_failed": store_failed}
+Enforce = Callable[..., None]
+
+
+class Receiver:
+    """Notes which signal it hears, and with what."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.told: dict[str, Any] = {}
+
+    def hear(self, sender: object, signal: Any, facts: Facts, **told: Any) -> None:
+        assert facts is FACTS
+        self.names.append(next(name for name, each in SIGNALS.items() if each is signal))
+        self.told = told
+
+    async def ahear(self, sender: object, signal: Any, facts: Facts, **told: Any) -> None:
+        await asyncio.sleep(0)
+        self.hear(sender, signal, facts, **told)
+
+    def fail(self, **_: object) -> None:
+        raise ZeroDivisionError
+
+    async def afail(self, **_: object) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.fixture(params=["hear", "ahear"])
+def told(request: pytest.FixtureRequest) -> Iterator[Receiver]:
+    """What a receiver of each colour hears, beside two that fail."""
+    receiver = Receiver()
+    methods = [receiver.fail, getattr(receiver, request.param), receiver.afail]
+    for signal in SIGNALS.values():
+        for method in methods:
+            signal.connect(method, dispatch_uid=method.__name__)
+    yield receiver
+    for signal in SIGNALS.values():
+        for method in methods:
+            signal.disconnect(dispatch_uid=method.__name__)
+
+
+async def tell(decision: Decision, on_loop: bool) -> None:
+    if on_loop:
+        await observe.atell(FACTS, decision)
+    else:
+        await asyncio.to_thread(observe.tell, FACTS, decision)
+
+
+WARNED = decided(True)
+CROSSING = Crossing(WARNED.outcomes[0], 0.8, Mark("one", "user:somebody", "80", 60))
+TOLD = {
+    "allowed": (decided(True, True), []),
+    "no rule applies": (Decision(), []),
+    "refused": (decided(True, False), ["throttled"]),
+    "shadowed": (decided(False, shadow=True), ["shadowed"]),
+    "refused by one, shadowed by another": (
+        decided(False)._replace(outcomes=decided(False).outcomes + decided(False, shadow=True).outcomes),
+        ["throttled", "shadowed"],
+    ),
+    "without the store": (decided(True)._replace(degraded=True, cause=Cause.POOL), ["store_failed"]),
+    "refused without the store": (decided(False)._replace(degraded=True), ["throttled", "store_failed"]),
+    "warned twice": (WARNED._replace(crossed=(CROSSING, CROSSING)), ["quota_warning"] * 2),
+}
+
+
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("case", TOLD)
+async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, told: Receiver) -> None:
+    decision, names = TOLD[case]
+    await tell(decision, on_loop)
+    assert told.names == names
+    if "quota_warning" in names:
+        assert told.told == {"outcome": WARNED.outcomes[0], "share": 0.8}
+    elif names:
+        assert told.told == {"decision": decision}
+
+
+def test_a_refusal_of_a_door_is_signalled(enforce: Enforce, told: Receiver) -> None:
+    enforce()
+    assert [decide(FACTS).allowed for _ in range(4)] == [True, True, False, False]
+    assert told.names == ["throttled"] * 2
+
+
+async def test_and_so_it_is_on_an_event_loop(enforce: Enforce, told: Receiver) -> None:
+    enforce()
+    assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True, True, False]
+    assert told.names == ["throttled"]
+
+
+async def test_a_shadow_is_signalled(enforce: Enforce, told: Receiver) -> None:
+    enforce(action="shadow")
+    assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True] * 3
+    assert told.names == ["shadowed"]
+
+
+@pytest.mark.parametrize("policy", ["allow", "deny", "local"])
+def test_a_store_that_does_not_answer_is_signalled_with_its_cause(
+    policy: str, enforce: Enforce, told: Receiver
+) -> None:
+    enforce(REDIS=f"redis://127.0.0.1:{free_port()}/0", DEADLINE=1.0, on_store_failure=policy)
+    decision = decide(FACTS)
+    assert told.names[-1] == "store_failed"
+    assert told.told == {"decision": decision}
+    assert (decision.degraded, decision.cause) == (True, Cause.UNAVAILABLE)
+    assert decision.allowed is (policy != "deny")
+
+
+def test_a_decision_of_the_store_has_no_cause(enforce: Enforce) -> None:
+    enforce()
+    assert [decide(FACTS).cause for _ in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("told", ["ahear"], indirect=True)
+async def test_a_synchronous_call_on_a_loop_goes_on_without_asynchronous_receivers(
+    told: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Django calls those by async_to_sync, which cannot be used where a loop runs."""
+    assert iscoroutinefunction(told.ahear)
+    observe.tell(FACTS, decided(False))
+    assert told.names == []
+    assert "a receiver could not be called" in caplog.text
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, True, "2", None, 2**63, float("nan")])
+def test_no_door_can_charge_a_cost_that_makes_no_sense(cost: Any) -> None:
+    with pytest.raises(InvalidCost):
+        Facts("any", ("request",), Somebody(), cost)

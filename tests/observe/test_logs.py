@@ -1,0 +1,129 @@
+"""The log says which rule refused and why, in one line each 10 s, and never whom."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from django_throttle import observe
+from django_throttle.core.decision import Reason
+from django_throttle.facts import Facts
+from django_throttle.limiter import decide
+from django_throttle.observe import logs
+from tests.clock import FrozenClock
+from tests.observe.conftest import FACTS, Somebody, decided
+
+FIELDS = ("rule", "outcome", "reason", "scope", "event", "ident", "left_out")
+
+
+def fields(record: logging.LogRecord) -> dict[str, object]:
+    return {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+
+
+def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, settings: object) -> None:
+    observe.tell(FACTS, decided(True, False))
+    (record,) = caplog.records
+    ident = logs.short_hash("user:somebody")
+    assert (record.name, record.levelno) == ("django_throttle.decisions", logging.WARNING)
+    assert record.getMessage() == (
+        f"refused by rule 'two' (exceeded): scope 'any', event request, ident {ident}; "
+        "left out since the last such line: 0"
+    )
+    assert fields(record) == {
+        "rule": "two",
+        "outcome": "refused",
+        "reason": "exceeded",
+        "scope": "any",
+        "event": "request",
+        "ident": ident,
+        "left_out": 0,
+    }
+
+
+def test_a_shadow_is_one_too(caplog: pytest.LogCaptureFixture, enforce: Callable[..., None]) -> None:
+    enforce(action="shadow")
+    assert all(decide(FACTS).allowed for _ in range(5))
+    assert [fields(record)["outcome"] for record in caplog.records] == ["shadowed"]
+
+
+def test_what_passes_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    observe.tell(FACTS, decided(True, True))
+    observe.tell(FACTS, decided(True)._replace(degraded=True))
+    assert caplog.records == []
+
+
+def test_there_is_one_line_in_ten_seconds_for_each_rule_and_reason(
+    caplog: pytest.LogCaptureFixture, clock: FrozenClock
+) -> None:
+    for _ in range(100):
+        observe.tell(FACTS, decided(False, False))
+        observe.tell(FACTS, decided(False, reason=Reason.BLOCKED))
+        clock.tick(0.11)  # 11 s in all
+    told = [
+        (record.__dict__["rule"], record.__dict__["reason"], record.__dict__["left_out"]) for record in caplog.records
+    ]
+    assert sorted(told) == [
+        *[("one", "blocked", 0), ("one", "blocked", 90)],
+        *[("one", "exceeded", 0), ("one", "exceeded", 90)],
+        *[("two", "exceeded", 0), ("two", "exceeded", 90)],
+    ]
+
+
+def test_what_was_left_out_of_a_storm_that_is_over_is_told(
+    caplog: pytest.LogCaptureFixture, clock: FrozenClock
+) -> None:
+    for _ in range(100):
+        observe.tell(FACTS, decided(False))
+    observe.keep_up()
+    assert len(caplog.records) == 1, "not before the 10 s are over"
+    clock.tick(10)
+    observe.keep_up()
+    observe.keep_up()
+    assert [record.getMessage() for record in caplog.records[1:]] == ["rule 'one' (exceeded): 99 more like the last"]
+    assert fields(caplog.records[1]) == {"rule": "one", "reason": "exceeded", "left_out": 99}
+    clock.tick(9)
+    observe.tell(FACTS, decided(False))
+    assert len(caplog.records) == 2, "that was a line of this rule and reason, too"
+
+
+def test_no_text_begins_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    evil = "any\nERROR all is lost\r\x1b[31m\u2028" + "x" * 1000
+    refused = decided(False)
+    outcome = refused.outcomes[0]._replace(rule=evil)
+    observe.tell(Facts(evil, ("request",), Somebody()), refused._replace(outcomes=(outcome,)))
+    formatter = logging.Formatter("%(levelname)s %(message)s %(scope)s %(rule)s %(event)s %(ident)s")
+    text = formatter.format(caplog.records[0])
+    assert len(text.splitlines()) == 1
+    assert text.isprintable()
+    assert len(text) < 2000
+
+
+def test_the_hash_is_the_one_of_store_keys_and_of_this_site(settings: object) -> None:
+    from base64 import urlsafe_b64encode
+
+    from django_throttle.stores import RedisStore
+
+    store = RedisStore("redis://127.0.0.1:1/0", secret=logs.conf().KEY_SECRET)
+    short = logs.short_hash("user:42")
+    begins = urlsafe_b64encode(bytes.fromhex(short))[:5].decode()
+    assert len(short) == 8
+    assert store.key("rule", "user:42").startswith(f"dt:{{{begins}")
+    settings.DJANGO_THROTTLE = {"KEY_SECRET": "another"}  # type: ignore[attr-defined]
+    assert logs.short_hash("user:42") != short
+    assert logs.short_hash("user:\ud800")
+
+
+def test_a_level_above_warning_silences_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, logger="django_throttle.decisions"):
+        observe.tell(FACTS, decided(False))
+    assert caplog.records == []
+
+
+def test_it_forgets_when_rules_are_made_up_without_end(
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, quiet: logs.Quiet
+) -> None:
+    monkeypatch.setattr(logs, "MOST", 3)
+    assert [quiet.due(f"rule {number}", "exceeded") for number in range(10)] == [0] * 10
+    assert len(quiet._lines) <= 3

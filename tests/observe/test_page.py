@@ -1,0 +1,100 @@
+"""docs/observing.rst: the code that it shows does what it says, and its tables are complete."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.dispatch import Signal
+from django.test import RequestFactory
+
+from django_throttle import observe, signals
+from django_throttle.core import Rule
+from django_throttle.core.command import Mark
+from django_throttle.core.decision import Crossing, Reason
+from django_throttle.exceptions import Cause
+from django_throttle.limiter import Limiter, decide
+from django_throttle.signals import throttled
+from django_throttle.stores import MemoryStore
+from tests.observe.conftest import FACTS, decided
+from tests.pages import DOCS, shown
+
+SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, HOOK, OWN = shown("observing")
+TEXT = (DOCS / "observing.rst").read_text(encoding="utf-8")
+counted: list[tuple[str, Any]] = []
+
+
+def run(code: str, **names: Any) -> dict[str, Any]:
+    found = {"__name__": "shown", **names}
+    exec(code, found)
+    return found
+
+
+def test_a_receiver_hears_of_a_share() -> None:
+    told: list[tuple[str, str]] = []
+    names = run(SIGNAL, remind=lambda *what: told.append(what))
+    try:
+        decision = decided(True)
+        crossing = Crossing(decision.outcomes[0], 0.8, Mark("one", "user:somebody", "80", 60))
+        observe.tell(FACTS, decision._replace(crossed=(crossing,)))
+    finally:
+        names["quota_warning"].disconnect(names["warn"])
+    assert told == [("user:somebody", "80% of your 10 calls are used")]
+
+
+def test_the_metrics_are_served(settings: Any) -> None:
+    rules = {"page": {"rate": "1/min", "key": "everyone"}}
+    settings.DJANGO_THROTTLE = {**run(SETTINGS)["DJANGO_THROTTLE"], "RULES": rules, "AGENT": False}
+    decide(FACTS)
+    names = run(METRICS)
+    response = names["metrics"](RequestFactory().get("/metrics"))
+    assert 'django_throttle_decisions_total{outcome="allowed",reason="within",rule="page"} 1.0' in response.text
+    for line in response.text.splitlines():
+        if line.startswith("# TYPE django_throttle_") and "_created" not in line:
+            assert f"``{line.split()[2]}``" in TEXT
+
+
+def test_a_hook_of_ones_own(settings: Any) -> None:
+    counted.clear()
+    settings.DJANGO_THROTTLE = {"HOOKS": ["tests.observe.test_page.shown_hook"], "AGENT": False}
+    observe.tell(FACTS, decided(True, False), 0.002)
+    assert counted == [
+        ("throttle.decisions", ["rule:one", "outcome:allowed"]),
+        ("throttle.decisions", ["rule:two", "outcome:refused"]),
+        ("throttle.seconds", 0.002),
+    ]
+
+
+def note(name: str, value: Any = None, tags: Any = None) -> None:
+    counted.append((name, tags or value))
+
+
+shown_hook = run(HOOK, statsd=SimpleNamespace(increment=note, timing=note))["count"]
+
+
+def test_a_decision_of_ones_own_is_told() -> None:
+    heard = []
+
+    def hear(facts: Any, **_: object) -> None:
+        heard.append(facts.scope)
+
+    names = run(OWN, limiter=Limiter([Rule("report", "1/min")], MemoryStore()))
+    request = RequestFactory().get("/")
+    request.user = AnonymousUser()
+    throttled.connect(hear)
+    try:
+        names["report"](request)
+        names["report"](request)
+    finally:
+        throttled.disconnect(hear)
+    assert heard == ["report"]
+
+
+SIGNALS = [name for name, signal in vars(signals).items() if isinstance(signal, Signal)]
+
+
+@pytest.mark.parametrize("name", [*Reason, *Cause, *SIGNALS])
+def test_the_tables_are_complete(name: str) -> None:
+    assert f"``{name}``" in TEXT

@@ -1,0 +1,207 @@
+"""Metrics: what was decided, by rule, outcome and reason; nobody can make them grow, and several processes add up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from django_throttle import observe
+from django_throttle.core.decision import Outcome, Reason, conclude
+from django_throttle.exceptions import Cause
+from django_throttle.facts import Facts
+from django_throttle.limiter import adecide, decide, release
+from django_throttle.observe import periodic, prometheus
+from django_throttle.stores import RedisStore, get_store
+from tests.observe.conftest import FACTS, decided
+
+ROOT = Path(__file__).parents[2]
+RULES, IDENTS = ("one", "two", "three"), ("user:1", "user:2")
+HOOKS = ["django_throttle.observe.prometheus.count"]
+Enforce = Callable[..., None]
+
+PROCESS = """
+import os, sys
+from django.conf import settings
+
+settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
+    "HOOKS": ["django_throttle.observe.prometheus.count"], "DATABASE_RULES": False, "AGENT": False,
+    "RULES": {"api": {"rate": "3/hour", "key": "everyone"},
+              "slots": {"limit": 9, "algorithm": "concurrency", "events": ["connection"], "key": "everyone"}},
+})
+import django
+django.setup()
+from django_throttle import observe
+from django_throttle.facts import Facts
+from django_throttle.limiter import decide
+from tests.observe.conftest import FACTS
+
+if sys.argv[1] == "fork" and not os.fork():
+    sys.argv[1] = "child"
+else:
+    for _ in range(2):
+        decide(FACTS)
+for _ in range(3):
+    decide(FACTS)
+    decide(Facts("any", ("connection",), FACTS.who))
+observe.keep_up()
+os.write(1, b"done %d\\n" % os.getpid())
+sys.stdin.read()
+"""
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"django_throttle_{name}", labels) or 0.0
+
+
+def series(registry: CollectorRegistry = REGISTRY) -> list[str]:
+    """The lines of our metrics, as they are served."""
+    lines = generate_latest(registry).decode().splitlines()
+    return [line for line in lines if line.startswith("django_throttle_")]
+
+
+def test_what_a_door_decides_is_counted(enforce: Enforce) -> None:
+    before = [
+        value("decisions_total", rule="api", outcome="allowed", reason="within"),
+        value("decisions_total", rule="api", outcome="refused", reason="exceeded"),
+        value("decision_seconds_count"),
+    ]
+    enforce(HOOKS=HOOKS)
+    for _ in range(5):
+        decide(FACTS)
+    after = [
+        value("decisions_total", rule="api", outcome="allowed", reason="within"),
+        value("decisions_total", rule="api", outcome="refused", reason="exceeded"),
+        value("decision_seconds_count"),
+    ]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [2, 3, 5]
+
+
+async def test_and_so_it_is_on_an_event_loop(enforce: Enforce) -> None:
+    before = value("decisions_total", rule="api", outcome="shadowed", reason="exceeded")
+    enforce(HOOKS=HOOKS, action="shadow")
+    for _ in range(5):
+        await adecide(FACTS)
+    assert value("decisions_total", rule="api", outcome="shadowed", reason="exceeded") - before == 3
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_failures_of_the_store_are_counted_by_cause(cause: Cause, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"AGENT": False, "HOOKS": HOOKS}
+    before = value("store_failures_total", cause=cause.value)
+    observe.tell(FACTS, decided(True)._replace(degraded=True, cause=cause))
+    assert value("store_failures_total", cause=cause.value) - before == 1
+
+
+def test_what_is_held_open_is_shown(settings: Any) -> None:
+    rule = {"limit": 5, "algorithm": "concurrency", "key": "everyone", "events": ["connection"]}
+    settings.DJANGO_THROTTLE = {"RULES": {"slots": rule}, "DATABASE_RULES": False, "AGENT": False}
+    held = [decide(Facts("any", ("connection",), FACTS.who)) for _ in range(3)]
+    assert value("leases_held") == 3
+    for decision in held:
+        release(decision.lease)
+    assert value("leases_held") == 0
+    assert value("breakers_open") == 0, "memory has none"
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_an_open_breaker_is_shown(scheme: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"AGENT": False, "REDIS": f"{scheme}://127.0.0.1:1/0"}
+    store = get_store()
+    assert isinstance(store, RedisStore)
+    if scheme == "redis+cluster":
+        store.link._node(("127.0.0.1", 1))  # type: ignore[union-attr]
+    (breaker,) = store.link.breakers
+    assert value("breakers_open") == 0
+    while not breaker.failed():
+        pass
+    assert value("breakers_open") == 1
+    breaker.succeeded()
+    assert value("breakers_open") == 0
+
+
+class TestCardinality:
+    """No caller, and no number of rules, can make metrics grow without end."""
+
+    @pytest.fixture(autouse=True)
+    def fresh(self, settings: Any) -> None:
+        for known in (prometheus._known, prometheus._rules, prometheus.decisions):
+            known.clear()
+        settings.DJANGO_THROTTLE = {"AGENT": False, "HOOKS": HOOKS}
+
+    def test_it_is_at_most_rules_times_reasons_times_outcomes(self) -> None:
+        passing = {Reason.WITHIN, Reason.STORE_FAILED}
+        refusing = set(Reason) - {Reason.WITHIN}
+        said = [(True, reason) for reason in passing] + [(False, reason) for reason in refusing]
+        for rule, (allowed, reason), shadow, ident in product(RULES, said, (False, True), IDENTS):
+            outcome = Outcome(rule, ident, allowed, 1, 0, 0.0, 0.0, reason, shadow)
+            observe.tell(FACTS, conclude((outcome,)))
+        found = [line for line in series() if line.startswith("django_throttle_decisions_total")]
+        assert len(found) == len(RULES) * (len(passing) + 2 * len(refusing)) <= len(RULES) * 6 * 3
+        assert sum(float(line.split()[-1]) for line in found) == len(RULES) * len(said) * 2 * len(IDENTS)
+
+    def test_rules_without_end_share_a_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prometheus, "MOST_RULES", 10)
+        for number in range(50):
+            observe.tell(FACTS, conclude((Outcome(f"rule {number}", "user:1", True, 1, 0, 0.0, 0.0),)))
+        found = [line for line in series() if line.startswith("django_throttle_decisions_total")]
+        assert len(found) == 11
+        assert value("decisions_total", rule="(others)", outcome="allowed", reason="within") == 40
+
+
+def test_in_several_processes_it_adds_up(tmp_path: Path) -> None:
+    """Two processes, one of which forks after the import; the gauges are of those that live."""
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, how],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for how in ("fork", "alone")
+    ]
+    pids: list[int] = []
+    try:
+        for process, lines in zip(running, (2, 1), strict=True):
+            assert process.stdout is not None
+            for _ in range(lines):
+                done, pid = process.stdout.readline().split()
+                assert done == "done"
+                pids.append(int(pid))
+        found = dict(line.rsplit(" ", 1) for line in series(_collected(tmp_path)))
+    finally:
+        for process in running:
+            process.communicate("", timeout=10)
+    allowed = found['django_throttle_decisions_total{outcome="allowed",reason="within",rule="api"}']
+    refused = found['django_throttle_decisions_total{outcome="refused",reason="exceeded",rule="api"}']
+    assert (float(allowed), float(refused)) == (9, 4), "5, 3 and 5 calls under 3/hour in each"
+    assert float(found["django_throttle_decision_seconds_count"]) == 13 + 9
+    assert float(found["django_throttle_leases_held"]) == 9
+    assert float(found["django_throttle_breakers_open"]) == 0
+    for pid in pids:
+        mark_process_dead(pid, path=str(tmp_path))  # type: ignore[no-untyped-call]
+    left = dict(line.rsplit(" ", 1) for line in series(_collected(tmp_path)))
+    assert "django_throttle_leases_held" not in left, "who is dead holds nothing"
+    assert float(left["django_throttle_decision_seconds_count"]) == 13 + 9
+
+
+def _collected(folder: Path) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
+    return registry
+
+
+def test_without_that_mode_nothing_is_done_once_a_second() -> None:
+    assert prometheus._set not in periodic._work
+    prometheus._set()  # what it does there

@@ -1,0 +1,15 @@
+"""The code that a page of the documentation shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from textwrap import dedent
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def shown(page: str) -> list[str]:
+    """The blocks of Python on a page of the documentation."""
+    text = (DOCS / f"{page}.rst").read_text(encoding="utf-8")
+    return list(map(dedent, re.findall(r"^\.\. code-block:: python\n\n((?:(?: {3}.*)?\n)+)", text, re.MULTILINE)))

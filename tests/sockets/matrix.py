@@ -1,0 +1,230 @@
+"""The table of docs/servers.rst: on every server, how long it takes until the slots of an ended socket are back.
+
+``python -m tests.sockets.matrix`` measures and writes it anew; ``test_matrix.py`` measures as well, holds every cell
+against what is stated, and fails when the page has another shape. Times differ from run to run, the rest does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django_throttle.conf import NAMES
+from tests.servers import RedisServer
+from tests.sockets import endings
+from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server
+from tests.sockets.visitor import Visitor, ends
+
+PAGE = Path(__file__).parents[2] / "docs" / "servers.rst"
+BEGIN, END = ".. written by tests/sockets/matrix.py, begin", ".. written by tests/sockets/matrix.py, end"
+TABLE = re.compile(f"(?<={re.escape(BEGIN)}\n\n).*?(?={re.escape(END)})", re.DOTALL)
+SECONDS = re.compile(r"[\d.]+ s")
+PATHS = ("chat", "sync", "middleware")
+TITLES = {
+    "daphne": "daphne",
+    "uvicorn-sansio": "uvicorn, websockets-sansio",
+    "uvicorn-websockets": "uvicorn, websockets",
+    "uvicorn-wsproto": "uvicorn, wsproto",
+    "hypercorn": "hypercorn",
+    "granian": "granian",
+}
+# What ends a half-open peer on servers that do not ping, once there is such a setting.
+IDLE, IDLE_SECONDS = "SOCKET_IDLE_TIMEOUT", 3.0
+NOT_YET = "until the idle timeout"
+NOTE = r" \*"
+
+
+class Row(NamedTuple):
+    """A way to end, in words, and the seconds within which every slot is to be back."""
+
+    id: str
+    words: str
+    within: float
+    ending: Callable[[Visitor, str], Awaitable[str]] | None = None
+
+
+QUICK = (
+    Row("refused", "The handshake is refused: the cap is reached", 1, endings.refused),
+    Row("frame", "The same, told in a frame", 1, endings.refused_in_a_frame),
+    Row("denied", "The consumer denies the handshake", 1, endings.denied),
+    Row("early", "The client goes before a slow consumer accepts", 2, endings.early),
+    Row("flooded", "Too many messages: closed here", 1, endings.flooded),
+    Row("closed", "The consumer closes", 1, endings.closed_by_the_consumer),
+    Row("clean", "The client closes", 1, endings.clean),
+    Row("fin", "The client goes without a close frame", 1, endings.without_a_close_frame),
+    Row("reset", "The connection is reset", 1, endings.by_reset),
+    Row("exception", "The consumer raises", 1, endings.exception),
+    Row("gone", "The client goes while the consumer sends", 2, endings.gone),
+    Row("giant", "A frame of 100 MB", 1, endings.giant),
+)
+HALF_OPEN = Row("f46-half-open", "The client has vanished and nobody says so", PING + PONG + 1)
+TERMINATED = Row("f44-sigterm", "SIGTERM; from the end of the process", 1)
+KILLED = Row("f43-sigkill", "SIGKILL", sum(USUAL.values()))
+ROWS = (*QUICK, HALF_OPEN, TERMINATED, KILLED)
+# A server's own: daphne looks every two seconds, uvicorn's older implementation waits for the client to close as well.
+LONGER = {
+    ("giant", "uvicorn-websockets"): 11.0,
+    (HALF_OPEN.id, "uvicorn-websockets"): HALF_OPEN.within + 10,
+    (HALF_OPEN.id, "daphne"): HALF_OPEN.within + 4,
+}
+
+
+class Cell(NamedTuple):
+    """What a client saw, after how many seconds the last slot was back, and what went wrong."""
+
+    seen: str = ""
+    seconds: float | None = None
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        if self.error:
+            return "failed"
+        if self.seconds is None:
+            return self.seen
+        return f"{self.seen}, {self.seconds:.{0 if self.seconds >= 10 else 2}f} s".removeprefix(", ")
+
+
+Measure = Callable[[Server], Coroutine[Any, Any, Cell]]
+
+
+class Matrix:
+    """The cells of the table, by the ids of row and server."""
+
+    def __init__(self, redis: RedisServer, folder: Path, names: Iterable[str] = SERVERS) -> None:
+        self.redis, self.folder, self.names = redis, folder, tuple(names)
+        self.cells: dict[tuple[str, str], Cell] = {}
+
+    async def measure(self) -> None:
+        """Two servers of each kind: one lives until it is told to end, the other is killed meanwhile."""
+        with self._serving() as living, self._serving(pings=True) as doomed:
+            await asyncio.gather(self._end_sockets(living), self._end_servers(doomed))
+            await self._fill(TERMINATED, terminated, living)
+
+    async def _end_sockets(self, servers: list[Server]) -> None:
+        for row in QUICK:
+            await self._fill(row, partial(ended, row), servers)
+
+    async def _end_servers(self, servers: list[Server]) -> None:
+        await self._fill(HALF_OPEN, half_open, servers)
+        await self._fill(KILLED, killed, servers)
+
+    async def _fill(self, row: Row, measure: Measure, servers: list[Server]) -> None:
+        """Measure the cells of a row on all servers at the same time."""
+        found = await asyncio.gather(*map(measure, servers), return_exceptions=True)
+        for server, cell in zip(servers, found, strict=True):
+            self.cells[row.id, server.name] = Cell(error=cell) if isinstance(cell, BaseException) else cell
+
+    @contextmanager
+    def _serving(self, *, pings: bool = False) -> Iterator[list[Server]]:
+        idle = {IDLE: IDLE_SECONDS} if pings and IDLE in NAMES else {}
+        servers = [Server(name, self.redis, self.folder, pings=pings, **idle) for name in self.names]
+        try:
+            yield [server.wait() for server in servers]
+        finally:
+            for server in servers:
+                server.kill()
+
+    def within(self, row: Row, name: str) -> float:
+        """What is stated of a cell."""
+        return LONGER.get((row.id, name), row.within)
+
+    def table(self) -> str:
+        """All of it in reStructuredText."""
+        lines = [("What happens", "At most", *(TITLES[name] for name in self.names))]
+        for row in ROWS:
+            cells = (f"{self.cells[row.id, name]}{NOTE * ((row.id, name) in LONGER)}" for name in self.names)
+            lines.append((row.words, f"{row.within:g} s", *cells))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rule = "  ".join("=" * width for width in widths)
+        head, *body = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        return "\n".join([rule, head, rule, *body, rule, "", ""])
+
+
+async def ended(row: Row, server: Server) -> Cell:
+    """A socket of every kind of consumer, each of a caller of its own."""
+    assert row.ending is not None
+    visitors = [Visitor(server) for _ in PATHS]
+    seen = set(await asyncio.gather(*map(row.ending, visitors, PATHS)))
+    assert len(seen) == 1, seen
+    return Cell(seen.pop(), await all_back(visitors))
+
+
+async def half_open(server: Server) -> Cell:
+    """The server pings, or the socket is idle for too long."""
+    if not server.kind.pings and IDLE not in NAMES:
+        return Cell(NOT_YET)
+    visitors = [Visitor(server) for _ in PATHS]
+    writers = await asyncio.gather(*map(Visitor.mute, visitors, PATHS))
+    began = time.monotonic()
+    await asyncio.gather(*(visitor.holds(1) for visitor in visitors))
+    await all_back(visitors)
+    took = time.monotonic() - began
+    for writer in writers:
+        writer.transport.abort()
+    return Cell(seconds=took)
+
+
+async def terminated(server: Server) -> Cell:
+    """SIGTERM, while clients hold sockets."""
+    visitors = [Visitor(server) for _ in PATHS]
+    connections = await asyncio.gather(*map(endings.opened, visitors, PATHS))
+    watching = [asyncio.create_task(ends(connection)) for connection in connections]
+    await server.terminate()
+    cell = Cell(seconds=await all_back(visitors))
+    await asyncio.gather(*watching)
+    return cell
+
+
+async def killed(server: Server) -> Cell:
+    """SIGKILL to a server with fifty sockets, at a tenth of the default times; the figure is in default ones."""
+    visitors = [Visitor(server) for _ in range(50 // CAP)]
+    connections = [await visitor.open() for visitor in visitors for _ in range(CAP)]
+    assert [visitor.held() for visitor in visitors] == [CAP] * len(visitors)
+    server.kill()
+    cell = Cell(seconds=await all_back(visitors) * HASTE)
+    await asyncio.gather(*map(ends, connections))
+    return cell
+
+
+async def all_back(visitors: list[Visitor]) -> float:
+    """The seconds until Redis counts nothing of these callers."""
+    return max(await asyncio.gather(*(visitor.holds(0) for visitor in visitors)))
+
+
+def printed() -> str:
+    """The table as the page has it."""
+    match = TABLE.search(PAGE.read_text(encoding="utf-8"))
+    return match[0] if match else ""
+
+
+def shape(table: str) -> str:
+    """A table without its times and the widths that they take."""
+    return re.sub(r"[ =]{2,}", "  ", SECONDS.sub("… s", table))
+
+
+def main() -> None:
+    import django
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+    django.setup()
+    with RedisServer() as redis, tempfile.TemporaryDirectory() as folder:
+        matrix = Matrix(redis, Path(folder))
+        asyncio.run(matrix.measure())
+    print(matrix.table(), end="")
+    for where, cell in matrix.cells.items():
+        if cell.error:
+            raise AssertionError(f"{where}: not written") from cell.error
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(TABLE.sub(lambda _: matrix.table(), text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

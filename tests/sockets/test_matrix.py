@@ -1,0 +1,81 @@
+"""Every server and every way in which a socket ends: the slots are back in time. See matrix.py."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import RedisServer, slack
+from tests.sockets import matrix
+from tests.sockets.matrix import HALF_OPEN, KILLED, NOT_YET, QUICK, ROWS, TERMINATED, Cell, Matrix, Row
+from tests.sockets.servers import HASTE, HASTY, SERVERS
+
+# The order of the columns in docs/servers.rst.
+ON_EVERY_SERVER = pytest.mark.parametrize("server", SERVERS)
+
+
+@pytest.fixture(scope="module")
+def measured(redis_server: RedisServer, tmp_path_factory: Any) -> Matrix:
+    found = Matrix(redis_server, tmp_path_factory.mktemp("servers"))
+    asyncio.run(found.measure())
+    print(found.table())
+    return found
+
+
+def cell(measured: Matrix, row: Row, server: str) -> Cell:
+    """It came to be, and in time; what is stated is a second more where the machine is busy."""
+    found = measured.cells[row.id, server]
+    if found.error:
+        raise AssertionError(f"{row.words} on {server}") from found.error
+    if found.seconds is not None:
+        haste = HASTE if row is KILLED else 1
+        assert found.seconds / haste <= slack(measured.within(row, server) / haste + 1)
+    return found
+
+
+@ON_EVERY_SERVER
+@pytest.mark.parametrize("row", QUICK, ids=lambda row: row.id)
+def test_slots_are_back_at_once(measured: Matrix, row: Row, server: str) -> None:
+    cell(measured, row, server)
+
+
+@ON_EVERY_SERVER
+def test_refusals_are_http_responses_where_a_server_sends_them(measured: Matrix, server: str) -> None:
+    assert measured.cells["refused", server].seen == ("429" if SERVERS[server].denies else "403")
+    assert measured.cells["frame", server].seen == "4430"
+    assert measured.cells["flooded", server].seen == "4429"
+    assert measured.cells["closed", server].seen == "4001"
+
+
+@ON_EVERY_SERVER
+def test_f43_of_a_killed_server_once_it_was_silent_for_long(measured: Matrix, server: str) -> None:
+    """At a beat of another process, after PROCESS_TTL: 25 seconds by default."""
+    seconds = cell(measured, KILLED, server).seconds
+    assert seconds is not None
+    least = HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"] - 0.1
+    assert seconds / HASTE >= least, "nobody could know as early as that"
+
+
+@ON_EVERY_SERVER
+def test_f44_of_a_server_that_is_told_to_end(measured: Matrix, server: str) -> None:
+    cell(measured, TERMINATED, server)
+
+
+@ON_EVERY_SERVER
+def test_f46_of_a_client_that_vanished(measured: Matrix, server: str) -> None:
+    if cell(measured, HALF_OPEN, server).seen == NOT_YET:
+        pytest.skip(f"{server} asks no client whether it is there, and there is no idle timeout yet")
+
+
+def test_the_page_has_this_table(measured: Matrix) -> None:
+    """Save for the times. To write it anew: python -m tests.sockets.matrix"""
+    assert matrix.shape(matrix.printed()) == matrix.shape(measured.table())
+
+
+def test_the_page_names_every_server_and_every_way_to_end() -> None:
+    page = Path(matrix.PAGE).read_text(encoding="utf-8")
+    assert [row.words for row in ROWS if row.words not in page] == []
+    assert [title for title in matrix.TITLES.values() if title not in page] == []

@@ -1,0 +1,386 @@
+"""What REST framework's own throttles do, done by them and by ours in their place: the same answers, call for call."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from rest_framework import throttling
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory, force_authenticate
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+from django_throttle import drf
+from tests.clock import FrozenClock
+from tests.doors import BOTH, Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+
+
+class Memory(dict[str, list[float]]):
+    """A cache in which nothing expires by itself: only the clock of the test says what is over."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return list(super().get(key, default))
+
+    def set(self, key: str, value: list[float], timeout: float) -> None:
+        self[key] = list(value)
+
+
+class Kind:
+    """Throttles of one make, on a clock that stands still until a test moves it."""
+
+    def __init__(self, module: ModuleType, own: dict[str, Any]) -> None:
+        self.module, self.own = module, own
+
+    def __call__(self, base: str, **attributes: Any) -> type[Any]:
+        return type("Throttle", (getattr(self.module, base),), {**self.own, **attributes})
+
+
+def theirs(clock: FrozenClock) -> Kind:
+    return Kind(throttling, {"timer": lambda throttle: clock(), "cache": Memory()})
+
+
+OURS = Kind(drf, {})
+
+
+@pytest.fixture(params=["drf", "memory", "redis"])
+def kind(request: pytest.FixtureRequest, clock: FrozenClock, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """DRF's own, and ours on each store."""
+    if request.param == "drf":
+        return theirs(clock)
+    enforcer(request, settings, monkeypatch, clock)()
+    return OURS
+
+
+def view_of(*throttles: type[Any], **attributes: Any) -> Callable[..., Any]:
+    def get(view: APIView, request: Request) -> Response:
+        return Response()
+
+    made = {"authentication_classes": [], "throttle_classes": throttles, "get": get, **attributes}
+    return type("View", (APIView,), made).as_view()  # type: ignore[attr-defined,no-any-return]
+
+
+def by(user: int | None = None, address: str = "192.0.2.1", forwarded: str | None = None) -> Any:
+    headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
+    request = APIRequestFactory().get("/", REMOTE_ADDR=address, headers=headers)
+    if user is not None:
+        force_authenticate(request, User(pk=user))
+    return request
+
+
+def told(view: Callable[..., Any], times: int, request: Any = None) -> list[str]:
+    """ "ok" or, of what is refused, its Retry-After, in seconds; "never" without one."""
+    request = by() if request is None else request  # one for all: the same object, as DRF's own tests have it
+    answers = [view(request) for _ in range(times)]
+    assert {answer.status_code for answer in answers} <= {200, 429}
+    return ["ok" if one.status_code == 200 else one.headers.get("Retry-After", "never") for one in answers]
+
+
+class TestOneRate:
+    @pytest.mark.parametrize(
+        ("rate", "after"), [("3/sec", "1"), ("3/s", "1"), ("3/min", "60"), ("3/hour", "3600"), ("3/day", "86400")]
+    )
+    def test_the_limit_passes_and_the_next_is_told_when(self, kind: Kind, rate: str, after: str) -> None:
+        assert told(view_of(kind("UserRateThrottle", rate=rate)), 4) == ["ok"] * 3 + [after]
+
+    def test_a_second_later_it_passes(self, kind: Kind, clock: FrozenClock) -> None:
+        view = view_of(kind("UserRateThrottle", rate="3/sec"))
+        assert told(view, 4) == ["ok", "ok", "ok", "1"]
+        clock.to(1)
+        assert told(view, 1) == ["ok"]
+
+    def test_neither_early_nor_late(self, kind: Kind, clock: FrozenClock) -> None:
+        view = view_of(kind("UserRateThrottle", rate="2/min"))
+        assert told(view, 1) == ["ok"]
+        clock.to(20.5)
+        assert told(view, 2) == ["ok", "40"]
+        clock.to(59.75)
+        assert told(view, 1) == ["1"]
+        clock.to(60)
+        assert told(view, 2) == ["ok", "21"]
+
+    def test_who_keeps_to_the_pace_is_never_refused(self, kind: Kind, clock: FrozenClock) -> None:
+        view = view_of(kind("UserRateThrottle", rate="3/min"))
+        for second in range(0, 400, 20):
+            clock.to(second)
+            assert told(view, 1) == ["ok"]
+
+    def test_what_is_refused_is_not_counted(self, kind: Kind, clock: FrozenClock) -> None:
+        view = view_of(kind("UserRateThrottle", rate="1/min"))
+        for second in range(0, 60, 7):
+            clock.to(second)
+            told(view, 1)
+        clock.to(60)
+        assert told(view, 2) == ["ok", "60"]
+
+    def test_a_rate_of_none_is_no_limit(self, kind: Kind) -> None:
+        assert told(view_of(kind("UserRateThrottle", THROTTLE_RATES={"user": None})), 9) == ["ok"] * 9
+
+
+class TestWho:
+    def test_each_user_for_itself_from_wherever(self, kind: Kind) -> None:
+        view = view_of(kind("UserRateThrottle", rate="3/min"))
+        assert [told(view, 1, by(1, f"192.0.2.{number}")) for number in range(4)] == [["ok"], ["ok"], ["ok"], ["60"]]
+        assert told(view, 3, by(2)) == ["ok"] * 3
+
+    def test_each_address_of_those_who_are_nobody(self, kind: Kind) -> None:
+        view = view_of(kind("UserRateThrottle", rate="1/min"))
+        assert told(view, 2, by()) == ["ok", "60"]
+        assert told(view, 2, by(address="192.0.2.2")) == ["ok", "60"]
+
+    def test_the_anonymous_one_leaves_users_alone(self, kind: Kind) -> None:
+        view = view_of(kind("AnonRateThrottle", rate="1/min"))
+        assert told(view, 2) == ["ok", "60"]
+        assert told(view, 5, by(1)) == ["ok"] * 5
+        throttle = kind("AnonRateThrottle", rate="1/min")()
+        request = Request(by())
+        request.user = User(pk=1)
+        assert throttle.get_cache_key(request, view=None) is None
+
+    def test_classes_of_one_scope_share_what_they_count(self, kind: Kind) -> None:
+        wide, narrow = (view_of(kind("UserRateThrottle", rate=rate)) for rate in ("5/min", "2/min"))
+        assert told(wide, 2) == ["ok", "ok"]
+        assert told(narrow, 1) == ["60"]
+        assert told(view_of(kind("UserRateThrottle", rate="2/min", scope="other")), 2) == ["ok", "ok"]
+
+
+class TestSeveral:
+    """Each class decides for itself; all of them are asked; the client is told the longest wait."""
+
+    def test_each_sees_what_another_refuses(self, kind: Kind, clock: FrozenClock) -> None:
+        quick = kind("UserRateThrottle", rate="3/sec", scope="seconds")
+        slow = kind("UserRateThrottle", rate="6/min", scope="minutes")
+        view = view_of(quick, slow)
+        assert told(view, 4) == ["ok", "ok", "ok", "1"]
+        clock.to(1)  # "slow" has counted all four
+        assert told(view, 3) == ["ok", "ok", "59"]
+        clock.to(2)
+        assert told(view, 1) == ["58"]
+
+    def test_the_longest_wait_is_told_however_often_it_is_refused(self, kind: Kind) -> None:
+        quick = kind("UserRateThrottle", rate="3/sec", scope="seconds")
+        slow = kind("UserRateThrottle", rate="6/min", scope="minutes")
+        assert told(view_of(quick, slow), 24)[-1] == told(view_of(slow, quick), 1)[-1] == "60"
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_beside_one_of_the_sites_own_that_knows_no_time(self, kind: Kind, first: bool) -> None:
+        class Once(BaseThrottle):
+            called: ClassVar[list[bool]] = []
+
+            def allow_request(self, request: Request, view: APIView) -> bool:
+                self.called.append(True)
+                return len(self.called) == 1
+
+        throttles = [Once, kind("UserRateThrottle", rate="2/min")]
+        view = view_of(*(throttles if first else reversed(throttles)))
+        assert told(view, 4) == ["ok", "never", "60", "60"]
+
+    def test_one_of_the_sites_own_alone(self) -> None:
+        class Never(BaseThrottle):
+            def allow_request(self, request: Request, view: APIView) -> bool:
+                return False
+
+        assert told(view_of(Never), 1) == ["never"]
+
+
+class TestScopes:
+    RATES: ClassVar[Any] = {"x": "3/min", "y": "1/min"}
+
+    def test_each_scope_for_itself_second_by_second(self, kind: Kind, clock: FrozenClock) -> None:
+        scoped = kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES)
+        x, y = (view_of(scoped, throttle_scope=scope) for scope in "xy")
+        ticks = itertools.count()
+
+        def at_each_second(*views: Callable[..., Any]) -> list[str]:
+            found = []
+            for view in views:
+                clock.to(next(ticks))
+                found += told(view, 1)
+            return found
+
+        assert at_each_second(x, x, x, x) == ["ok", "ok", "ok", "57"]
+        assert at_each_second(y, y) == ["ok", "59"]
+        ticks = itertools.count(62)
+        assert at_each_second(x, x, x, x) == ["ok", "ok", "ok", "57"]
+        assert at_each_second(y, y) == ["ok", "59"]
+
+    def test_views_of_one_scope_share_it(self, kind: Kind) -> None:
+        scoped = kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES)
+        one, other = (view_of(scoped, throttle_scope="x") for _ in range(2))
+        assert told(one, 2) + told(other, 2) == ["ok", "ok", "ok", "60"]
+
+    def test_a_view_without_a_scope_is_free(self, kind: Kind) -> None:
+        assert told(view_of(kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES)), 10) == ["ok"] * 10
+
+    def test_by_another_attribute_of_the_view(self, kind: Kind) -> None:
+        scoped = kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES, scope_attr="upload_scope")
+        assert told(view_of(scoped, throttle_scope="x", upload_scope="y"), 2) == ["ok", "60"]
+
+    def test_an_unknown_scope_is_said(self, kind: Kind) -> None:
+        view = view_of(kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES), throttle_scope="z")
+        with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'z' scope"):
+            view(by())
+
+
+class TestProxies:
+    """X-Forwarded-For behind so many proxies: its last entries are theirs, whatever a client has written before."""
+
+    HEADER = "192.0.2.10, 192.0.2.11, 192.0.2.12"
+
+    def ask(self, kind: Kind, settings: Any, proxies: int, *forwarded: str | None) -> list[str]:
+        settings.REST_FRAMEWORK = {"NUM_PROXIES": proxies}
+        view = view_of(kind("ScopedRateThrottle", THROTTLE_RATES={"x": "1/day"}), throttle_scope="x")
+        return [told(view, 1, by(address="192.0.2.99", forwarded=said))[0] for said in forwarded]
+
+    def test_without_any_the_header_means_nothing(self, kind: Kind, settings: Any) -> None:
+        assert self.ask(kind, settings, 0, self.HEADER, "192.0.2.55", None) == ["ok", "86400", "86400"]
+
+    @pytest.mark.parametrize(
+        ("proxies", "spoofed"), [(1, "192.0.2.13, 192.0.2.14, 192.0.2.12"), (2, "192.0.2.13, 192.0.2.11, 192.0.2.12")]
+    )
+    def test_what_a_client_adds_changes_nothing(self, kind: Kind, settings: Any, proxies: int, spoofed: str) -> None:
+        assert self.ask(kind, settings, proxies, self.HEADER, spoofed) == ["ok", "86400"]
+
+    @pytest.mark.parametrize(
+        ("proxies", "other"), [(1, "192.0.2.10, 192.0.2.11, 192.0.2.17"), (2, "192.0.2.10, 192.0.2.17, 192.0.2.12")]
+    )
+    def test_machines_are_told_apart(self, kind: Kind, settings: Any, proxies: int, other: str) -> None:
+        assert self.ask(kind, settings, proxies, self.HEADER, other) == ["ok", "ok"]
+
+    @pytest.mark.parametrize("proxies", [1, 2])
+    def test_of_fewer_entries_the_leftmost_and_of_none_the_peer(self, kind: Kind, settings: Any, proxies: int) -> None:
+        found = self.ask(kind, settings, proxies, "192.0.2.10", "192.0.2.10", None, None)
+        assert found == ["ok", "86400", "ok", "86400"]
+
+
+class TestClasses:
+    """What a subclass meets."""
+
+    def base(self, kind: Kind) -> str:
+        return "SimpleRateThrottle" if kind.module is throttling else "StoreRateThrottle"
+
+    def test_the_base_decides_nothing(self, kind: Kind) -> None:
+        base = throttling.BaseThrottle if kind.module is throttling else drf.DecidedThrottle
+        with pytest.raises(NotImplementedError):
+            base().allow_request({}, {})  # type: ignore[arg-type]
+        assert base().wait() is None
+
+    def test_it_needs_a_scope_or_a_rate(self, kind: Kind) -> None:
+        with pytest.raises(ImproperlyConfigured, match=r"either `.scope` or `.rate`"):
+            kind(self.base(kind))()
+        with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'no such' scope"):
+            kind(self.base(kind), scope="no such")()
+
+    def test_it_needs_a_key(self, kind: Kind) -> None:
+        with pytest.raises(NotImplementedError):
+            kind(self.base(kind), rate="1/min")().get_cache_key({}, {})
+
+    def test_without_a_rate_nobody_is_asked(self, kind: Kind) -> None:
+        throttle = kind(self.base(kind), scope="x", THROTTLE_RATES={"x": None})()
+        assert throttle.parse_rate(None) == (None, None)
+        assert throttle.allow_request({}, {}) is True
+
+    def test_a_key_of_none_is_no_limit(self, kind: Kind) -> None:
+        throttle = kind(self.base(kind), rate="1/min", get_cache_key=lambda *given: None)
+        assert told(view_of(throttle), 3) == ["ok"] * 3
+
+    @pytest.mark.parametrize("key", ["a", "user:1", 7, "", "x" * 200, "{x} %s\n"])
+    def test_a_key_of_its_own(self, kind: Kind, key: Any) -> None:
+        """By whatever the site says; a user of that name has a budget of its own all the same."""
+        throttle = kind(self.base(kind), scope="x", rate="1/min", get_cache_key=lambda *given: key)
+        assert told(view_of(throttle), 2) == ["ok", "60"]
+        assert told(view_of(kind("UserRateThrottle", scope="x", rate="1/min")), 1, by(1)) == ["ok"]
+
+    def test_a_format_for_its_own_key(self, kind: Kind) -> None:
+        def key(throttle: Any, request: Request, view: APIView) -> str:
+            return throttle.cache_format % {"scope": throttle.scope, "ident": request.query_params.get("key")}
+
+        throttle = kind(self.base(kind), scope="x", rate="1/min", cache_format="%(scope)s-%(ident)s", get_cache_key=key)
+        requests = [APIRequestFactory().get("/", {"key": key}) for key in "aab"]
+        assert [told(view_of(throttle), 1, one) for one in requests] == [["ok"], ["60"], ["ok"]]
+
+    def test_an_ident_of_its_own(self, kind: Kind) -> None:
+        ident = lambda throttle, request: request.headers["X-Machine"]  # noqa: E731
+        throttle = kind("AnonRateThrottle", rate="1/min", get_ident=ident)
+        requests = [APIRequestFactory().get("/", headers={"X-Machine": name}) for name in "aab"]
+        assert [told(view_of(throttle), 1, one) for one in requests] == [["ok"], ["60"], ["ok"]]
+
+    def test_some_are_let_off(self, kind: Kind) -> None:
+        base = getattr(kind.module, "UserRateThrottle")  # noqa: B009
+
+        class Staff(base):  # type: ignore[misc,valid-type]
+            rate = "1/min"
+
+            def get_cache_key(self, request: Request, view: APIView) -> str | None:
+                return None if request.user.is_staff else super().get_cache_key(request, view)
+
+        throttle = type("Throttle", (Staff,), kind.own)
+        staff = APIRequestFactory().get("/")
+        force_authenticate(staff, User(pk=1, is_staff=True))
+        assert told(view_of(throttle), 3, staff) == ["ok"] * 3
+        assert told(view_of(throttle), 2, by(2)) == ["ok", "60"]
+
+    def test_a_rate_that_it_finds_itself(self, kind: Kind) -> None:
+        throttle = kind("UserRateThrottle", get_rate=lambda throttle: "2/min")
+        assert told(view_of(throttle), 3) == ["ok", "ok", "60"]
+
+    def test_a_way_of_its_own_to_write_rates(self, kind: Kind) -> None:
+        throttle = kind("UserRateThrottle", rate="2 in 5", parse_rate=lambda throttle, rate: (2, 5))
+        assert told(view_of(throttle), 3) == ["ok", "ok", "5"]
+
+    def test_it_is_told_of_what_passes_and_what_does_not(self, kind: Kind) -> None:
+        base, heard = getattr(kind.module, "UserRateThrottle"), []  # noqa: B009
+
+        class Hearing(base):  # type: ignore[misc,valid-type]
+            rate = "2/min"
+
+            def throttle_success(self) -> Any:
+                heard.append(("passed", self.num_requests, self.duration, bool(self.key)))
+                return super().throttle_success()
+
+            def throttle_failure(self) -> Any:
+                heard.append(("refused", self.num_requests, self.duration, bool(self.key)))
+                return super().throttle_failure()
+
+        told(view_of(type("Throttle", (Hearing,), kind.own)), 3)
+        assert heard == [("passed", 2, 60, True)] * 2 + [("refused", 2, 60, True)]
+
+    def test_and_has_the_last_word(self, kind: Kind) -> None:
+        throttle = kind("UserRateThrottle", rate="1/min", throttle_failure=lambda throttle: True)
+        assert told(view_of(throttle), 3) == ["ok"] * 3
+
+    def test_a_wait_of_its_own(self, kind: Kind) -> None:
+        assert told(view_of(kind("UserRateThrottle", rate="1/min", wait=lambda throttle: 7)), 2) == ["ok", "7"]
+        assert told(view_of(kind("UserRateThrottle", rate="1/min", wait=lambda throttle: None)), 1) == ["never"]
+
+
+def histories(kind: Kind, clock: FrozenClock, times: Sequence[float], *rates: str) -> list[str]:
+    view = view_of(*[kind("UserRateThrottle", rate=rate, scope=rate) for rate in rates])
+    found = []
+    for second in times:
+        clock.to(second)
+        found += told(view, 1)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@BOTH
+def test_whatever_the_history(enforce: Enforce, seed: int, clock: FrozenClock) -> None:
+    """Calls at odd moments, under one, two or three rates: call for call the same answer."""
+    chance = random.Random(seed)
+    rates = chance.sample(["3/sec", "7/sec", "20/min", "5/min", "60/hour"], 1 + seed % 3)
+    gaps = [chance.choice([0, 0.015625, 0.25, 0.5, 1, 4, 12.5]) for _ in range(200)]
+    times = list(itertools.accumulate(gaps))
+    wanted = histories(theirs(clock), clock, times, *rates)
+    enforce()
+    assert histories(OURS, clock, times, *rates) == wanted
+    assert "ok" in wanted and len(set(wanted)) > 1

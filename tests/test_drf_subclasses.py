@@ -1,0 +1,229 @@
+"""Where our drop-ins are not as DRF's throttles are: what they refuse to do they say, and what they add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory, force_authenticate
+from rest_framework.views import APIView
+
+from django_throttle import drf, rulebook
+from django_throttle.core import Override, Reason
+from django_throttle.exceptions import InvalidRate
+from django_throttle.http.visit import charged, kept
+from django_throttle.observe import Report
+from django_throttle.signals import throttled
+from tests.clock import FrozenClock
+from tests.doors import BOTH, Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+
+
+class Two(drf.UserRateThrottle):
+    rate = "2/min"
+
+
+class Anonymous(drf.AnonRateThrottle):
+    rate = "2/min"
+
+
+class View(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [Two]
+    throttle_scope = "search"
+
+    def get(self, request: Request) -> Response:
+        return Response()
+
+
+def get(*throttles: type[Any], user: User | None = None, **extra: Any) -> Any:
+    request = APIRequestFactory().get("/", **extra)
+    if user is not None:
+        force_authenticate(request, user)
+    return View.as_view(throttle_classes=throttles or [Two])(request)
+
+
+def statuses(times: int, *throttles: type[Any], **extra: Any) -> list[int]:
+    return [get(*throttles, **extra).status_code for _ in range(times)]
+
+
+class TestWhatTheyDoNotHave:
+    @pytest.mark.parametrize("own", [{"timer": lambda throttle: 0.0}, {"cache": {}}], ids=["timer", "cache"])
+    @pytest.mark.parametrize("base", [drf.UserRateThrottle, drf.ScopedRateThrottle, drf.StoreRateThrottle])
+    def test_a_clock_or_a_cache_of_ones_own_is_refused(self, own: dict[str, Any], base: type[Any]) -> None:
+        (name,) = own
+        with pytest.raises(ImproperlyConfigured, match=rf"Own\.{name}: calls are counted (by the clock|in the store)"):
+            type("Own", (base,), own)
+
+    def test_also_where_a_test_sets_it_later(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+        enforce()
+        assert get().status_code == 200
+        monkeypatch.setattr(Two, "timer", lambda throttle: 0.0)
+        with pytest.raises(ImproperlyConfigured, match=r"Two\.timer: .*FrozenClock"):
+            get()
+
+    @pytest.mark.parametrize("name", ["timer", "cache", "history", "now"])
+    def test_whoever_reads_what_is_not_there_is_told_why(self, name: str) -> None:
+        with pytest.raises(AttributeError, match=rf"Two\.{name}: "):
+            getattr(Two(), name)
+
+    def test_a_format_that_nobody_would_use(self) -> None:
+        with pytest.raises(ImproperlyConfigured, match=r"Own\.cache_format is only for a get_cache_key of its own"):
+            type("Own", (drf.AnonRateThrottle,), {"cache_format": "v2_%(scope)s_%(ident)s"})
+
+    @pytest.mark.parametrize("rate", ["0/min", "10/fortnight", "1/2-sec", "10/Hour"])
+    def test_rates_that_mean_nothing(self, enforce: Enforce, rate: str) -> None:
+        enforce()
+        with pytest.raises(InvalidRate):
+            get(type("Own", (drf.UserRateThrottle,), {"rate": rate}))
+
+
+@BOTH
+class TestWhatTheyHaveInstead:
+    def test_the_decision(self, enforce: Enforce) -> None:
+        enforce()
+        throttle, request = Two(), Request(APIRequestFactory().get("/"))
+        assert throttle.wait() is None
+        assert throttle.allow_request(request, View())
+        assert throttle.decision is not None
+        assert (throttle.key, throttle.decision.remaining, throttle.decision.rule) == ("ip:127.0.0.1", 1, "drf-user")
+
+    def test_a_lowered_rate_says_when_it_passes(self, enforce: Enforce, clock: FrozenClock) -> None:
+        """Where DRF has no Retry-After."""
+        enforce()
+        statuses(2)
+        clock.to(12)
+        refused = get(type("Own", (drf.UserRateThrottle,), {"rate": "1/min"}))
+        assert (refused.status_code, refused["Retry-After"]) == (429, "48")
+
+    def test_a_rate_for_several_units_of_time(self, enforce: Enforce, clock: FrozenClock) -> None:
+        enforce()
+        own = type("Own", (drf.UserRateThrottle,), {"rate": "1/2s"})
+        assert statuses(2, own) == [200, 429]
+        assert get(own)["Retry-After"] == "2"
+        clock.to(2)
+        assert get(own).status_code == 200
+
+    def test_header_fields(self, enforce: Enforce) -> None:
+        enforce()
+        assert get()["RateLimit"] == '"drf-user";r=1;t=60'
+        assert get(user=User(pk=1))["RateLimit"] == '"drf-user";r=1;t=60'
+        own = type("Own", (Two,), {"get_cache_key": lambda *given: "whatever a client says"})
+        assert "RateLimit" not in get(own)
+
+    def test_a_key_however_long(self, enforce: Enforce) -> None:
+        enforce()
+        own = type("Own", (Two,), {"get_cache_key": lambda throttle, request, view: request.headers["X-Key"]})
+        for end in "ab":
+            assert statuses(3, own, headers={"X-Key": "x" * 20_000 + end}) == [200, 200, 429]
+
+    def test_nobody_s_bucket_is_everybody_s(self, enforce: Enforce) -> None:
+        """Where DRF counts all whose address is unknown as one."""
+        enforce()
+        assert Anonymous().get_cache_key(Request(HttpRequest()), View()) is None
+        assert statuses(5, REMOTE_ADDR="") == [200] * 5
+
+    def test_where_everything_only_records(self, enforce: Enforce) -> None:
+        enforce(SHADOW=True)
+        assert statuses(4) == [200] * 4
+
+    def test_they_do_not_get_in_the_way_of_rules(self, enforce: Enforce) -> None:
+        """Not even of one that has the name under which they count."""
+        enforce(**{"drf-user": {"rate": "3/min", "scopes": ["search"]}})
+        request = APIRequestFactory().get("/")
+        throttle = type("Own", (drf.UserRateThrottle,), {"rate": "4/min"})
+        answers = [View.as_view(throttle_classes=[throttle, drf.RuleThrottle])(request) for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+        assert answers[-1].data["detail"].startswith("Request was throttled")
+        assert not charged(request)
+
+
+heard: list[Any] = []
+
+
+def hear(report: Report) -> None:
+    heard.append(report)
+
+
+class TestWhoIsTold:
+    @pytest.fixture(autouse=True)
+    def silence(self) -> Iterator[None]:
+        heard.clear()
+        yield
+        heard.clear()
+
+    def test_hooks(self, enforce: Enforce) -> None:
+        enforce(HOOKS=[f"{__name__}.hear"])
+        statuses(3)
+        assert [report.decision.allowed for report in heard] == [True, True, False]
+        assert {(report.facts.scope, report.facts.method, report.facts.events) for report in heard} == {
+            ("search", "GET", ("request",))
+        }
+
+    def test_signals(self, enforce: Enforce) -> None:
+        def refused(sender: object, decision: Any, **_: Any) -> None:
+            heard.append(decision.rule)
+
+        enforce()
+        throttled.connect(refused)
+        try:
+            statuses(3)
+        finally:
+            throttled.disconnect(refused)
+        assert heard == ["drf-user"]
+
+    def test_the_request_keeps_all_decisions(self, enforce: Enforce) -> None:
+        enforce()
+        request = APIRequestFactory().get("/")
+        View.as_view(throttle_classes=[Two, drf.ScopedRateThrottle, Anonymous], throttle_scope=None)(request)
+        assert [decision.rule for decision in kept(request)] == ["drf-user", "drf-anon"]
+
+
+@BOTH
+class TestOverrides:
+    @pytest.fixture(autouse=True)
+    def relieve(self, enforce: Enforce, clock: FrozenClock) -> Iterator[None]:
+        enforce()
+        yield
+        rulebook.pin(None)
+
+    def put(self, clock: FrozenClock, effect: str, subject: str = "ip:127.0.0.0/8", **options: Any) -> None:
+        override = Override(subject=subject, effect=effect, **options)
+        rulebook.pin(rulebook.Snapshot((), overrides=[override], now=clock))
+
+    def test_exempt(self, clock: FrozenClock) -> None:
+        self.put(clock, "exempt", until=clock() + 30)
+        assert statuses(5) == [200] * 5
+        clock.to(30)
+        assert statuses(3) == [200, 200, 429]
+
+    @pytest.mark.parametrize("rules", ["*", "drf-*", "drf-user"])
+    def test_multiply(self, clock: FrozenClock, rules: str) -> None:
+        self.put(clock, "multiply", factor=2, rules=(rules,))
+        assert statuses(5) == [200] * 4 + [429]
+
+    def test_block(self, clock: FrozenClock) -> None:
+        self.put(clock, "block", until=clock() + 90.5)
+        answer = get()
+        assert (answer.status_code, answer["Retry-After"]) == (429, "91")
+        request = APIRequestFactory().get("/")
+        View.as_view()(request)
+        assert [one.reason for decision in kept(request) for one in decision.outcomes] == [Reason.BLOCKED]
+
+    def test_of_a_user_whatever_the_throttle_counts_by(self, clock: FrozenClock) -> None:
+        self.put(clock, "exempt", "user:1")
+        own = type("Own", (Two,), {"get_cache_key": lambda *given: "all"})
+        assert statuses(4, own, user=User(pk=1)) == [200] * 4
+        assert statuses(3, own, user=User(pk=2)) == [200, 200, 429]
+
+    def test_a_key_that_reads_like_somebody_is_nobody(self, clock: FrozenClock) -> None:
+        self.put(clock, "exempt", "user:1")
+        own = type("Own", (Two,), {"get_cache_key": lambda *given: "user:1"})
+        assert statuses(3, own) == [200, 200, 429]

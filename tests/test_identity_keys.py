@@ -1,0 +1,269 @@
+"""The keys of rules: what each finds in a request and in a scope, and that no two callers share an ident."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, Group, User
+from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.backends.signed_cookies import SessionStore as CookieSession
+from django.test import RequestFactory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Rule
+from django_throttle.core.checks import KEYS
+from django_throttle.core.words import who as in_words
+from django_throttle.exceptions import InvalidIdent, InvalidRule
+from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity.idents import combined, tagged
+
+ADDRESS = "192.0.2.1"
+returned: Any = None
+
+
+def function(subject: object) -> Any:
+    """A function of a site; returns what the test says."""
+    return returned
+
+
+@pytest.fixture(params=["request", "scope"])
+def who(request: pytest.FixtureRequest) -> Any:
+    """Makes the caller of a request, and that of a scope, of the same attributes."""
+
+    def of_request(**attributes: Any) -> HttpWho:
+        made = RequestFactory(REMOTE_ADDR=ADDRESS).get("/")
+        for name, value in attributes.items():
+            setattr(made, name, value)
+        return HttpWho(made)
+
+    def of_scope(**attributes: Any) -> ScopeWho:
+        return ScopeWho({"client": (ADDRESS, 1), **attributes})
+
+    return of_request if request.param == "request" else of_scope
+
+
+@pytest.fixture
+def site(settings: Any) -> Any:
+    def site(**given: Any) -> None:
+        settings.DJANGO_THROTTLE = {"AGENT": False, **given}
+
+    return site
+
+
+class TestUser:
+    def test_is_the_primary_key(self, who: Any) -> None:
+        assert who(user=User(pk=5)).ident("user") == "user:5"
+        assert who(user=User(pk=0)).ident("user") == "user:0"
+
+    @pytest.mark.parametrize("user", [None, AnonymousUser(), User(pk=None)], ids=repr)
+    def test_else_there_is_none(self, who: Any, user: Any) -> None:
+        assert who(user=user).ident("user") is None
+        assert who(user=user).ident("user_or_ip") == f"ip:{ADDRESS}"
+
+    def test_never_meets_an_address(self, who: Any) -> None:
+        assert who(user=User(pk=5)).ident("user") != who(user=SimpleNamespace(pk="5", is_authenticated=True)).ident(
+            "ip"
+        )
+        pretender = SimpleNamespace(pk=ADDRESS, is_authenticated=True)
+        assert who(user=pretender).ident("user_or_ip") == f"user:{ADDRESS}" != who().ident("user_or_ip")
+
+    @pytest.mark.parametrize(("says", "ident"), [("acme", "user:acme"), (7, "user:7"), (None, None), ("", None)])
+    def test_or_what_a_function_says(
+        self, who: Any, site: Any, monkeypatch: pytest.MonkeyPatch, says: object, ident: str | None
+    ) -> None:
+        site(USER_IDENT=f"{__name__}.function")
+        monkeypatch.setattr(f"{__name__}.returned", says)
+        assert who(user=User(pk=5)).ident("user") == ident
+        assert who(user=AnonymousUser()).ident("user") is None
+
+    def test_which_names_them_by_a_text_or_a_number(self, who: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        site(USER_IDENT=f"{__name__}.function")
+        monkeypatch.setattr(f"{__name__}.returned", object())
+        with pytest.raises(InvalidIdent, match="USER_IDENT returns a text"):
+            who(user=User(pk=5)).ident("user")
+
+
+class TestApiKey:
+    def test_is_told_by_a_hash(self, who: Any, site: Any) -> None:
+        site(KEY_SECRET="one")
+        found = who(auth="s3cret").ident("api_key")
+        assert found.startswith("api_key:") and "s3cret" not in found and len(found) == 30
+        assert who(auth="s3cret", user=User(pk=5)).ident("api_key") == found
+        assert who(auth="other").ident("api_key") != found
+        site(KEY_SECRET="two")
+        assert who(auth="s3cret").ident("api_key") != found
+
+    def test_every_kind_is_another(self, who: Any) -> None:
+        kinds = ["5", User(pk=5), Group(pk=5), "auth.user:6", UUID(int=5), "~" + "0" * 64]
+        assert len({who(auth=kind).ident("api_key") for kind in kinds}) == len(kinds)
+        assert who(auth=5).ident("api_key") == who(auth="5").ident("api_key")
+
+    def test_the_text_of_a_row_is_the_key_itself(self, who: Any) -> None:
+        from django.contrib.sessions.models import Session
+
+        assert who(auth=Session(pk="s3cret")).ident("api_key") == who(auth="s3cret").ident("api_key")
+
+    @pytest.mark.parametrize(
+        "auth", [None, "", True, {"jti": "x"}, ["x"], b"x", object(), User(pk=None), Decimal(1)], ids=repr
+    )
+    def test_else_the_user_else_the_address(self, who: Any, auth: Any) -> None:
+        assert who(auth=auth, user=User(pk=5)).ident("api_key") == "user:5"
+        assert who(auth=auth).ident("api_key") == f"ip:{ADDRESS}"
+
+    def test_no_header_is_one(self) -> None:
+        headers = {"Authorization": "Token s3cret", "X-Api-Key": "s3cret"}
+        request = RequestFactory(REMOTE_ADDR=ADDRESS).get("/", headers=headers)
+        assert HttpWho(request).ident("api_key") == f"ip:{ADDRESS}"
+        lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        assert ScopeWho({"client": (ADDRESS, 1), "headers": lines}).ident("api_key") == f"ip:{ADDRESS}"
+
+
+class TestTenant:
+    @pytest.mark.parametrize(
+        ("path", "attributes"),
+        [
+            ("tenant", {"tenant": "acme"}),
+            ("tenant.pk", {"tenant": SimpleNamespace(pk="acme")}),
+            ("tenant", {"tenant": SimpleNamespace(pk="acme")}),
+            ("user.tenant_id", {"user": SimpleNamespace(tenant_id="acme", is_authenticated=True)}),
+            ("user.tenant.slug", {"user": SimpleNamespace(tenant=SimpleNamespace(slug="acme"))}),
+            ("tenant.name", {"tenant": {"name": "acme"}}),
+            # A module of the standard library is no site's.
+            ("site.pk", {"site": SimpleNamespace(pk="acme")}),
+        ],
+    )
+    def test_is_found_by_a_path(self, who: Any, site: Any, path: str, attributes: Any) -> None:
+        site(TENANT=path)
+        assert who(**attributes).ident("tenant") == "tenant:acme"
+        assert who(**attributes).is_("tenant:acme")
+        assert not who(**attributes).is_("tenant:other")
+
+    @pytest.mark.parametrize(
+        ("path", "attributes"),
+        [
+            ("user.tenant_id", {"user": AnonymousUser()}),
+            ("user.tenant_id", {}),
+            ("tenant.pk", {"tenant": None}),
+            ("tenant.pk.name", {}),
+            ("tenant", {"tenant": ""}),
+            ("", {"tenant": "acme"}),
+        ],
+    )
+    def test_or_there_is_none(self, who: Any, site: Any, path: str, attributes: Any) -> None:
+        site(TENANT=path)
+        assert who(**attributes).ident("tenant") is None
+        assert not who(**attributes).is_("tenant:None")
+
+    def test_or_by_a_function(self, who: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        site(TENANT=f"{__name__}.function")
+        monkeypatch.setattr(f"{__name__}.returned", 7)
+        assert who().ident("tenant") == "tenant:7"
+        assert who().is_("tenant:7")
+
+    def test_a_row_that_is_not_saved_is_none(self, who: Any, site: Any) -> None:
+        site(TENANT="tenant")
+        assert who(tenant=Group(pk=None)).ident("tenant") is None
+        assert who(tenant=Group(pk=3)).ident("tenant") == "tenant:3"
+
+    @pytest.mark.parametrize("tenant", [object(), ["acme"], True, {"name": "acme"}], ids=repr)
+    def test_what_has_no_one_text_is_an_error(self, who: Any, site: Any, tenant: Any) -> None:
+        site(TENANT="tenant")
+        with pytest.raises(InvalidIdent, match="TENANT returns a text"):
+            who(tenant=tenant).ident("tenant")
+
+
+@pytest.mark.django_db
+class TestSession:
+    def store(self, **content: Any) -> SessionStore:
+        session = SessionStore()
+        session.update(content)
+        session.create()
+        return SessionStore(session.session_key) if not content else self.saved(session)
+
+    def saved(self, session: SessionStore) -> SessionStore:
+        session.save()
+        return SessionStore(session.session_key)
+
+    def test_is_its_key(self, who: Any) -> None:
+        session = self.store(cart=1)
+        assert who(session=session).ident("session") == f"session:{session.session_key}"
+
+    @pytest.mark.parametrize("session", [None, SessionStore(), SessionStore("forged" * 5), CookieSession("forged" * 5)])
+    def test_a_forged_one_is_none(self, who: Any, session: Any) -> None:
+        assert who(session=session).ident("session") is None
+        assert who().ident("session") is None
+
+
+class TestSeveral:
+    def test_all_of_them_count(self, who: Any, site: Any) -> None:
+        site(TENANT="tenant")
+        caller = who(user=User(pk=5), tenant="acme")
+        assert caller.ident("user+ip") == f"user+ip:user:5+ip:{ADDRESS}"
+        assert caller.ident("ip+user") == f"ip+user:ip:{ADDRESS}+user:5"
+        assert caller.ident("tenant+user+ip") == f"tenant+user+ip:tenant:acme+user:5+ip:{ADDRESS}"
+        assert caller.ident("tenant+user_or_ip") == "tenant+user_or_ip:tenant:acme+user:5"
+
+    def test_or_none(self, who: Any, site: Any) -> None:
+        site(TENANT="tenant")
+        assert who(user=User(pk=5)).ident("tenant+user") is None
+        assert who(tenant="acme").ident("tenant+user") is None
+        assert who(tenant="acme").ident("tenant+user_or_ip") == f"tenant+user_or_ip:tenant:acme+ip:{ADDRESS}"
+
+    def test_no_part_pretends_to_be_two(self, who: Any, site: Any) -> None:
+        site(TENANT="tenant")
+        known = who(user=User(pk=5), tenant="acme").ident("tenant+user")
+        for tenant in ("acme+user:5", "acme%2Buser:5", "acme+user:5+"):
+            pretender = SimpleNamespace(pk="", is_authenticated=True)
+            assert who(user=pretender, tenant=tenant).ident("tenant+user") is None
+            liar = SimpleNamespace(pk="5", is_authenticated=True)
+            assert who(user=liar, tenant=tenant).ident("tenant+user") != known
+
+    @pytest.mark.parametrize("key", ["user+ip", "tenant+user", "tenant+api_key", "session+ip", "ip+user_or_ip"])
+    def test_a_rule_may_have_them(self, key: str) -> None:
+        assert Rule("api", "5/min", key=key).key == key
+        assert in_words(key).startswith("each combination of ")
+
+    @pytest.mark.parametrize("key", ["user+", "+", "+ip", "user+user", "user+everyone", "user + ip", "ip+a.b", "ip+x"])
+    def test_but_not_anything(self, key: str) -> None:
+        with pytest.raises(InvalidRule) as caught:
+            Rule("api", "5/min", key=key)
+        assert caught.value.option == "key"
+
+
+def test_every_key_has_words() -> None:
+    assert all("value of" not in in_words(key) for key in KEYS)
+    assert in_words("user+ip") == "each combination of user and address"
+    assert in_words("tenant+user+ip") == "each combination of tenant, user and address"
+
+
+PARTS = st.text(alphabet=st.sampled_from("ab+%:25B~0\x00{}é\ud800"), min_size=1, max_size=6)
+
+
+@given(st.lists(PARTS, min_size=2, max_size=4), st.lists(PARTS, min_size=2, max_size=4))
+def test_a15_joined_parts_tell_what_they_were(one: list[str], other: list[str]) -> None:
+    assert (combined("key", one) == combined("key", other)) == (one == other)
+
+
+LONG = st.one_of(
+    st.text(max_size=8),
+    st.integers(500, 520).map(lambda length: "x" * length),
+    st.sampled_from([tagged("", "x" * 513)[1:], "~" + "0" * 64, "~"]),  # type: ignore[index]
+)
+
+
+@given(st.sampled_from(KEYS), LONG, st.sampled_from(KEYS), LONG)
+def test_a15_so_does_a_kind_and_its_value(kind: str, value: str, other_kind: str, other: str) -> None:
+    same = tagged(kind, value) == tagged(other_kind, other)
+    assert same == ((value, other) == ("", "") or (kind, value) == (other_kind, other))
+
+
+def test_a17_what_is_long_is_hashed() -> None:
+    idents = {tagged("k", "x" * length) for length in range(505, 600)}
+    assert len(idents) == 95
+    assert max(len(str(ident)) for ident in idents) == 514
+    assert tagged("k", "~" + "0" * 64) != "k:~" + "0" * 64

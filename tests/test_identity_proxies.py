@@ -1,0 +1,228 @@
+"""Which address is the client's: by one table, from requests and from sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from django_throttle.conf import conf
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.identity import HttpWho, ScopeWho, caller
+from django_throttle.identity.address import parse
+from django_throttle.identity.proxies import MAX_HOPS, declared
+from tests.header_shapes import CLIENT, FORWARDED, LIE, NETWORKS, PEER, X_FORWARDED_FOR, Shape
+from tests.servers import quickest, slack
+
+Who = HttpWho | ScopeWho
+Make = Callable[..., Who]
+
+
+def request(peer: object, header: str, lines: tuple[str, ...]) -> HttpWho:
+    """As a WSGI server reports it: what has several lines is joined by commas, and bytes are Latin-1."""
+    found = RequestFactory().get("/")
+    found.META["REMOTE_ADDR"] = peer
+    if lines:
+        name = f"HTTP_{header.upper().replace('-', '_')}"
+        found.META[name] = ",".join(line.encode().decode("latin-1") for line in lines)
+    return HttpWho(found)
+
+
+def scope(peer: object, header: str, lines: tuple[str, ...]) -> ScopeWho:
+    """As an ASGI server reports it: each line for itself, among others."""
+    headers = [
+        (b"host", b"example"),
+        *((header.lower().encode(), line.encode()) for line in lines),
+        (b"accept", b"*/*"),
+    ]
+    return ScopeWho({"client": None if peer is None else (peer, 1), "headers": headers})
+
+
+BOTH = pytest.mark.parametrize("make", [request, scope], ids=["request", "scope"])
+
+
+@pytest.fixture
+def trust(settings: Any) -> Callable[..., None]:
+    def trust(proxies: Any, header: str = "X-Forwarded-For", **others: Any) -> None:
+        settings.DJANGO_THROTTLE = {"TRUSTED_PROXIES": proxies, "PROXY_HEADER": header, "AGENT": False, **others}
+
+    return trust
+
+
+def shape_id(shape: Shape) -> str:
+    return ascii(shape.lines)[:60]
+
+
+@pytest.mark.parametrize("shape", X_FORWARDED_FOR, ids=shape_id)
+def test_a02_every_shape_of_x_forwarded_for(shape: Shape, trust: Callable[..., None]) -> None:
+    check(shape, "X-Forwarded-For", trust)
+
+
+@pytest.mark.parametrize("shape", FORWARDED, ids=shape_id)
+def test_a02_every_shape_of_forwarded(shape: Shape, trust: Callable[..., None]) -> None:
+    check(shape, "Forwarded", trust)
+
+
+def check(shape: Shape, header: str, trust: Callable[..., None]) -> None:
+    expected = [(None, PEER), ((), PEER), (0, PEER), (1, shape.one), (2, shape.two), (NETWORKS, shape.networks)]
+    for proxies, client in expected:
+        trust(proxies, header)
+        for make in (request, scope):
+            assert make(PEER, header, shape.lines).ident("ip") == f"ip:{client}", (proxies, make.__name__)
+
+
+def test_a02_the_table_is_long_enough() -> None:
+    assert len({shape.lines for shape in X_FORWARDED_FOR}) == len(X_FORWARDED_FOR) >= 60
+    print(f"\n{len(X_FORWARDED_FOR)} shapes of X-Forwarded-For and {len(FORWARDED)} of Forwarded, from 2 sources")
+
+
+@BOTH
+class TestOneHeader:
+    HEADERS = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP")
+
+    @pytest.mark.parametrize("named", HEADERS)
+    def test_a03_only_the_one_that_is_named_is_read(self, make: Make, named: str, trust: Callable[..., None]) -> None:
+        trust(NETWORKS, named)
+        for header in self.HEADERS:
+            said = f"for={CLIENT}" if header == "Forwarded" else CLIENT
+            expected = CLIENT if header == named else PEER
+            assert make(PEER, header, (said,)).ident("ip") == f"ip:{expected}"
+
+    @pytest.mark.parametrize("named", ["x-real-ip", "X-REAL-IP", "X-Real-Ip"])
+    def test_its_name_is_no_matter_of_capitals(self, make: Make, named: str, trust: Callable[..., None]) -> None:
+        trust(1, named)
+        assert make(PEER, "X-Real-IP", (CLIENT,)).ident("ip") == f"ip:{CLIENT}"
+
+    def test_an_underscore_is_no_hyphen(self, make: Make, trust: Callable[..., None]) -> None:
+        trust(1)
+        if make is scope:  # servers and Django see to it for requests
+            assert scope(PEER, "X_Forwarded_For", (LIE,)).ident("ip") == f"ip:{PEER}"
+
+
+@BOTH
+class TestPeers:
+    @pytest.mark.parametrize("peer", ["192.0.2.1", "11.0.0.1", "2001:db8:9::1", "::ffff:192.0.2.1", "9.255.255.255"])
+    def test_a04_who_comes_around_the_proxy_is_not_believed(
+        self, make: Make, peer: str, trust: Callable[..., None]
+    ) -> None:
+        trust(NETWORKS)
+        assert make(peer, "X-Forwarded-For", (CLIENT,)).ident("ip") == make(peer, "Host", ()).ident("ip")
+
+    @pytest.mark.parametrize(
+        "peer", ["10.0.0.1", "::ffff:10.0.0.1", "::ffff:a00:1", "10.0.0.1:55", "fd00::1", "[FD00::1]"]
+    )
+    def test_a_proxy_is_known_in_every_notation(self, make: Make, peer: str, trust: Callable[..., None]) -> None:
+        trust(NETWORKS)
+        assert make(peer, "X-Forwarded-For", (CLIENT,)).ident("ip") == f"ip:{CLIENT}"
+
+    @pytest.mark.parametrize("network", ["::ffff:10.0.0.0/104", "::ffff:a00:1/128"])
+    def test_so_is_its_network(self, make: Make, network: str, trust: Callable[..., None]) -> None:
+        trust([network])
+        assert make("10.0.0.1", "X-Forwarded-For", (CLIENT,)).ident("ip") == f"ip:{CLIENT}"
+
+    @pytest.mark.parametrize("proxies", [1, NETWORKS, ["unix"]], ids=str)
+    @pytest.mark.parametrize("peer", ["", None, "unix:", "unix:/run/site.sock", "localhost", "b''"])
+    def test_a10_behind_a_proxy_a_unix_socket_is_a_proxy_s(
+        self, make: Make, peer: object, proxies: Any, trust: Callable[..., None]
+    ) -> None:
+        trust(proxies)
+        assert make(peer, "X-Forwarded-For", (f"{LIE}, {CLIENT}",)).ident("ip") == f"ip:{CLIENT}"
+        assert make(peer, "X-Forwarded-For", ("unknown",)).ident("ip") is None
+
+    @pytest.mark.parametrize("proxies", [None, 0, ()], ids=str)
+    def test_a10_else_it_has_no_address(self, make: Make, proxies: Any, trust: Callable[..., None]) -> None:
+        trust(proxies)
+        assert make("", "X-Forwarded-For", (CLIENT,)).ident("ip") is None
+
+    @pytest.mark.parametrize("peer", ["testserver", "unixoid", "localhost.evil.example", "x" * 10_000])
+    def test_a10_nor_has_what_is_neither(self, make: Make, peer: str, trust: Callable[..., None]) -> None:
+        trust(NETWORKS)
+        assert make(peer, "X-Forwarded-For", (CLIENT,)).ident("ip") is None
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            ["10.0.0.0/33"],
+            ["10.0.0.7/8"],
+            ["*"],
+            ["0.0.0.0/0"],
+            ["::/0"],
+            ["::ffff:0.0.0.0/96"],
+            ["10.0.0.0/8", "nonsense"],
+            [""],
+            [5],
+            [["10.0.0.0/8"]],
+            "10.0.0.0/8",
+            "*",
+            True,
+            -1,
+            MAX_HOPS + 1,
+            1.0,
+        ],
+        ids=str,
+    )
+    def test_a04_what_makes_no_sense_trusts_nobody(self, given: Any, trust: Callable[..., None]) -> None:
+        trust(given)
+        with pytest.raises(InvalidSetting, match="TRUSTED_PROXIES"):
+            request(PEER, "X-Forwarded-For", (CLIENT,)).ident("ip")
+
+    def test_lists_of_every_kind(self) -> None:
+        for kind in (list, tuple, set, frozenset):
+            assert declared(kind(["10.0.0.0/8"])).trust(PEER, parse(PEER))
+
+    def test_the_default_trusts_nobody(self) -> None:
+        assert conf().TRUSTED_PROXIES is None
+        assert not declared(conf().TRUSTED_PROXIES).declared
+
+
+MEGABYTES = {sign: sign * (10**6 // len(sign)) for sign in ("1", ":", ",", "[", "%", " ", '"', "for=", "10.0.0.2,")}
+
+
+@BOTH
+@pytest.mark.parametrize("named", ["X-Forwarded-For", "Forwarded"])
+@pytest.mark.parametrize("sign", MEGABYTES)
+def test_a09_an_endless_header_takes_no_time(make: Make, named: str, sign: str, trust: Callable[..., None]) -> None:
+    trust(NETWORKS, named)
+    who = make(PEER, named, (MEGABYTES[sign],))
+    took = quickest(lambda: type(who)(who.subject).ident("ip"))
+    print(f"\na header of a megabyte: {took * 1000:.3f} ms")
+    assert took < slack(0.001)
+
+
+@pytest.mark.parametrize(
+    "text", [*MEGABYTES.values(), "fe80::1%" + "x" * 10**6, "1." * 10**6], ids=lambda text: text[:9]
+)
+def test_a09_an_endless_address_takes_no_time(text: str) -> None:
+    took = quickest(lambda: parse(text))
+    print(f"\nan address of a megabyte: {took * 1000:.3f} ms")
+    assert took < slack(0.001)
+
+
+ADDRESSES = st.one_of(st.ip_addresses(v=4).map(str), st.ip_addresses(v=6).map(str))
+NONSENSE = st.text(max_size=80) | st.from_regex(r"[0-9a-f:.%\[\]\" ,;=]{0,80}", fullmatch=True)
+
+
+@given(left=st.lists(ADDRESSES | NONSENSE, max_size=6), client=st.ip_addresses(v=4).map(str))
+@example(left=['for="'], client="203.0.113.9")
+def test_whatever_a_client_writes_it_is_itself(left: list[str], client: str) -> None:
+    """Our one proxy adds the client's address: nothing to the left of it changes who that is."""
+    for header, dress in (("X-Forwarded-For", "{}"), ("Forwarded", "for={}")):
+        said = ", ".join([*map(dress.format, left), dress.format(client)])
+        for proxies in (declared(1), declared(["10.0.0.0/8"])):
+            found = proxies.client(lambda said=said: said, header, parse(PEER))  # type: ignore[misc]
+            if proxies.count or not client.startswith("10."):
+                assert str(found) == client
+
+
+def test_the_address_is_looked_for_once(trust: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(caller, "client_address", lambda *given: calls.append(given))
+    who = scope(PEER, "X-Forwarded-For", ())
+    assert [who.address() for _ in range(3)] == [None] * 3
+    assert len(calls) == 1

@@ -1,0 +1,57 @@
+"""Rules of the admin may have every key that this site can find, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from django_throttle.admin.forms import key_choices
+from django_throttle.core.checks import KEYS
+from django_throttle.core.checks.key import JOINED
+from django_throttle.models import ThrottleRule
+
+CALM = {"AGENT": False}
+
+
+@pytest.fixture
+def tenants(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {**CALM, "TENANT": "user.tenant_id"}
+
+
+@pytest.mark.usefixtures("tenants")
+def test_they_are_offered_in_words() -> None:
+    offered = dict(key_choices())
+    assert {*KEYS} < {*offered}
+    assert offered["user+ip"] == "Each combination of user and address"
+    assert dict(key_choices("session+ip"))["session+ip"] == "Each combination of session and address"
+
+
+def test_without_tenants_there_is_nothing_to_choose_of_them(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = CALM
+    assert not [key for key, _ in key_choices() if "tenant" in key]
+    assert "tenant" in dict(key_choices("tenant")), "what a rule has is shown all the same"
+
+
+@pytest.mark.django_db
+class TestRows:
+    @pytest.mark.usefixtures("tenants")
+    @pytest.mark.parametrize("key", [*KEYS, "user+ip", "tenant+user", "+".join(JOINED)])
+    def test_the_table_takes_them(self, key: str) -> None:
+        row = ThrottleRule.objects.create(name="api", rate="5/min", key=key)
+        row.full_clean()
+        assert row.fault is None
+
+    @pytest.mark.parametrize("key", ["", "nobody", "user+", "+ip", "user+everyone", "user+nobody", "user ip"])
+    def test_and_nothing_else(self, key: str) -> None:
+        with pytest.raises(IntegrityError), transaction.atomic():
+            ThrottleRule.objects.create(name="api", rate="5/min", key=key)
+
+    @pytest.mark.parametrize("options", [{"key": "tenant"}, {"key": "user+tenant"}, {"audience": ("tenant:acme",)}])
+    def test_a_rule_by_tenant_needs_to_know_who_that_is(self, settings: Any, options: dict[str, Any]) -> None:
+        settings.DJANGO_THROTTLE = CALM
+        row = ThrottleRule.objects.create(name="api", rate="5/min", **options)
+        assert "TENANT" in str(row.fault)
+        settings.DJANGO_THROTTLE = {**CALM, "TENANT": "tenant"}
+        assert row.fault is None

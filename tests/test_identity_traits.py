@@ -1,0 +1,209 @@
+"""What a caller is: asked of the database at most once for each user, and never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import AnonymousUser, Group, User
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+from django.utils.functional import SimpleLazyObject
+
+from django_throttle import limiter
+from django_throttle.facts import Facts
+from django_throttle.identity import HttpWho, ScopeWho, traits
+from tests.doors import Enforce, enforcer
+
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django_throttle.middleware.ThrottleMiddleware",
+]
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("page")
+
+
+async def apage(request: HttpRequest) -> HttpResponse:
+    await asyncio.sleep(0)
+    return HttpResponse("page")
+
+
+urlpatterns = [path("page", page, name="page"), path("apage", apage, name="apage")]
+enforce = pytest.fixture(enforcer)
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = MIDDLEWARE
+    monkeypatch.setattr(traits, "_complaints", traits.Complaints())
+
+
+def editor(name: str = "editor") -> User:
+    user = User.objects.create_user(name)
+    user.groups.add(Group.objects.get_or_create(name="editors")[0], Group.objects.get_or_create(name="a:b")[0])
+    return User.objects.get(pk=user.pk)
+
+
+def by_request(user: Any) -> HttpWho:
+    request = RequestFactory().get("/")
+    request.user = user
+    return HttpWho(request)
+
+
+def by_scope(user: Any) -> ScopeWho:
+    return ScopeWho({"user": user})
+
+
+BOTH = pytest.mark.parametrize("caller", [by_request, by_scope])
+
+
+@BOTH
+class TestWithoutDatabase:
+    @pytest.mark.parametrize(
+        ("user", "held"),
+        [
+            (None, {"anonymous"}),
+            (AnonymousUser(), {"anonymous"}),
+            (SimpleNamespace(is_authenticated=True, pk=1), {"authenticated"}),
+            (SimpleNamespace(is_authenticated=True, pk=1, is_staff=False), {"authenticated"}),
+            (SimpleNamespace(is_authenticated=True, pk=1, is_staff=True), {"authenticated", "staff"}),
+            (SimpleNamespace(is_authenticated=False, pk=1, is_staff=True), {"anonymous"}),
+        ],
+    )
+    def test_what_a_user_says_of_itself(self, caller: Any, user: Any, held: set[str]) -> None:
+        traits = ("anonymous", "authenticated", "staff", "group:editors", "tenant:None", "nonsense", "")
+        assert {trait for trait in traits if caller(user).is_(trait)} == held
+
+    def test_who_is_not_saved_is_in_no_group(self, caller: Any) -> None:
+        assert not caller(User(pk=None)).is_("group:editors")
+
+
+@pytest.mark.django_db
+@BOTH
+class TestGroups:
+    @pytest.mark.parametrize("lazy", [False, True])
+    def test_are_asked_for_once(self, caller: Any, lazy: bool, django_assert_num_queries: Any) -> None:
+        user: Any = editor()
+        user = SimpleLazyObject(lambda saved=user: saved) if lazy else user
+        with django_assert_num_queries(1):
+            assert caller(user).is_("group:editors")
+            assert caller(user).is_("group:a:b")
+            assert not caller(user).is_("group:admins")
+            assert not caller(user).is_("group:")
+
+    def test_a_database_that_fails_is_no_error_of_the_call(
+        self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        user, read, failures = editor(), traits._names, [6]
+
+        def names(user: Any) -> frozenset[str]:
+            failures[0] -= 1
+            if failures[0] >= 0:
+                raise DatabaseError("gone")
+            return read(user)
+
+        monkeypatch.setattr(traits, "_names", names)
+        assert [caller(user).is_("group:editors") for _ in range(4)] == [False] * 3 + [True]
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+    def test_a_connection_that_was_dropped_is_made_anew(
+        self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        user, read, answers = editor(), traits._names, iter([DatabaseError("gone")])
+
+        def names(user: Any) -> frozenset[str]:
+            for error in answers:
+                raise error
+            return read(user)
+
+        monkeypatch.setattr(traits, "_names", names)
+        assert caller(user).is_("group:editors")
+        assert caplog.records == []
+
+
+AUDIENCE = {"rate": "1/min", "audience": ["group:editors"], "key": "user"}
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOnTheEventLoop:
+    async def test_django_would_refuse_to_ask(self) -> None:
+        user = await sync_to_async(editor)()
+        with pytest.raises(SynchronousOnlyOperation):
+            by_request(user).is_("group:editors")
+
+    @pytest.mark.parametrize("where", ["/page", "/apage"])
+    async def test_a_request_finds_its_groups(self, enforce: Enforce, where: str) -> None:
+        enforce(api=AUDIENCE)
+        known, other = AsyncClient(), AsyncClient()
+        await known.aforce_login(await sync_to_async(editor)())
+        await other.aforce_login(await User.objects.acreate_user("other"))
+        assert [(await known.get(where)).status_code for _ in range(3)] == [200, 429, 429]
+        assert [(await other.get(where)).status_code for _ in range(3)] == [200, 200, 200]
+
+    async def test_so_does_a_socket_which_asks_once(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+        enforce(api={**AUDIENCE, "events": ["message"]})
+        asked: list[object] = []
+        read = traits._read
+        monkeypatch.setattr(traits, "_read", lambda user: (asked.append(user), read(user))[1])
+        who = ScopeWho({"user": await sync_to_async(editor)()})
+        facts = Facts("chat", ("message",), who)
+        assert [(await limiter.adecide(facts)).allowed for _ in range(4)] == [True, False, False, False]
+        assert len(asked) == 2, "once in vain on the loop, once in a thread"
+
+    async def test_a_tenant_may_be_a_row_that_has_to_be_read(self, enforce: Enforce) -> None:
+        class Member:
+            is_authenticated = True
+
+            @property
+            def tenant(self) -> Any:
+                return Group.objects.get(name="acme")
+
+        await Group.objects.acreate(name="acme")
+        enforce(api={"rate": "1/min", "key": "tenant"}, TENANT="user.tenant.name")
+        who = ScopeWho({"user": Member()})
+        found = [(await limiter.adecide(Facts("chat", ("request",), who))).allowed for _ in range(2)]
+        assert found == [True, False]
+
+    async def test_and_a_session_one_that_nobody_has_loaded(self, enforce: Enforce) -> None:
+        from django.contrib.sessions.backends.db import SessionStore
+
+        enforce(api={"rate": "1/min", "key": "session"})
+        session = SessionStore()
+        await session.aset("cart", 1)
+        await session.asave()
+        decisions = []
+        for _ in range(2):
+            who = ScopeWho({"session": SessionStore(session.session_key)})
+            decisions.append((await limiter.adecide(Facts("chat", ("request",), who))).allowed)
+        assert decisions == [True, False]
+
+
+@pytest.mark.django_db
+def test_a_synchronous_request_finds_its_groups(enforce: Enforce) -> None:
+    enforce(api=AUDIENCE)
+    known, other = Client(), Client()
+    known.force_login(editor())
+    other.force_login(User.objects.create_user("other"))
+    assert [known.get("/page").status_code for _ in range(3)] == [200, 429, 429]
+    assert [other.get("/page").status_code for _ in range(3)] == [200, 200, 200]
+
+
+@pytest.mark.django_db
+def test_a47_who_logs_in_has_a_budget_of_their_own(enforce: Enforce) -> None:
+    """However many share the address: somebody has used up what is there for those who are not logged in."""
+    enforce(api={"rate": "5/min", "key": "user_or_ip"})
+    assert [Client().get("/page").status_code for _ in range(20)].count(200) == 5
+    known = Client()
+    known.force_login(User.objects.create_user("known"))
+    assert [known.get("/page").status_code for _ in range(6)] == [200] * 5 + [429]

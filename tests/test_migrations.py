@@ -1,0 +1,44 @@
+"""Rows that were there before an update are the same rules after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from django_throttle.core import Rule
+from django_throttle.models import ThrottleRule
+
+APP = "django_throttle"
+
+
+@pytest.fixture
+def first(transactional_db: None) -> Iterator[Any]:
+    """The table of rules as the first migration makes it."""
+    executor = MigrationExecutor(connection)
+    executor.migrate([(APP, "0001_initial")])
+    yield executor.loader.project_state([(APP, "0001_initial")]).apps.get_model(APP, "ThrottleRule")
+    call_command("migrate", verbosity=0)
+
+
+def test_rows_of_the_first_table_are_the_same_rules(first: Any) -> None:
+    first.objects.create(name="api", rate="100/min", cost=3, key="ip")
+    first.objects.create(name="sockets", limit=5, algorithm="concurrency", events=("connection",))
+    first.objects.create(name="queue", rate="5/s", algorithm="leaky_bucket", action="delay", max_delay=2)
+    call_command("migrate", verbosity=0)
+    assert {row.name: row.as_rule() for row in ThrottleRule.objects.all()} == {
+        "api": Rule("api", "100/min", cost=3, key="ip"),
+        "sockets": Rule("sockets", limit=5, algorithm="concurrency"),
+        "queue": Rule("queue", "5/s", algorithm="leaky_bucket", action="delay", max_delay=2.0),
+    }
+
+
+def test_there_is_a_way_back(first: Any) -> None:
+    call_command("migrate", verbosity=0)
+    ThrottleRule.objects.create(name="api", rate="100/min", cost=3, methods=("POST",))
+    call_command("migrate", APP, "0001", verbosity=0)
+    assert first.objects.get().cost == 3

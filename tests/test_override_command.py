@@ -1,0 +1,131 @@
+"""manage.py throttle_override: what the admin does, from a shell."""
+
+from __future__ import annotations
+
+import io
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.utils import timezone
+
+from django_throttle.management.commands import throttle_override
+from django_throttle.models import ThrottleOverride
+
+pytestmark = pytest.mark.django_db
+BECAUSE = ("--reason", "a launch")
+
+
+def run(*words: str) -> str:
+    said = io.StringIO()
+    call_command("throttle_override", *words, stdout=said, stderr=said, no_color=True)
+    return said.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "100/min"}}, "AGENT": False}
+    monkeypatch.setattr(throttle_override.getpass, "getuser", lambda: "root")
+
+
+class TestAdd:
+    @pytest.mark.parametrize(
+        ("words", "meaning"),
+        [
+            (("ip", "192.0.2.7/24", "--block"), "Network 192.0.2.0/24: blocked"),
+            (("user", "anna", "--exempt", "--rules", "api"), "User {pk}: exempt from api"),
+            (
+                ("group", "support", "--times", "3", "--rules", "api", "ap*"),
+                "Group support: 3 × the limit of api and ap*",
+            ),
+            (
+                ("tenant", "acme", "--rate", "500 / Min", "--limit", "9"),
+                "Tenant acme: 500/min and 9 at once instead of",
+            ),
+        ],
+        ids=str,
+    )
+    def test_it_is_stored_and_said(self, words: tuple[str, ...], meaning: str) -> None:
+        anna = User.objects.create_user("anna")
+        said = run("add", *words, *BECAUSE)
+        row = ThrottleOverride.objects.get()
+        assert said.startswith(f"{row.pk}  {meaning.format(pk=anna.pk)}")
+        assert "a launch (root)" in said
+        assert row.created_by == "root"
+        assert row.until is not None
+        assert timedelta(hours=1.9) < row.until - timezone.now() <= timedelta(hours=2)
+
+    def test_how_long(self) -> None:
+        add = ("add", "ip", "192.0.2.7", "--block", *BECAUSE)
+        run(*add, "--for", "30m")
+        run(*add, "--until", "2100-01-31T18:00")
+        run(*add, "--endless")
+        endless, moment, short = (row.until for row in ThrottleOverride.objects.all())
+        assert endless is None
+        assert str(moment) == "2100-01-31 18:00:00+00:00"
+        assert short is not None
+        assert short - timezone.now() <= timedelta(minutes=30)
+
+    def test_an_api_key_is_read_from_input_and_hashed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("canary-4711\n"))
+        said = run("add", "api_key", "-", "--block", *BECAUSE)
+        assert "canary" not in said + str(ThrottleOverride.objects.values())
+
+    @pytest.mark.parametrize(
+        ("words", "why"),
+        [
+            (("ip", "192.0.2.7"), "say what happens"),
+            (("ip", "192.0.2.7", "--block", "--exempt"), "say what happens"),
+            (("ip", "here", "--block"), "value: 'here' is no address"),
+            (("ip", "192.0.2.7", "--times", "0"), "factor: a factor is more than 0"),
+            (("ip", "192.0.2.7", "--rate", "often"), "rate: 'often' is not a rate"),
+            (("ip", "192.0.2.7", "--block", "--rules", "apii"), "Did you mean 'api'"),
+            (("ip", "192.0.2.7", "--block", "--for", "ever"), "'ever' is no time"),
+            (("ip", "192.0.2.7", "--block", "--until", "soon"), "'soon' is no moment"),
+            (("ip", "192.0.2.7", "--block", "--until", "2030-99-01T00:00"), "is no moment"),
+            (("ip", "192.0.2.7", "--block", "--until", "2001-01-01T00:00"), "has passed"),
+            (("user", "anna", "--block"), "There is no user"),
+            (("shoe", "1", "--block"), "invalid choice"),
+        ],
+        ids=str,
+    )
+    def test_what_makes_no_sense_is_refused(self, words: tuple[str, ...], why: str) -> None:
+        with pytest.raises(CommandError, match=re.escape(why)):
+            run("add", *words, *BECAUSE)
+        assert not ThrottleOverride.objects.exists()
+
+    def test_a_doubt_is_said(self) -> None:
+        assert "There is no group 'support'" in run("add", "group", "support", "--block", *BECAUSE)
+
+
+class TestListAndEnd:
+    def test_what_is_in_force(self) -> None:
+        assert run("list") == "No override is in force.\n"
+        assert run("list", "--all") == "There are no overrides.\n"
+        run("add", "ip", "192.0.2.7", "--block", *BECAUSE)
+        run("add", "ip", "192.0.2.8", "--block", "--endless", *BECAUSE)
+        second, first = ThrottleOverride.objects.all()
+        assert (
+            run("list").splitlines()[0] == f"{second.pk}  Address 192.0.2.8: blocked, without an end: a launch (root)"
+        )
+        assert run("end", str(first.pk)).startswith(f"ended: {first.pk}  Address 192.0.2.7")
+        assert [line.split()[0] for line in run("list").splitlines()] == [str(second.pk)]
+        assert len(run("list", "--all").splitlines()) == 2
+        with pytest.raises(CommandError, match=f"nothing was ended: {first.pk} is not in force"):
+            run("end", str(second.pk), str(first.pk))
+        assert ThrottleOverride.objects.in_force().count() == 1
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_table_that_is_not_there(self) -> None:
+        with connection.schema_editor() as editor:
+            editor.delete_model(ThrottleOverride)
+        try:
+            with pytest.raises(CommandError, match=r"run `manage\.py migrate`"):
+                run("list")
+        finally:
+            with connection.schema_editor() as editor:
+                editor.create_model(ThrottleOverride)

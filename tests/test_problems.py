@@ -1,0 +1,122 @@
+"""REST framework's refusals as problem documents, where a site asks for them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from django.urls import path
+from rest_framework.exceptions import NotFound, Throttled
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.settings import api_settings
+from rest_framework.test import APIClient
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+from django_throttle import drf, stores
+from django_throttle.problems import answer
+from django_throttle.stores import RedisStore
+from tests.doors import BOTH, Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+
+class View(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [drf.RuleThrottle]
+    throttle_scope = "search"
+
+    def get(self, request: Request) -> Response:
+        if "missing" in request.query_params:
+            raise NotFound
+        return Response("found")
+
+
+class Second(drf.UserRateThrottle):
+    rate = "1/s"
+    scope = "second"
+
+
+class Minute(drf.UserRateThrottle):
+    rate = "1/min"
+    scope = "minute"
+
+
+class Never(BaseThrottle):
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        return False
+
+
+urlpatterns = [
+    path("search", View.as_view()),
+    path("several", View.as_view(throttle_classes=[Second, Minute])),
+    path("never", View.as_view(throttle_classes=[drf.RuleThrottle, Never])),
+]
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "EXCEPTION_HANDLER": "django_throttle.problems.answer"}
+    assert api_settings.EXCEPTION_HANDLER is answer
+
+
+@BOTH
+def test_what_our_rules_refuse(enforce: Enforce) -> None:
+    enforce(api={"rate": "1/min", "algorithm": "fixed_window"}, roomy={"rate": "9/min"})
+    assert APIClient().get("/search").status_code == 200
+    refused = APIClient().get("/search")
+    assert (refused.status_code, refused["Content-Type"]) == (429, "application/problem+json")
+    assert refused["Cache-Control"] == "no-store" and "RateLimit" in refused
+    assert refused.json() == {
+        "type": QUOTA,
+        "title": "Rate limit exceeded",
+        "status": 429,
+        "detail": f"Rate limit exceeded. Try again in {refused['Retry-After']} seconds.",
+        "violated-policies": ["api"],
+    }
+
+
+def test_of_several_throttles_all_that_refuse_and_the_longest_wait(enforce: Enforce) -> None:
+    enforce()
+    APIClient().get("/several")
+    refused = APIClient().get("/several")
+    assert refused.json()["violated-policies"] == ["drf-second", "drf-minute"]
+    assert refused["Retry-After"] == "60" and "60 seconds" in refused.json()["detail"]
+
+
+def test_what_can_never_pass_has_no_retry_after(enforce: Enforce) -> None:
+    enforce(api={"rate": "1/min", "cost": 2, "burst": 2, "algorithm": "gcra"})
+    for _ in range(2):
+        refused = APIClient().get("/search")
+    assert refused["Retry-After"] == "120"
+    View.throttle_cost = 9  # type: ignore[attr-defined]
+    try:
+        refused = APIClient().get("/search")
+    finally:
+        del View.throttle_cost  # type: ignore[attr-defined]
+    assert "Retry-After" not in refused and refused.json()["detail"].endswith("This costs more than the limit ever allows.")
+
+
+def test_a_failed_store(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    enforce(api={"rate": "1/min", "on_store_failure": "deny"})
+    monkeypatch.setattr(stores, "_store", RedisStore("redis://127.0.0.1:1/0"))
+    refused = APIClient().get("/search")
+    assert (refused.status_code, refused.json()["status"]) == (503, 503)
+    assert refused.json()["type"].endswith("#temporary-reduced-capacity") and refused["Retry-After"] == "1"
+
+
+def test_other_errors_and_other_throttles_are_answered_as_ever(enforce: Enforce) -> None:
+    enforce(api={"rate": "9/min"})
+    for where, status in (("/search?missing", 404), ("/never", 429)):
+        response = APIClient().get(where)
+        assert (response.status_code, response["Content-Type"]) == (status, "application/json")
+        assert list(response.json()) == ["detail"]
+
+
+def test_without_a_request_there_is_no_decision() -> None:
+    response = answer(Throttled(5), {})
+    assert response is not None and response["Retry-After"] == "5"
+    assert answer(ZeroDivisionError(), {}) is None

@@ -1,0 +1,271 @@
+"""A share of a quota is told of once in a window, whoever reaches it, and costs nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_throttle import limiter, stores
+from django_throttle.core import Decision, Rule
+from django_throttle.core.command import Command, Decide, Mark, Once, Release
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.facts import Facts
+from django_throttle.limiter import Limiter
+from django_throttle.signals import quota_warning
+from django_throttle.stores import MemoryStore, RedisStore
+from tests.clock import FrozenClock
+from tests.servers import RedisServer, slack
+
+QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
+QUIET = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 5.0}
+
+
+class Anna:
+    subject = None
+
+    def ident(self, key: str) -> str | None:
+        return "user:1"
+
+    def is_(self, trait: str) -> bool:
+        return False
+
+
+FACTS = Facts("search", ("request",), Anna())
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[str, str, float]]]:
+    """What a receiver hears: rule, ident, share."""
+    found: list[tuple[str, str, float]] = []
+
+    def hear(facts: Facts, outcome: Any, share: float, **_: Any) -> None:
+        assert facts is FACTS or facts.cost
+        found.append((outcome.rule, outcome.ident, share))
+
+    quota_warning.connect(hear)
+    yield found
+    quota_warning.disconnect(hear)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, settings: Any, clock: FrozenClock) -> Iterator[Any]:
+    """The store of every door, with the quota in force and a clock that stands still."""
+    settings.DJANGO_THROTTLE = {"RULES": {"quota": QUOTA, "other": {"rate": "100/min"}}, **QUIET}
+    if request.param == "memory":
+        made: Any = MemoryStore(clock=clock)
+    else:
+        made = RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+    before = stores.pin(made)
+    yield made
+    stores.pin(before)
+
+
+@pytest.fixture
+def asked(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    """Every command that the store is given."""
+    commands: list[Command] = []
+    execute, aexecute = store.execute, store.aexecute
+
+    def count(command: Command) -> Any:
+        commands.append(command)
+        return execute(command)
+
+    async def acount(command: Command) -> Any:
+        commands.append(command)
+        return await aexecute(command)
+
+    monkeypatch.setattr(store, "execute", count)
+    if isinstance(store, RedisStore):  # in memory the one calls the other
+        monkeypatch.setattr(store, "aexecute", acount)
+    return commands
+
+
+@pytest.fixture(params=["sync", "async"])
+def decide(request: pytest.FixtureRequest) -> Callable[..., Decision]:
+    return limiter.decide if request.param == "sync" else async_to_sync(limiter.adecide)
+
+
+class TestDoors:
+    def test_each_share_is_told_once_by_the_call_that_reaches_it(
+        self, store: Any, decide: Any, told: list[Any], clock: FrozenClock
+    ) -> None:
+        heard = [(decide(FACTS), len(told))[1] for _ in range(25)]
+        assert heard == [0] * 7 + [1, 1] + [2] * 16
+        assert told == [("quota", "user:1", 0.8), ("quota", "user:1", 1.0)]
+        clock.to(3600)
+        for _ in range(10):
+            decide(FACTS)
+        assert len(told) == 4, "and afresh in the next window"
+
+    def test_it_costs_one_more_command_and_only_then(
+        self, store: Any, decide: Any, told: list[Any], asked: list[Command]
+    ) -> None:
+        for _ in range(25):
+            decide(FACTS)
+        kinds = [type(command) for command in asked]
+        assert kinds.count(Once) == 2
+        assert kinds[8] is Once and kinds[11] is Once
+        assert set(kinds) == {Decide, Once}
+
+    def test_several_shares_at_once_are_one_command(
+        self, store: Any, decide: Any, told: list[Any], asked: list[Command]
+    ) -> None:
+        decide(Facts("search", ("request",), Anna(), 10))
+        assert [type(command) for command in asked] == [Decide, Once]
+        assert [share for *_, share in told] == [0.8, 1.0]
+
+    def test_to_ask_tells_nobody(self, store: Any, decide: Any, told: list[Any]) -> None:
+        decide(Facts("search", ("request",), Anna(), 7))
+        decide(FACTS, commit=False)
+        decide(Facts("search", ("request",), Anna(), 0))
+        assert told == []
+
+    def test_a_budget_that_was_given_back_is_not_warned_of_again(
+        self, store: Any, decide: Any, told: list[Any]
+    ) -> None:
+        decide(Facts("search", ("request",), Anna(), 9))
+        assert Limiter([Rule("quota", **QUOTA)], store).reset("user:1") == 1
+        decide(Facts("search", ("request",), Anna(), 9))
+        assert [share for *_, share in told] == [0.8]
+
+    def test_a_store_that_fails_just_then_fails_nobody(
+        self, store: Any, decide: Any, told: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        execute, aexecute = store.execute, store.aexecute
+
+        def fails(command: Command) -> Any:
+            if isinstance(command, Once):
+                raise StoreError(Cause.UNAVAILABLE)
+            return execute(command)
+
+        async def afails(command: Command) -> Any:
+            return fails(command) if isinstance(command, Once) else await aexecute(command)
+
+        monkeypatch.setattr(store, "execute", fails)
+        monkeypatch.setattr(store, "aexecute", afails)
+        decision = decide(Facts("search", ("request",), Anna(), 8))
+        assert decision.allowed and not decision.degraded
+        assert [share for *_, share in told] == [0.8], "rather twice than never"
+
+    def test_a_receiver_that_fails_fails_nobody(
+        self, store: Any, decide: Any, told: list[Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fails(**_: Any) -> None:
+            raise RuntimeError("no mail today")
+
+        quota_warning.connect(fails)
+        try:
+            assert decide(Facts("search", ("request",), Anna(), 8)).allowed
+        finally:
+            quota_warning.disconnect(fails)
+        assert "no mail today" in caplog.text
+        assert len(told) == 1
+
+    def test_a_limiter_of_ones_own_says_what_was_reached(self, store: Any, told: list[Any]) -> None:
+        own = Limiter([Rule("quota", **QUOTA)], store)
+        assert [crossing.share for crossing in own.acquire("user:1", 8).crossed] == [0.8]
+        assert told == []
+
+
+async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings: Any, clock: FrozenClock) -> None:
+    settings.DJANGO_THROTTLE = {
+        "RULES": {"knocks": {**QUOTA, "events": ["connect"]}, "sockets": {"limit": 5, "algorithm": "concurrency"}},
+        **QUIET,
+    }
+    asking = asyncio.Event()
+    commands: list[Command] = []
+
+    class Slow(MemoryStore):
+        async def aexecute(self, command: Command) -> Any:
+            commands.append(command)
+            if isinstance(command, Once):
+                asking.set()
+                await asyncio.Event().wait()
+            return self.execute(command)
+
+    before = stores.pin(Slow(clock=clock))
+    try:
+        task = asyncio.create_task(limiter.adecide(Facts("chat", ("connect", "connection"), Anna(), 8)))
+        await asking.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    finally:
+        stores.pin(before)
+    assert [type(command) for command in commands] == [Decide, Once, Release]
+
+
+class TestOnce:
+    """The command itself, in both stores."""
+
+    MARKS = (Mark("rule", "user:1", "0.8", 60_000_000), Mark("rule", "user:1", "1.0", 60_000_000))
+
+    def test_the_first_hears_yes_until_it_has_lasted(self, store: Any, clock: FrozenClock) -> None:
+        assert store.execute(Once(self.MARKS[:1])) == (True,)
+        assert store.execute(Once(self.MARKS)) == (False, True)
+        clock.to(59.999_999)
+        assert store.execute(Once(self.MARKS)) == (False, False)
+        clock.to(60)
+        assert store.execute(Once(self.MARKS)) == (True, True)
+
+    async def test_on_an_event_loop_too(self, store: Any) -> None:
+        assert await store.aexecute(Once(self.MARKS)) == (True, True)
+        assert await store.aexecute(Once(self.MARKS)) == (False, False)
+
+    @pytest.mark.parametrize("field", ["rule_id", "ident", "name"])
+    def test_another_mark_is_another(self, store: Any, field: str) -> None:
+        store.execute(Once(self.MARKS))
+        assert store.execute(Once((self.MARKS[0]._replace(**{field: "another"}),))) == (True,)
+
+    def test_after_a_step_back_of_the_clock_it_lasts_no_longer_than_ever(self, store: Any, clock: FrozenClock) -> None:
+        clock.to(86_400)
+        store.execute(Once(self.MARKS[:1]))
+        clock.to(0)
+        assert store.execute(Once(self.MARKS[:1])) == (False,)
+        clock.to(60)
+        assert store.execute(Once(self.MARKS[:1])) == (True,)
+
+
+class TestRedis:
+    def test_a_mark_is_one_small_key_with_an_end_in_the_slot_of_its_rule(self, redis_server: RedisServer) -> None:
+        store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
+        store.execute(Once((Mark("rule", "user:1", "0.8", 1_500_001),)))
+        with redis_server.client() as client:
+            (key,) = client.scan_iter("marks:*")
+            assert key == store.key("rule:0.8", "user:1")
+            assert key.startswith(store.key("rule", "user:1"))
+            assert 0 < client.pttl(key) <= 1501
+
+    @pytest.mark.parametrize("value", ["nonsense", "nan", "", "1e400", "-5"])
+    def test_what_somebody_else_has_put_there_is_replaced(self, redis_server: RedisServer, value: str) -> None:
+        store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
+        mark = Mark("foreign", "user:1", value, 60_000_000)
+        key = store.key(f"foreign:{value}", "user:1")
+        with redis_server.client() as client:
+            client.set(key, value)
+            assert store.execute(Once((mark,))) == (True,)
+            client.delete(key)
+            client.hset(key, "a", "b")
+            assert store.execute(Once((mark,))) == (True,)
+            assert 0 < client.pttl(key) <= 60_000
+
+    @pytest.mark.parametrize("driver", ["execute", "aexecute"])
+    def test_a_redis_that_hangs_just_then_costs_half_a_deadline(self, driver: str) -> None:
+        """So that a decision and its warning together take no longer than a deadline and 50 ms, by default."""
+        with RedisServer() as server:
+            store = RedisStore(server.url, deadline=1.0)
+            ask = async_to_sync(store.aexecute) if driver == "aexecute" else store.execute
+            assert ask(Once((Mark("rule", "user:1", "0.8", 60_000_000),))) == (True,)
+            server.pause()
+            began = time.monotonic()
+            with pytest.raises(StoreError):
+                ask(Once((Mark("rule", "user:1", "1.0", 60_000_000),)))
+            took = time.monotonic() - began
+            server.resume()
+        print(f"a hung Redis, asked whether somebody has been told: {took * 1000:.0f} ms of 500")
+        assert took < slack(0.5 + 0.2)

@@ -1,0 +1,145 @@
+"""The recipes of the documentation are run, and do what they say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from django.http import HttpRequest
+from django.test import RequestFactory
+
+from django_throttle import limiter
+from django_throttle.core import Decision, Reason, Rule
+from django_throttle.facts import Facts
+from django_throttle.identity import HttpWho
+from django_throttle.signals import quota_warning
+from django_throttle.stores import MemoryStore
+from tests.clock import FrozenClock
+from tests.pages import shown
+
+QUIET = {"DATABASE_RULES": False, "AGENT": False}
+QUOTAS, TOLD, OPERATIONS, GRAPHQL, LOGIN, ACCOUNT, AUDIENCES = shown("recipes")
+LOGINS = " ".join(f'a{number}: login(name: "anna", password: "{number}") {{ ok }}' for number in range(100))
+
+
+def run(code: str, **names: Any) -> dict[str, Any]:
+    """Run code in which these names are there already; returns all of its names."""
+    found: dict[str, Any] = {"__name__": "shown", **names}
+    exec(code, found)
+    return found
+
+
+@pytest.fixture
+def rules(settings: Any, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts the rules of a recipe in force, counted in memory by a clock that stands still."""
+
+    def enforce(recipe: str) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": run(recipe)["RULES"], **QUIET}
+        store = MemoryStore(clock=clock)
+        monkeypatch.setattr(limiter, "get_store", lambda: store)
+
+    return enforce
+
+
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module in which the site has its functions."""
+    limits = ModuleType("shop.limits")
+    vars(limits).update(run(OPERATIONS))
+    for name, module in (("shop", ModuleType("shop")), ("shop.limits", limits)):
+        monkeypatch.setitem(sys.modules, name, module)
+    return limits
+
+
+def post(body: object, user: int = 1) -> HttpRequest:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = RequestFactory().post("/graphql", text, content_type="application/json")
+    request.user = SimpleNamespace(pk=user, is_authenticated=True)  # type: ignore[assignment]
+    return request
+
+
+def decide(request: HttpRequest, scope: str = "graphql", cost: int = 1) -> Decision:
+    return limiter.decide(Facts(scope, ("request",), HttpWho(request), cost, method=request.method or ""))
+
+
+class TestQuotas:
+    @pytest.fixture
+    def notified(self) -> Iterator[list[tuple[str, str]]]:
+        found: list[tuple[str, str]] = []
+        names = run(TOLD, notify=lambda *told: found.append(told))
+        yield found
+        quota_warning.disconnect(names["tell"])
+
+    def test_told_at_80_and_100_and_restricted_at_two_and_a_half(
+        self, rules: Any, clock: FrozenClock, notified: list[tuple[str, str]]
+    ) -> None:
+        rules(QUOTAS)
+        request, passed = post({}), 0
+        for hour in range(190):
+            clock.to(hour * 3600)
+            passed += sum(decide(request, cost=200).allowed for _ in range(6))
+        assert passed * 200 == 180_000
+        assert notified == [
+            ("user:1", "80% of 72,000 calls used"),
+            ("user:1", "100% of 72,000 calls used"),
+        ]
+
+
+class TestGraphQL:
+    def test_a_hundred_in_a_batch_use_up_a_hundred(self, rules: Any, shop: Any) -> None:
+        rules(GRAPHQL)
+        batch = [{"query": "query { me { name } }"}] * 100
+        decision = decide(post(batch))
+        assert (decision.allowed, decision.remaining) == (True, 0)
+        assert not decide(post(batch[0])).allowed
+
+    @pytest.mark.parametrize(
+        "spread", [f"mutation {{ {LOGINS} }}", f"fragment f on Mutation {{ {LOGINS} }} mutation {{ ...f }}"]
+    )
+    def test_a_hundred_aliased_logins_use_up_a_hundred(self, rules: Any, shop: Any, spread: str) -> None:
+        rules(GRAPHQL)
+        assert decide(post({"query": spread})).remaining == 0
+        assert not decide(post({"query": "{ me { name } }"})).allowed
+
+    def test_more_than_the_limit_is_never_allowed_and_says_why(self, rules: Any, shop: Any) -> None:
+        rules(GRAPHQL)
+        decision = decide(post([{"query": "query { me { name } }"}] * 101))
+        assert not decision.allowed and decision.retry_after is None
+        assert decision.outcomes[0].reason is Reason.TOO_COSTLY
+        assert decide(post({"query": "{ me }"})).remaining == 99, "nothing was charged for it"
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{",
+            b"[" * 100_000,
+            b"\xff",
+            b"null",
+            b"7",
+            b'"login"',
+            b"[]",
+            b"[[]]",
+            b'{"query": 5}',
+            b'{"q": "login"}',
+        ],
+        ids=lambda body: repr(body[:12]),
+    )
+    def test_what_is_no_query_costs_one(self, rules: Any, shop: Any, body: bytes) -> None:
+        rules(GRAPHQL)
+        assert decide(post(body)).remaining == 99
+
+
+def test_the_login_counts_what_fails() -> None:
+    ((name, options),) = run(LOGIN)["RULES"].items()
+    rule = Rule.from_options(name, options)
+    assert (rule.methods, rule.count_on) == (("POST",), (401, 403))
+
+
+def test_rules_for_some_are_rules() -> None:
+    found = [Rule.from_options(name, options) for name, options in run(AUDIENCES)["RULES"].items()]
+    assert [rule.audience for rule in found] == [("anonymous",), ("authenticated",), ("group:partners", "staff")]

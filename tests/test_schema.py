@@ -1,0 +1,209 @@
+"""The OpenAPI schema: refusals and header fields, in a schema that drf-spectacular makes and its validator accepts."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.openapi import AutoSchema as PlainSchema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.validation import validate_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import AnonRateThrottle, BaseThrottle
+from rest_framework.views import APIView
+
+from django_throttle import checks
+from django_throttle.checks import told
+from django_throttle.drf import RuleThrottle
+from django_throttle.schema import ThrottleSchema
+
+MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+FIELDS = ["RateLimit", "RateLimit-Policy"]
+OURS = {"DEFAULT_SCHEMA_CLASS": "django_throttle.schema.AutoSchema"}
+
+
+class Found(serializers.Serializer[Any]):
+    name = serializers.CharField()
+
+
+class Theirs(AnonRateThrottle):
+    rate = "5/min"
+
+
+class Own(ThrottleSchema, PlainSchema):
+    """What a site has made of its own."""
+
+    def get_tags(self) -> list[str]:
+        return ["own"]
+
+
+def make_view() -> type[APIView]:
+    """A view whose decorators see the settings of the test, as they see a site's."""
+
+    class View(APIView):
+        authentication_classes: ClassVar[Any] = []
+
+        @extend_schema(responses=Found)
+        def get(self, request: Request) -> Response:
+            return Response()
+
+        @extend_schema(responses={201: Found, 429: OpenApiResponse(Found, description="Our own.")}, request=None)
+        def post(self, request: Request) -> Response:
+            return Response()
+
+        @extend_schema(
+            responses={204: None}, parameters=[OpenApiParameter("RateLimit", location="header", response=[204])]
+        )
+        def delete(self, request: Request) -> Response:
+            return Response()
+
+        @extend_schema(exclude=True)
+        def put(self, request: Request) -> Response:
+            return Response()
+
+    return View
+
+
+@pytest.fixture
+def view(settings: Any) -> Any:
+    """Makes a view of a site whose schema class is ours."""
+    settings.DJANGO_THROTTLE = {}
+    settings.REST_FRAMEWORK = OURS
+    base = make_view()
+
+    def view(*throttles: type[BaseThrottle], **attributes: Any) -> type[APIView]:
+        return type("View", (base,), {"throttle_classes": throttles, **attributes})
+
+    return view
+
+
+def schema(**views: type[APIView]) -> Any:
+    """The whole schema; drf-spectacular has nothing to complain of."""
+    from django.urls import path
+
+    urls = ModuleType("urls")
+    urls.urlpatterns = [path(name, view.as_view()) for name, view in views.items()]  # type: ignore[attr-defined]
+    GENERATOR_STATS.reset()
+    found = SchemaGenerator(urlconf=urls).get_schema(request=None, public=True)
+    assert not GENERATOR_STATS, GENERATOR_STATS._warn_cache | GENERATOR_STATS._error_cache
+    validate_schema(found)
+    return found
+
+
+def responses(found: Any, view: str = "limited", method: str = "get") -> Any:
+    return found["paths"][f"/{view}"][method]["responses"]
+
+
+def names(response: Any) -> list[str]:
+    return sorted(response.get("headers", {}))
+
+
+def test_a_throttle_of_ours_can_refuse(view: Any) -> None:
+    found = schema(limited=view(RuleThrottle))
+    assert sorted(responses(found)) == ["200", "429", "503"]
+    assert names(responses(found)["200"]) == FIELDS
+    for status in ("429", "503"):
+        refusal = responses(found)[status]
+        assert names(refusal) == [*FIELDS, "Retry-After"] and refusal["description"]
+        assert refusal["content"] == {"application/json": {"schema": {"$ref": "#/components/schemas/ThrottleDetail"}}}
+    assert found["components"]["headers"]["Retry-After"]["schema"] == {"type": "integer", "minimum": 0}
+
+
+def test_what_a_view_says_itself_stays(view: Any) -> None:
+    found = schema(limited=view(RuleThrottle))
+    own = responses(found, method="post")["429"]
+    assert own["description"] == "Our own." and names(own) == FIELDS
+    assert responses(found, method="delete")["204"]["headers"]["RateLimit"] == {"schema": {"type": "string"}}
+    assert "put" not in found["paths"]["/limited"]
+
+
+def test_what_cannot_be_refused_by_us_is_as_ever(view: Any) -> None:
+    found = schema(free=view(), others=view(Theirs))
+    for where in ("free", "others"):
+        assert [*responses(found, where)] == ["200"] and names(responses(found, where)["200"]) == []
+    assert "headers" not in found["components"]
+
+
+def test_the_middleware_can_refuse_everything(view: Any, settings: Any) -> None:
+    settings.MIDDLEWARE = ["django.middleware.common.CommonMiddleware", *MIDDLEWARE]
+    found = schema(free=view(), limited=view(RuleThrottle))
+    assert [*responses(found, "free")["429"]["content"]] == ["application/problem+json", "text/html"]
+    assert sorted(responses(found)["429"]["content"]) == ["application/json", "application/problem+json", "text/html"]
+
+
+def test_problems_where_the_site_asks_for_them(view: Any, settings: Any) -> None:
+    settings.REST_FRAMEWORK = OURS | {"EXCEPTION_HANDLER": "django_throttle.problems.answer"}
+    found = schema(limited=view(RuleThrottle))
+    assert [*responses(found)["429"]["content"]] == ["application/problem+json"]
+    assert "violated-policies" in found["components"]["schemas"]["ThrottleProblem"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"RATELIMIT_HEADERS": "off"}, []),
+        ({"RATELIMIT_HEADERS": "draft-07"}, FIELDS),
+        (
+            {"RATELIMIT_HEADERS": "draft-06"},
+            ["RateLimit-Limit", "RateLimit-Policy", "RateLimit-Remaining", "RateLimit-Reset"],
+        ),
+        (
+            {"X_RATELIMIT_HEADERS": "epoch"},
+            [*FIELDS, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"],
+        ),
+    ],
+)
+def test_the_fields_that_the_settings_ask_for(view: Any, settings: Any, given: Any, said: list[str]) -> None:
+    settings.DJANGO_THROTTLE = given
+    found = schema(limited=view(RuleThrottle))
+    assert names(responses(found)["200"]) == said
+    assert names(responses(found)["429"]) == sorted([*said, "Retry-After"])
+
+
+def test_a_schema_class_of_ones_own(view: Any) -> None:
+    found = schema(own=view(RuleThrottle, schema=Own()))
+    assert "429" in responses(found, "own") and found["paths"]["/own"]["get"]["tags"] == ["own"]
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.1"])
+def test_every_version_of_openapi(view: Any, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from drf_spectacular.settings import spectacular_settings
+
+    monkeypatch.setattr(spectacular_settings, "OAS_VERSION", version)
+    assert schema(limited=view(RuleThrottle))["openapi"] == version
+
+
+class TestCheck:
+    THEIRS: ClassVar[Any] = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+    THROTTLED: ClassVar[Any] = {"DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf.UserRateThrottle"]}
+
+    @pytest.fixture(autouse=True)
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(told.apps, "is_installed", lambda name: name == "drf_spectacular")
+
+    def found(self, settings: Any, rest_framework: Any) -> list[str | None]:
+        settings.REST_FRAMEWORK = rest_framework
+        return [message.id for message in checks.check_schema(None)]
+
+    def test_a_schema_without_refusals_is_a_warning(self, settings: Any) -> None:
+        for rest_framework in (self.THEIRS | self.THROTTLED, self.THROTTLED, {"DEFAULT_SCHEMA_CLASS": "gone.Schema"}):
+            settings.MIDDLEWARE = [] if "DEFAULT_THROTTLE_CLASSES" in rest_framework else MIDDLEWARE
+            assert self.found(settings, rest_framework) == ["django_throttle.W020"]
+
+    @pytest.mark.parametrize("rest_framework", [OURS, {"DEFAULT_SCHEMA_CLASS": Own}])
+    def test_none_where_it_has_them(self, settings: Any, rest_framework: Any) -> None:
+        settings.MIDDLEWARE = MIDDLEWARE
+        assert self.found(settings, rest_framework) == []
+
+    def test_nor_where_nothing_is_refused(self, settings: Any) -> None:
+        assert self.found(settings, self.THEIRS) == []
+
+    def test_nor_where_nothing_is_described(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(told.apps, "is_installed", lambda name: False)
+        settings.MIDDLEWARE = MIDDLEWARE
+        assert self.found(settings, self.THEIRS) == []

@@ -1,0 +1,312 @@
+"""Rules for one test: these and no others, counted from nothing, and gone afterwards whatever happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+import unittest
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import SimpleTestCase, override_settings
+
+from django_throttle import agent, rulebook, stores
+from django_throttle.core import Override, Rule
+from django_throttle.exceptions import InvalidRule
+from django_throttle.facts import Facts
+from django_throttle.limiter import adecide, decide
+from django_throttle.models import ThrottleRule
+from django_throttle.rulebook import Snapshot, book
+from django_throttle.signals import rules_changed
+from django_throttle.stores import RedisStore, get_store
+from django_throttle.testing import FrozenClock, override_rules, use_up
+from tests.observe.conftest import FACTS, Somebody
+
+ONE: dict[str, Any] = {"one": {"rate": "2/hour", "key": "everyone", "algorithm": "fixed_window"}}
+OTHER: dict[str, Any] = {"other": {"rate": "5/hour", "key": "everyone"}}
+SETTINGS: dict[str, Any] = {"RULES": {"site": {"rate": "9/min"}}, "DATABASE_RULES": False, "AGENT": False}
+
+
+def names() -> list[str]:
+    return [rule.name for rule in rulebook.current().rules]
+
+
+def passed(calls: int) -> int:
+    return sum(decide(FACTS).allowed for _ in range(calls))
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Any) -> Iterator[None]:
+    """The rules of a site, in force before and afterwards."""
+    settings.DJANGO_THROTTLE = SETTINGS
+    assert names() == ["site"]
+    yield
+    assert names() == ["site"]
+    assert (stores._pinned, book._book.pinned) == (None, None)
+
+
+class TestInForce:
+    def test_these_and_no_others(self) -> None:
+        with override_rules(ONE):
+            assert names() == ["one"]
+            assert passed(5) == 2
+
+    def test_rules_themselves(self) -> None:
+        with override_rules([Rule("b", "1/min"), Rule("a", "2/min")]):
+            assert names() == ["a", "b"]
+
+    def test_none_at_all(self) -> None:
+        with override_rules():
+            assert names() == []
+            assert passed(50) == 50
+
+    def test_merged(self) -> None:
+        with override_rules({**OTHER, "site": {"rate": "1/s"}}, merge=True):
+            assert names() == ["other", "site"]
+            assert str(rulebook.current().by_name("site").rate) == "1/s"  # type: ignore[union-attr]
+
+    def test_nested(self) -> None:
+        with override_rules(ONE) as outer:
+            assert passed(1) == 1
+            with override_rules(OTHER, merge=True) as inner:
+                assert names() == ["one", "other"]
+                assert inner is not outer
+                assert passed(5) == 2, "counted from nothing"
+            assert names() == ["one"]
+            assert passed(5) == 1, "and what the outer one has counted is there still"
+
+    def test_overrides_stay_where_rules_are_merged(self) -> None:
+        free = Override(subject="user:somebody", effect="exempt")
+        rulebook.pin(Snapshot([Rule("one", "1/hour", key="user")], overrides=[free]))
+        try:
+            with override_rules({}, merge=True):
+                assert passed(5) == 5
+            with override_rules([Rule("one", "1/hour", key="user")]):
+                assert passed(5) == 1
+        finally:
+            rulebook.pin(None)
+
+    def test_the_switch_of_shadows_counts(self, settings: Any) -> None:
+        with override_settings(DJANGO_THROTTLE={**SETTINGS, "SHADOW": True}), override_rules(ONE):
+            assert passed(5) == 5
+
+    @pytest.mark.parametrize(
+        "rules", [{"one": {"rate": "x"}}, {"one": {"rat": "1/s"}}, [Rule("a", "1/s")] * 2], ids=str
+    )
+    def test_rules_that_make_no_sense_are_refused_where_they_are_written(self, rules: Any) -> None:
+        with pytest.raises((InvalidRule, ValueError)):
+            override_rules(rules)
+
+    def test_whoever_wants_to_know_is_told(self) -> None:
+        told = []
+
+        def hear(old: Snapshot | None, new: Snapshot, **_: object) -> None:
+            told.append(((old or Snapshot(())).rules, new.rules))
+
+        rules_changed.connect(hear)
+        try:
+            with override_rules(ONE):
+                inside = rulebook.current().rules
+        finally:
+            rules_changed.disconnect(hear)
+        outside = rulebook.current().rules
+        assert told == [(outside, inside), (inside, outside)]
+
+
+class TestAfterwards:
+    def test_all_is_as_it_was_even_after_an_error(self) -> None:
+        before = rulebook.current(), get_store(), dict(agent._services)
+        with pytest.raises(ZeroDivisionError), override_rules(ONE):
+            raise ZeroDivisionError
+        assert (rulebook.current(), get_store(), agent._services) == before
+
+    def test_one_context_may_be_used_again_and_within_itself(self) -> None:
+        context = override_rules(ONE)
+        for _ in range(2):
+            with context:
+                assert passed(5) == 2
+                with context:
+                    assert passed(5) == 2
+
+    def test_many_leave_no_thread_and_no_store_behind(self, settings: Any) -> None:
+        with override_settings(DJANGO_THROTTLE={**SETTINGS, "AGENT": True}):
+            threads, served = threading.active_count(), len(agent._services)
+            for _ in range(100):
+                with override_rules(ONE):
+                    assert passed(3) == 2
+            assert (threading.active_count(), len(agent._services)) == (threads, served)
+
+    @pytest.mark.django_db
+    def test_what_is_edited_meanwhile_is_in_force_then(self, settings: Any) -> None:
+        with override_settings(DJANGO_THROTTLE={**SETTINGS, "DATABASE_RULES": True}):
+            assert names() == ["site"]
+            with override_rules(ONE):
+                ThrottleRule.objects.create(name="edited", rate="5/s")
+                rulebook.refresh()
+                assert names() == ["one"]
+            assert names() == ["edited", "site"]
+
+    def test_the_database_is_not_asked(self) -> None:
+        """Outside of a test that may use it, asking would fail, and be logged."""
+        with override_settings(DJANGO_THROTTLE={**SETTINGS, "DATABASE_RULES": True}), override_rules(ONE):
+            assert passed(3) == 2
+
+
+class TestStore:
+    def test_time_stands_still_until_it_is_told(self) -> None:
+        with override_rules(ONE) as clock:
+            assert passed(5) == 2
+            clock.tick(3599)
+            assert passed(5) == 0
+            clock.tick(1)
+            assert passed(5) == 2
+
+    def test_a_clock_of_ones_own(self) -> None:
+        mine = FrozenClock(1_000_000)
+        with override_rules(ONE, clock=mine) as clock:
+            assert clock is mine is get_store().clock
+
+    def test_a_store_of_ones_own(self, redis_url: str) -> None:
+        store = RedisStore(redis_url, deadline=5.0)
+        for left in (2, 0):
+            with override_rules(ONE, store=store):
+                assert get_store() is store
+                assert passed(5) == left
+
+    def test_the_store_that_is_there(self) -> None:
+        with override_rules(ONE, store=get_store()):
+            assert passed(1) == 1
+        with override_rules(ONE, store=get_store()):
+            assert passed(5) == 1
+
+    def test_settings_may_change_meanwhile(self) -> None:
+        with override_rules(ONE):
+            assert passed(1) == 1
+            with override_settings(DJANGO_THROTTLE={**SETTINGS, "PREFIX": "other", "RULES": OTHER}):
+                assert passed(5) == 1
+            assert passed(5) == 0
+
+
+class TestDecorated:
+    @override_rules(ONE)
+    def test_a_function(self) -> None:
+        assert passed(5) == 2
+
+    @override_rules(ONE)
+    async def test_an_asynchronous_one(self) -> None:
+        assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True, True, False]
+
+    @override_rules(OTHER)
+    @override_rules(ONE, merge=True)
+    async def test_two(self) -> None:
+        assert names() == ["one", "other"]
+
+    @override_rules(ONE)
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_with_parameters_and_fixtures(self, number: int, redis_url: str) -> None:
+        assert number in (1, 2) and redis_url
+        assert passed(5) == 2
+
+    async def test_merging_does_not_block_the_loop_for_the_first_reading(self) -> None:
+        with override_settings(DJANGO_THROTTLE={**SETTINGS, "PREFIX": "unread"}):
+            async with override_rules(ONE, merge=True):
+                assert names() == ["one", "site"]
+
+
+@override_rules(ONE)
+class TestAClass:
+    """Each test counts from nothing."""
+
+    def test_one(self) -> None:
+        assert passed(5) == 2
+
+    async def test_another(self) -> None:
+        assert (await adecide(FACTS)).allowed
+
+    @override_rules(OTHER, merge=True)
+    def test_with_more(self) -> None:
+        assert names() == ["one", "other"]
+
+    def check(self) -> list[str]:
+        return names()
+
+    def test_only_tests_are_decorated(self) -> None:
+        assert self.check() == ["one"]
+        assert not hasattr(type(self).check, "__wrapped__")
+
+
+def a_case() -> type[unittest.TestCase]:
+    class Base(SimpleTestCase):
+        """A site's own base class, whose setUp calls."""
+
+        def setUp(self) -> None:
+            self.first = decide(FACTS)
+
+    @override_settings(DJANGO_THROTTLE={**SETTINGS, "PREFIX": "case"})
+    @override_rules(ONE)
+    class Case(Base):
+        def test_set_up_is_inside(self) -> None:
+            assert self.first.rule == "one"
+            assert passed(5) == 1
+
+        async def test_asynchronously(self) -> None:
+            assert (await adecide(FACTS)).allowed
+
+        @override_rules(OTHER)
+        def test_with_others(self) -> None:
+            assert names() == ["other"]
+
+        def test_that_fails(self) -> None:
+            raise ZeroDivisionError
+
+    return Case
+
+
+def an_async_case() -> type[unittest.TestCase]:
+    @override_rules(ONE)
+    class Case(unittest.IsolatedAsyncioTestCase):
+        async def test_it(self) -> None:
+            assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True, True, False]
+
+    return Case
+
+
+@pytest.mark.parametrize(("make", "tests", "errors"), [(a_case, 4, 1), (an_async_case, 1, 0)])
+def test_a_test_case(make: Callable[[], type[unittest.TestCase]], tests: int, errors: int) -> None:
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(make()).run(result)
+    assert result.failures == []
+    assert (result.testsRun, len(result.errors)) == (tests, errors), result.errors
+
+
+class TestUseUp:
+    @override_rules([Rule("search", "10000/hour", key="user")])
+    def test_ten_thousand_calls_at_once(self) -> None:
+        began = time.perf_counter()
+        use_up("search", "user:somebody", leaving=2)
+        assert [decide(FACTS).allowed for _ in range(3)] == [True, True, False]
+        milliseconds = (time.perf_counter() - began) * 1000
+        print(f"a rule of 10,000/hour, tested in {milliseconds:.1f} ms")
+        assert milliseconds < 500
+
+    @override_rules([Rule("search", "10/hour")])
+    def test_what_is_left_already_stays(self) -> None:
+        use_up("search", "user:somebody", leaving=3)
+        use_up("search", "user:somebody", leaving=5)
+        assert passed(10) == 3
+
+    @override_rules([Rule("a", "1/s"), Rule("slots", limit=2, algorithm="concurrency", events=("connection",))])
+    def test_only_a_rate_in_force_can_be(self) -> None:
+        for name in ("slots", "nothing"):
+            with pytest.raises(InvalidRule, match=f"no rate named '{name}' is in force, but: a"):
+                use_up(name, "user:1")
+
+
+def test_a_connection_is_held_in_the_store_of_the_test() -> None:
+    rule = Rule("sockets", limit=1, algorithm="concurrency", events=("connection",))
+    facts = Facts("chat", ("connection",), Somebody())
+    with override_rules([rule]):
+        assert [decide(facts).allowed for _ in range(2)] == [True, False]
+    with override_rules([rule]):
+        assert decide(facts).allowed
