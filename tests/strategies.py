@@ -8,7 +8,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.checks import BUCKETS, EVENTS, FAILURE_POLICIES, KEYS, MAX_RESOLUTION, METHODS, REFILLS
+from django_throttle.core.checks import BUCKETS, EVENTS, FAILURE_POLICIES, KEYS, MAX_RESOLUTION, METHODS, REFILLS, UNITS
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 
@@ -20,6 +20,7 @@ LONGEST_LOG = 50  # longer ones only take longer
 CALLS = tuple(event for event in EVENTS if event != "connection")
 MILLISECONDS = st.sampled_from([1, 3, 999, 1000, 7000, 60_000, 86_400_000]) | st.integers(1, 366 * 86_400_000)
 LIMITS = st.integers(1, 20) | st.integers(1, MAX_LIMIT)
+FRAMES = st.sampled_from([("message",), ("send",), ("message", "send")])
 METHOD_LISTS = st.lists(st.sampled_from(METHODS), max_size=3)
 STATUSES = st.lists(st.integers(100, 599), max_size=3)
 AUDIENCE_LISTS = st.lists(
@@ -47,9 +48,14 @@ def rules(draw: st.DrawFn) -> Rule:
     }
     assume(options["key"] != "user" or set(options["audience"]) != {"anonymous"})
     name = draw(NAMES)
+    if options["key"] == "connection":
+        options |= {"on_store_failure": "local", "events": draw(FRAMES), "unit": draw(st.sampled_from(UNITS))}
+        return draw(rate_rules(name, rates(), options))
     if draw(st.booleans()):
         options["events"] = tuple(draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=3)))
         options["warn_at"] = draw(SHARES)
+        if {*options["events"]} <= {"request", "message", "send"}:
+            options["unit"] = draw(st.sampled_from(UNITS))
         if options["events"] == ("request",):
             options |= {"methods": draw(METHOD_LISTS), "count_on": draw(STATUSES)}
         return draw(rate_rules(name, rates(), options))

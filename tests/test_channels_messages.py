@@ -17,7 +17,7 @@ from django_throttle import limiter
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision
 from django_throttle.drf import RuleThrottle
-from django_throttle.sockets import guard
+from django_throttle.stores import get_store
 from tests.clock import FrozenClock
 from tests.consumers import (
     EVERY_KIND,
@@ -193,7 +193,7 @@ class TestMessages:
     async def test_zero_violations_never_close(self, enforce: Enforce, settings: Any) -> None:
         store = enforce(frames={**TWO_FRAMES, "rate": "1/min"})
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "MAX_VIOLATIONS": 0}
-        guard.limiter.get_store()  # the settings' own store from here on
+        get_store()  # the settings' own store from here on
         communicator = await opened()
         for _ in range(50):
             await communicator.send_to("x")

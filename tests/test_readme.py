@@ -133,12 +133,18 @@ class TestQuickstart:
 
 
 class TestDoors:
-    VIEW, MIDDLEWARE, DECORATOR, _, _, _, _, CONSUMER, ENGINE = shown("doors")  # the others: tests/http/test_shown.py
+    VIEW, SWITCH, MIDDLEWARE, DECORATOR, _, _, _, _, CONSUMER, ENGINE = shown("doors")  # the others: http/test_shown.py
 
     def test_the_view_and_its_cost(self, rules: Callable[..., None]) -> None:
         rules(api={"rate": "7/min", "scopes": ["search"]})
         names = run(self.VIEW)
         assert [search(names, "203.0.113.12").status_code for _ in range(3)] == [200, 200, 429]
+
+    def test_a_throttle_of_rest_framework_s_kind(self, rules: Callable[..., None]) -> None:
+        rules()
+        names = run(self.VIEW, self.SWITCH, "SearchView.throttle_classes = [BurstThrottle]")
+        answers = [search(names, "203.0.113.14").status_code for _ in range(61)]
+        assert answers == [200] * 60 + [429]
 
     def test_the_middleware(self, rules: Callable[..., None], settings: Any, client: Client) -> None:
         rules(page={"rate": "2/min", "scopes": ["page"], "key": "ip"})

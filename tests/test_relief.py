@@ -146,7 +146,8 @@ class TestDecisions:
 
     def test_a_rule_that_another_door_has_charged_blocks_all_the_same(self, clock: FrozenClock) -> None:
         who = Caller(user_or_ip="user:1", user="user:1")
-        decision = self.decide([override("user:1", rules=("api",))], who, clock, charged=Charged({("api", "user:1"): 1}))
+        done = Charged({("api", "user:1"): 1})
+        decision = self.decide([override("user:1", rules=("api",))], who, clock, charged=done)
         assert not decision.allowed
 
     def test_the_rule_of_a_decorator_is_named_like_any_other(self, clock: FrozenClock) -> None:

@@ -25,6 +25,7 @@ from django_throttle.rulebook import file, sources
 
 SHAPE: Final = ("burst", "refill", "resolution", "strict", "timezone", "batched", "estimator")
 HOW_MUCH: Final = ("algorithm", "rate", "limit", *SHAPE)
+WHAT_THEN: Final = ("action", "at_limit", "max_delay", "enforce_at", "warn_at", "on_store_failure")
 FEW: Final = 12  # rules that need no filters
 NOTHING_YET: Final = "Type a rate, and what the rule means is shown here."
 
@@ -72,7 +73,7 @@ class ThrottleRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         (None, {"fields": ("name", "enabled", "in_words")}),
         ("How much", {"fields": (*HOW_MUCH, "unit", "cost", "count_denied", "count_on")}),
         ("Who and what", {"fields": ("key", "audience", "scopes", "events", "methods")}),
-        ("What happens then", {"fields": ("action", "at_limit", "max_delay", "enforce_at", "warn_at", "on_store_failure")}),
+        ("What happens then", {"fields": WHAT_THEN}),
         ("Notes", {"fields": ("description", "updated_at")}),
     )
 

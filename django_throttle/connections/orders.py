@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from django_throttle.connections.reports import Reporter
 from django_throttle.core.orders import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order
-from django_throttle.sockets.codes import code_of
 from django_throttle.sockets.frames import notice
 from django_throttle.sockets.live import Live, Socket, live
 from django_throttle.stores.base import Store
@@ -82,4 +81,4 @@ def _close(socket: Socket, order: Order) -> None:
     why = order.why if order.why in _SAID else CLOSED
     payload: dict[str, Any] = notice(why, said, retry_after)
     payload.update(rule=order.rule or None, limit=order.limit or None)
-    socket.close(code_of(why), why, payload)
+    socket.close(socket.close_code(why), why, payload)

@@ -39,7 +39,7 @@ class Reporter:
     def listed(self, search: str, most: int) -> dict[str, Any]:
         """How many sockets are open, under how many idents, and some of them: first those of whoever has most."""
         everyone = [(socket, self.idents(socket)) for socket in self.sockets.everyone()]
-        found = [one for one in everyone if _is_about(search, *one)]
+        found = [one for one in everyone if self._is_about(search, *one)]
         counts = Counter(ident for _, idents in found for ident in idents)
         found.sort(key=lambda one: (-max((counts[ident] for ident in one[1]), default=0), one[1], one[0].opened))
         tag, first = self.store.orders.tag, found[: min(most, MOST)]
@@ -55,6 +55,17 @@ class Reporter:
         if known is None or known[0] is not socket.leases:
             known = self._known[socket] = socket.leases, _idents(socket)
         return known[1]
+
+    def _is_about(self, search: str, socket: Socket, idents: tuple[str, ...]) -> bool:
+        """Part of an ident, an address, a scope or a path; within quotes, all of it."""
+        if not search:
+            return True
+        texts = [shown(ident, self.store.orders.tag(ident)) for ident in idents]
+        texts += [socket.address, socket.scope, socket.path]
+        if search[0] == search[-1] == '"':
+            return search[1:-1] in (*texts, *idents)
+        wanted = search.casefold()
+        return search in idents or any(wanted in text.casefold() for text in texts)
 
 
 def report_key(uid: str, search: str) -> str:
@@ -81,14 +92,6 @@ def _idents(socket: Socket) -> tuple[str, ...]:
         return tuple(sorted(socket.idents))
     except Exception:  # noqa: BLE001 - the site's own functions, or a user who is not read yet; leases are certain
         return tuple(sorted({ident for lease in socket.leases for _, ident in lease.holds}))
-
-
-def _is_about(search: str, socket: Socket, idents: tuple[str, ...]) -> bool:
-    wanted = search.casefold()
-    if not wanted:
-        return True
-    texts = [ident for ident in idents if not _is_secret(ident)] + [socket.address, socket.scope, socket.path]
-    return search in idents or any(wanted in text.casefold() for text in texts)
 
 
 def _row(socket: Socket, idents: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is decided in the process, before the store is asked about anything else: dampers, and quotas paid in batches."""
+"""What is decided in the process, before the store is asked about anything else: dampers, and quotas in batches."""
 
 from __future__ import annotations
 

@@ -43,15 +43,13 @@ def told(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tuple[
     Nothing of rules that only watch, of an operator's blocks, of budgets under idents that are not ``is_own``; nothing
     that one process decided without the store, and nothing at all where the failure of the store is the answer.
     """
-    if any(decision.unavailable for decision in decisions):
-        return ()
-    found = {
-        (outcome.rule, outcome.window): outcome
-        for decision in decisions
-        if not decision.degraded
-        for outcome in decision.outcomes
-        if not outcome.shadow and outcome.reason not in UNTOLD and is_own(outcome.ident)
-    }
+    found = {}
+    for decision in decisions:
+        if decision.unavailable:
+            return ()
+        for outcome in decision.outcomes if not decision.degraded else ():
+            if not outcome.shadow and outcome.reason not in UNTOLD and is_own(outcome.ident):
+                found[outcome.rule, outcome.window] = outcome
     return tuple(found.values())
 
 

@@ -113,7 +113,7 @@ def window(rate: Rate) -> str:
 def _amount(rule: Rule) -> str:
     rates = rule.rates or ((rule.rate,) if rule.rate is not None else ())
     most = rates[0].limit if rates else rule.limit or 0
-    noun = f"{most:,} bytes of {events(rule.events)}" if rule.unit == "bytes" else f"{most:,} {_noun(rule.events, most)}"
+    noun = f"{most:,} " + (f"bytes of {events(rule.events)}" if rule.unit == "bytes" else _noun(rule.events, most))
     if not rates:
         return f"{noun} at once"
     return _listed([f"{noun} per {window(rates[0])}", *(f"{rate.limit:,} per {window(rate)}" for rate in rates[1:])])

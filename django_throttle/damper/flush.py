@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from django_throttle.core.command import Answer, Charge
 from django_throttle.damper.aggregate import Reply, Report
+from django_throttle.damper.clocks import micros
 from django_throttle.damper.meters import Meters
 from django_throttle.damper.shelf import Sent
 from django_throttle.exceptions import StoreError
@@ -26,24 +27,30 @@ class Aggregator(Protocol):
 
 def flush(meters: Meters, aggregator: Aggregator) -> int:
     """Send what changed; returns the number of reports. Raises StoreError, and what was counted is told later."""
-    sent = meters.collect()
-    number = _send(meters, aggregator, sent)
+    sent = _report(meters, aggregator)
     if any(report.sent_at is None for _, report in sent):  # they know the time now
-        number += _send(meters, aggregator, meters.collect())
-    return number + _charge(meters, aggregator)
+        sent += _report(meters, aggregator)
+    return len(sent) + _charge(meters, aggregator)
 
 
-def _send(meters: Meters, aggregator: Aggregator, sent: Sequence[Sent]) -> int:
+def _report(meters: Meters, aggregator: Aggregator) -> list[Sent]:
+    began = meters.clock()
+    sent = meters.collect()
     for at in range(0, len(sent), BATCH):
         batch = sent[at : at + BATCH]
         sent_at = meters.clock()
+        late = micros(sent_at - began)  # of very many the last leave a while after they were made
         try:
-            replies = aggregator.damp([report for _, report in batch])
+            replies = aggregator.damp([_leaving(report, late) for _, report in batch])
         except StoreError:
             meters.fail(sent[at:])
             raise
         meters.take(batch, replies, sent_at)
-    return len(sent)
+    return sent
+
+
+def _leaving(report: Report, late: int) -> Report:
+    return report if report.sent_at is None else report._replace(sent_at=report.sent_at + late)
 
 
 def _charge(meters: Meters, aggregator: Aggregator) -> int:

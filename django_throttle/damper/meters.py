@@ -12,6 +12,7 @@ from typing import Final
 from django_throttle.core.command import Answer, Charge
 from django_throttle.core.decision import Crossing, Decision, Outcome
 from django_throttle.damper.aggregate import Reply
+from django_throttle.damper.meter import NEXT
 from django_throttle.damper.shelf import Sent, Shelf
 from django_throttle.damper.tabs import Billed, Tabs
 from django_throttle.forks import in_child
@@ -135,5 +136,7 @@ class Meters:
             self._on_due()
 
     def _until_then(self, wait: float, now: float) -> float:
-        """Seconds until the attempt may be tried again: until the local limiter has room, or the next factor."""
-        return min(wait, self.due - now if self.due > now else self.interval)
+        """Seconds until the attempt may be tried again: until the local limiter has room, else the next factor."""
+        if wait != NEXT:
+            return wait
+        return self.due - now if self.due > now else self.interval

@@ -60,7 +60,7 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
     duration: float
     key: str
 
-    timer: Any = Absent("calls are counted by the clock of the store; a test gives its store a FrozenClock")
+    timer: Any = Absent("calls are counted by the clock of the store, which a test moves by override_rules({})")
     cache: Any = Absent("calls are counted in the store that DJANGO_THROTTLE names, in no cache")
     history: Any = Absent("the store keeps none; self.decision has limit, remaining and retry_after")
     now: Any = Absent("calls are counted by the clock of the store")

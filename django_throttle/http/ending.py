@@ -11,12 +11,12 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from django_throttle.core import Decision, flow
+from django_throttle.core import flow
 from django_throttle.core.command import answered
-from django_throttle.http.headers import PERSONAL, PUBLIC, fields, kinds
+from django_throttle.http.headers import fields
 from django_throttle.http.slots import hold_until_closed
 from django_throttle.http.status import status_of, status_of_error
-from django_throttle.http.visit import kept, visit_of
+from django_throttle.http.visit import Visit, kept, visit_of
 from django_throttle.stores import get_store
 from django_throttle.stores.complaints import Complaints
 from django_throttle.stores.drive import arun, run
@@ -34,13 +34,21 @@ def finish(request: HttpRequest, response: Response) -> Response:
     A second time changes nothing. A response that streams holds its slots until it is closed. What is no response
     yet, because a framework is to make one of it, is a success unless it says another status first.
     """
-    run(_finished(request, response), get_store())
+    visit = visit_of(request)
+    status = _told(request, response, visit)
+    if visit.owes:
+        run(_settled(visit, status), get_store())
+    visit.attended = False
     return response
 
 
 async def afinish(request: HttpRequest, response: Response) -> Response:
     """Finish without blocking the event loop."""
-    await arun(_finished(request, response), get_store())
+    visit = visit_of(request)
+    status = _told(request, response, visit)
+    if visit.owes:
+        await arun(_settled(visit, status), get_store())
+    visit.attended = False
     return response
 
 
@@ -49,7 +57,9 @@ def abandon(request: HttpRequest, error: BaseException) -> None:
 
     A client that has gone saw no answer, so nobody knows whether it was one that counts: it stays charged.
     """
-    run(_settled(request, status_of_error(error)), get_store())
+    visit = visit_of(request)
+    run(_settled(visit, status_of_error(error)), get_store())
+    visit.attended = False
 
 
 async def aabandon(request: HttpRequest, error: BaseException) -> None:
@@ -63,7 +73,9 @@ async def aabandon(request: HttpRequest, error: BaseException) -> None:
 
 def finish_soon(request: HttpRequest, response: Response) -> Response:
     """Finish on an event loop where nobody can wait for it: what is owed is settled a little later."""
-    _soon(arun(_settled(request, _told(request, response)), get_store()))
+    visit = visit_of(request)
+    _soon(arun(_settled(visit, _told(request, response, visit)), get_store()))
+    visit.attended = False
     return response
 
 
@@ -82,53 +94,38 @@ def _soon(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
 _endings: Final[set[asyncio.Future[None]]] = set()
 
 
-def _finished(request: HttpRequest, response: Any) -> flow.Flow[None]:
-    yield from _settled(request, _told(request, response))
-
-
 async def alet_go(request: HttpRequest) -> None:
     """Give back what is held, whatever the answer will be; what was charged is settled with that."""
-    await arun(_let_go(request), get_store())
+    await arun(_let_go(visit_of(request)), get_store())
 
 
-def _told(request: HttpRequest, response: Any) -> Any:
+def _told(request: HttpRequest, response: Any, visit: Visit) -> Any:
     """The status of the answer, once it says where the client stands, and holds what it needs until it is closed."""
     if not isinstance(response, HttpResponseBase):
         return status_of(response)
-    decisions = kept(request)
-    if decisions:
-        anonymous = _is_anonymous(request, decisions)
-        for name, value in fields(decisions, anonymous=anonymous, status=response.status_code).items():
+    status = response.status_code
+    if decisions := kept(request):
+        for name, value in fields(decisions, visit.is_known, status).items():
             response[name] = value
-        if response.status_code in (429, 503) and not all(decision.allowed for decision in decisions):
+        if status in (429, 503) and not all(decision.allowed for decision in decisions):
             # Django would write a line for each, and mail each 503: ours do not make a flood, see observe.logs.
             response._has_been_logged = True  # type: ignore[attr-defined]
-    visit = visit_of(request)
     if visit.slots and response.streaming:
         hold_until_closed(request, response, visit.slots)
         visit.slots = []
-    return response.status_code
+    return status
 
 
-def _settled(request: HttpRequest, status: Any) -> flow.Flow[None]:
-    visit = visit_of(request)
-    visit.attended = False
+def _settled(visit: Visit, status: Any) -> flow.Flow[None]:
     receipts, visit.receipts = visit.receipts, []
-    yield from _let_go(request)
+    yield from _let_go(visit)
     for receipt in receipts if status is not None else ():
         done = yield from flow.refund(answered(receipt, status))
         if not done and _complaints.due("refund"):
             logger.warning("Redis is away: calls that do not count stay charged, for as long as their rules count")
 
 
-def _let_go(request: HttpRequest) -> flow.Flow[None]:
-    slots, visit_of(request).slots = visit_of(request).slots, []
+def _let_go(visit: Visit) -> flow.Flow[None]:
+    slots, visit.slots = visit.slots, []
     for slot in slots:
         yield from flow.release(slot.take())
-
-
-def _is_anonymous(request: HttpRequest, decisions: tuple[Decision, ...]) -> bool:
-    """Only asked where it makes a difference, as it may take a query."""
-    idents = (set(kinds(outcome.ident)) for decision in decisions for outcome in decision.outcomes)
-    asked = any(one <= PERSONAL and not one <= PUBLIC for one in idents)
-    return not (asked and any(who.is_("authenticated") for who in reversed(visit_of(request).callers)))

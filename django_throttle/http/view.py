@@ -69,9 +69,8 @@ def _is_async(view: type[Any]) -> bool:
 
 
 def _must_not_wait(visitor: HttpRequest) -> bool:
-    visit = visit_of(visitor)
-    if not (visit.slots or visit.receipts):
-        return False  # the store need not be asked
+    if not visit_of(visitor).owes:
+        return False
     try:
         asyncio.get_running_loop()
     except RuntimeError:

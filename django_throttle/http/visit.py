@@ -34,6 +34,15 @@ class Visit:
     receipts: list[Refund] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
 
+    @property
+    def owes(self) -> bool:
+        """Whether the store has to be asked when the request is settled."""
+        return bool(self.slots or self.receipts)
+
+    def is_known(self) -> bool:
+        """Whether the caller is logged in, as far as any door knows."""
+        return any(who.is_("authenticated") for who in reversed(self.callers))
+
     def forget(self, pairs: Collection[tuple[str, str]]) -> None:
         """These have gone back already."""
         for pair in pairs:

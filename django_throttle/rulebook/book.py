@@ -71,10 +71,14 @@ def current() -> Snapshot:
     return _book.snapshot or refresh()
 
 
+def present() -> Snapshot | None:
+    """The same where they are at hand; None where they have to be read."""
+    return _book.pinned or (None if _read_in_what_is_over() else _book.snapshot)
+
+
 async def acurrent() -> Snapshot:
-    """The same, without blocking the event loop for the first reading."""
-    snapshot = _book.pinned or (None if _read_in_what_is_over() else _book.snapshot)
-    return snapshot or await sync_to_async(current)()
+    """The rules in force, without blocking the event loop for the first reading."""
+    return present() or await sync_to_async(current)()
 
 
 def pin(snapshot: Snapshot | None) -> Snapshot | None:

@@ -50,7 +50,7 @@ class Snapshot:
             if ident is None or (call := facts.due(rule, ident) if facts.charged else facts) is None:
                 continue
             if held := self.relief.rule(rule, relief) if relief else rule:
-                charges.extend(charges_of(held, ident, call.cost if held.is_plain else cost_of(held, call)))
+                charges += charges_of(held, ident, call.cost if held.is_plain else cost_of(held, call))
         return tuple(charges)
 
     def blocks(self, facts: Facts) -> tuple[Outcome, ...]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from django_throttle.core.command import Charge
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.lot import Lot
+from django_throttle.stores.denials import LONGEST
 
 
 class Denial(NamedTuple):
-    """A refusal, when it was said, and until when it is said again without asking: seconds on the monotonic clock."""
+    """A refusal, when it was said, and until when it is said again without asking: seconds on the monotonic clock.
+
+    ``ends`` is until when it can be said while no question may be asked.
+    """
 
     decision: Decision
     costs: tuple[int, ...]
@@ -19,19 +24,26 @@ class Denial(NamedTuple):
     until: float
     ends: float
 
+    @classmethod
+    def of(cls, decision: Decision, costs: tuple[int, ...], now: float, *, lasts: bool) -> Denial:
+        """A refusal of now; one that does not last is asked for again, so that it is counted again."""
+        wait = LONGEST if decision.retry_after is None else decision.retry_after
+        return cls(decision, costs, now, now + (min(wait, LONGEST) if lasts else 0.0), now + wait)
+
 
 class Bought(NamedTuple):
-    """What came of a question; ``lot`` is None when it was refused."""
+    """What came of a question about these charges; ``lot`` is None when it was refused."""
 
     decision: Decision
+    charges: tuple[Charge, ...]
     lot: Lot | None
-    alone: bool  # for this one frame, and no other
+    alone: bool  # for one frame, and no other
 
 
 def fits(decision: Decision, costs: Sequence[int]) -> bool:
     """Whether a frame alone would have passed, where several were asked for."""
     told = zip(decision.outcomes, costs, strict=False)
-    return not decision.unavailable and all([one.allowed or one.shadow or one.remaining >= cost for one, cost in told])
+    return not decision.unavailable and all(one.allowed or one.shadow or one.remaining >= cost for one, cost in told)
 
 
 def too_late(decision: Decision) -> Decision:

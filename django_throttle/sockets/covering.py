@@ -26,7 +26,8 @@ class Covering(NamedTuple):
 
     ``own`` are of rules that count this socket alone, ``metered`` of those that the process decides by what it has
     metered, ``shared`` are asked of the store. ``blocks`` are an operator's refusals. ``until`` is on the monotonic
-    clock. ``delays`` is True when an own rule makes frames wait.
+    clock. ``delays`` is True when an own rule makes frames wait, ``remembers`` when what own rules refuse need not be
+    counted, ``is_empty`` when no rule covers anything.
     """
 
     snapshot: rulebook.Snapshot
@@ -36,11 +37,8 @@ class Covering(NamedTuple):
     shared: tuple[Charge, ...]
     blocks: tuple[Outcome, ...]
     delays: bool
-
-    @property
-    def is_empty(self) -> bool:
-        """True when no rule covers anything."""
-        return not (self.own or self.metered or self.shared or self.blocks)
+    remembers: bool
+    is_empty: bool
 
     @property
     def pairs(self) -> frozenset[Pair]:
@@ -49,8 +47,11 @@ class Covering(NamedTuple):
 
     def without(self, pairs: Collection[Pair]) -> Covering:
         """What another guard of the same socket leaves to this one."""
-        kept = [tuple([one for one in charges if (one.rule.name, one.ident) not in pairs]) for charges in self[2:5]]
-        return self._replace(own=kept[0], metered=kept[1], shared=kept[2])
+
+        def left(charges: tuple[Charge, ...]) -> tuple[Charge, ...]:
+            return tuple([one for one in charges if (one.rule.name, one.ident) not in pairs])
+
+        return _made(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
 
 
 async def find(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook.Snapshot) -> Covering:
@@ -68,8 +69,20 @@ def _find(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook
     others = [one for one in charges if one.rule.key != "connection"]
     metered = tuple([one for one in others if one.rule.is_local])
     shared = tuple([one for one in others if not one.rule.is_local])
-    delays = any([one.rule.action == "delay" for one in own])
-    return Covering(snapshot, monotonic() + LASTS, own, metered, shared, snapshot.blocks(facts), delays)
+    return _made(snapshot, own, metered, shared, snapshot.blocks(facts))
+
+
+def _made(
+    snapshot: rulebook.Snapshot,
+    own: tuple[Charge, ...],
+    metered: tuple[Charge, ...],
+    shared: tuple[Charge, ...],
+    blocks: tuple[Outcome, ...],
+) -> Covering:
+    delays = any(one.rule.action == "delay" for one in own)
+    remembers = not any(one.rule.count_denied or one.rule.is_shadow for one in own)
+    is_empty = not (own or metered or shared or blocks)
+    return Covering(snapshot, monotonic() + LASTS, own, metered, shared, blocks, delays, remembers, is_empty)
 
 
 def costs_of(charges: tuple[Charge, ...], cost: int, size: int) -> tuple[int, ...]:

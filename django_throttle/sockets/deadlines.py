@@ -1,4 +1,4 @@
-"""For how long a socket may wait to be accepted, be silent, and be open: one timer each, set again only when it rings."""
+"""How long a socket may wait to be accepted, be silent, be open: one timer for each, set again only when it rings."""
 
 from __future__ import annotations
 

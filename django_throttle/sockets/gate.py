@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic, perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
 from django_throttle import agent, observe, rulebook
 from django_throttle.core import quota
@@ -24,13 +24,30 @@ from django_throttle.stores.drive import arun
 NOTHING: Final = Decision()
 
 
+class Refusal(NamedTuple):
+    """What own rules have refused they refuse until there is room again: nobody else has a part in their counts."""
+
+    found: Covering
+    cost: int
+    size: int
+    decision: Decision
+    at: float
+
+    def said(self, found: Covering, cost: int, size: int, now: float) -> Decision | None:
+        """The refusal of a frame that is no smaller; None when it must be decided anew."""
+        wait = self.decision.retry_after
+        if found is not self.found or cost < self.cost or size < self.size:
+            return None
+        return self.decision.later(now - self.at) if wait is None or now < self.at + wait else None
+
+
 class Gate:
     """One way of one socket. ``outer`` is that of a guard around this one, whose rules are not charged again.
 
     Used on the event loop of its socket alone.
     """
 
-    __slots__ = ("_allowance", "_counters", "_events", "_found", "_outer", "_pace", "_scope", "_who")
+    __slots__ = ("_allowance", "_counters", "_denial", "_events", "_found", "_outer", "_pace", "_scope", "_who")
 
     def __init__(
         self, scope: str, event: str, who: ScopeWho, counters: Counters, pace: Pace, outer: Gate | None = None
@@ -39,10 +56,13 @@ class Gate:
         self._counters, self._pace = counters, pace
         self._allowance: Allowance | None = None
         self._found: Covering | None = None
+        self._denial: Refusal | None = None
 
     async def decide(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
-        found = await self.covering()
+        found = self._found
+        if found is None or found.snapshot is not rulebook.present() or monotonic() >= found.until:
+            found = await self.covering()
         if found.is_empty:
             return None
         began = perf_counter()
@@ -63,12 +83,14 @@ class Gate:
         new = await covering.find(self._scope, self._events, self._who, snapshot)
         if self._outer is not None:
             new = new.without((await self._outer.covering()).pairs)
+        if found is not None and new.shared == found.shared:
+            new = new._replace(shared=found.shared)  # so that what was bought for them is known by its identity
         self._found = new
         return new
 
     def forget(self) -> None:
         """Rules or budgets are others now: nothing that was found, bought or refused holds any more."""
-        self._found = None
+        self._found = self._denial = None
         if self._allowance is not None:
             self._allowance.forget()
 
@@ -84,10 +106,16 @@ class Gate:
         own = _priced(found.own, cost, size)
         if found.shared or found.metered:
             return await self._with_others(found, own, cost, size)
-        taken = self._counters.take(own, monotonic())
+        now = monotonic()
+        if self._denial is not None and (said := self._denial.said(found, cost, size, now)):
+            return said
+        taken = self._counters.take(own, now)
         if taken.is_ordinary and not (found.delays or found.blocks or hooks.installed()):
             return None
-        return _together(decided(own, taken), NOTHING, found.blocks)
+        decision = decided(own, taken)
+        if not taken.allowed and found.remembers:
+            self._denial = Refusal(found, cost, size, decision, now)
+        return _together(decision, NOTHING, found.blocks) if found.blocks else decision
 
     async def _with_others(self, found: Covering, own: tuple[Charge, ...], cost: int, size: int) -> Decision:
         """Its own rules refuse before anyone else is asked, and are charged when all the others have let it pass."""
@@ -136,7 +164,7 @@ def size_of(frame: Event) -> int:
 
 
 def _priced(charges: tuple[Charge, ...], cost: int, size: int) -> tuple[Charge, ...]:
-    if cost == 1 and not any([charge.rule.unit == "bytes" for charge in charges]):
+    if cost == 1 and not any([charge.rule.unit == "bytes" for charge in charges]):  # noqa: C419 - on the hot path
         return charges
     costs = costs_of(charges, cost, size)
     return tuple([charge._replace(cost=price) for charge, price in zip(charges, costs, strict=True)])
@@ -151,4 +179,4 @@ def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> D
 def _is_ordinary(decision: Decision) -> bool:
     if not decision.allowed or decision.degraded or decision.crossed:
         return False
-    return all([outcome.allowed for outcome in decision.outcomes])
+    return all([outcome.allowed for outcome in decision.outcomes])  # noqa: C419 - on the hot path

@@ -34,17 +34,8 @@ class Guard(Life):
     """Stands between a server and the application of one socket."""
 
     __slots__ = (
-        "_counters",
-        "_kept",
-        "_ladder",
-        "_outgoing",
-        "_ready",
-        "_receive",
-        "_send",
-        "_told",
-        "way_in",
-        "way_out",
-    )
+        "_counters", "_kept", "_ladder", "_outgoing", "_ready", "_receive", "_send", "_told", "way_in", "way_out",
+    )  # fmt: skip
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, terms: Terms, first: Event, outer: Guard | None = None
@@ -56,8 +47,9 @@ class Guard(Life):
         self._receive, self._send = receive, send
         pace = Pace()
         self._counters, self._ladder = Counters(), Ladder()
-        self.way_in = Gate(self.scope, "message", self.who, self._counters, pace, outer and outer.way_in)
-        self.way_out = Gate(self.scope, "send", self.who, self._counters, pace, outer and outer.way_out)
+        around: tuple[Gate | None, Gate | None] = (None, None) if outer is None else (outer.way_in, outer.way_out)
+        self.way_in: Gate = Gate(self.scope, "message", self.who, self._counters, pace, around[0])
+        self.way_out: Gate = Gate(self.scope, "send", self.who, self._counters, pace, around[1])
         self._outgoing: Outgoing | None = None
         self._kept: Event | None = first
         self._ready: float | None = None  # when the kept frame, which was allowed, has its turn
@@ -66,13 +58,13 @@ class Guard(Life):
     async def receive(self) -> Event:
         """The next event that may pass; a refused frame is answered and dropped before anyone decodes it."""
         while True:
-            event = self._kept or await self._next()
+            event = self._kept or (await self._next() if self.farewell is None or self._told else CUT)
             if event is not CUT and event["type"] != "websocket.receive":
                 self._kept = None
                 if event["type"] == "websocket.disconnect":
                     self.over()
                 return event
-            if self.farewell is not None:
+            if self.farewell is not None:  # what crosses our close reaches no one
                 self._kept = None
                 if not self._told:
                     self._told = True

@@ -25,7 +25,7 @@ _WHY: Final = {
 
 
 class Life(Socket):
-    """A socket between its handshake and its end. ``terms`` are what the door says of it; ``tell`` sends our own frames."""
+    """A socket from its handshake to its end. ``terms`` are what its door says of it; ``tell`` sends our own frames."""
 
     __slots__ = ("_deadlines", "_open", "_outer", "_over", "_releasing", "_waiting", "farewell", "tell", "terms")
 
@@ -53,6 +53,9 @@ class Life(Socket):
         self.terms = terms
         if self._deadlines is not None:
             self._deadlines.start(*terms.lifetimes())
+
+    def close_code(self, word: str) -> int:
+        return self.terms.close_code(word)
 
     def accepted(self) -> None:
         """The application has accepted it."""

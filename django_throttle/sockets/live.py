@@ -12,6 +12,7 @@ from typing import NamedTuple
 from django_throttle.core import Lease
 from django_throttle.forks import in_child
 from django_throttle.identity import ScopeWho
+from django_throttle.sockets.codes import code_of
 
 
 class Farewell(NamedTuple):
@@ -53,6 +54,10 @@ class Socket(ABC):
     def address(self) -> str:
         """The client's address as text; empty when nobody knows it."""
         return str(self.who.address() or "")
+
+    def close_code(self, word: str) -> int:
+        """The code that it is closed with for this reason."""
+        return code_of(word)
 
     def close(self, code: int, reason: str, payload: object = None) -> None:
         """Have it closed by its own event loop, at once; a second time, or when it has closed, changes nothing."""

@@ -37,7 +37,7 @@ class Lot:
 
     def covers(self, costs: Sequence[int]) -> bool:
         """Whether a frame of these costs can be paid for by it."""
-        return all([self._left[place] >= costs[place] for place in self._real])
+        return all([self._left[place] >= costs[place] for place in self._real])  # noqa: C419 - on the hot path
 
     def spend(self, costs: Sequence[int], now: float) -> float:
         """Pay for a frame; returns for how many seconds it is to wait for its turn."""

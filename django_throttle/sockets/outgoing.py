@@ -1,4 +1,4 @@
-"""Frames on their way out: what is too much is left out, or kept until there is room, and the client is told of gaps."""
+"""Frames on their way out: what is too much is left out, or kept until there is room, and clients are told of gaps."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def review(guards: Iterable[Guard], old: Snapshot | None, new: Snapshot) -
             logger.exception("an open socket could not be held against the new rules")
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
-    for hold, guard in [pair for pair in await _beyond(lowered)]:
+    for hold, guard in await _beyond(lowered):
         await _too_many(guard, hold)
 
 

@@ -16,7 +16,7 @@ PATIENCE: Final = 1.0
 
 
 def to_whoever_is_there(send: Send) -> Send:
-    """``send``, to a client that may have gone meanwhile (each server says so by an exception of its own) or is slow."""
+    """``send``, to a client that may be slow, or have gone: each server says so by an exception of its own."""
 
     async def tell(event: Event) -> None:
         with suppress(Exception):

@@ -44,7 +44,9 @@ def pin(store: MemoryStore | RedisStore | None) -> MemoryStore | RedisStore | No
 def _build() -> MemoryStore | RedisStore:
     chosen = conf()
     if chosen.STORE == "memory":
-        return MemoryStore()
+        store = MemoryStore()
+        store.meters.interval = chosen.DAMPER_INTERVAL
+        return store
     if chosen.STORE != "redis":
         raise InvalidSetting(f"STORE is 'redis' or 'memory', not {chosen.STORE!r}")
     return RedisStore(

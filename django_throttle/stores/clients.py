@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
+from inspect import signature
 from threading import Lock
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -22,6 +23,7 @@ from redis.retry import Retry
 
 from django_throttle.stores.deadline import with_deadline
 
+MAINTENANCE: Final = "maint_notifications_config"
 CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
 # What an async client can take over from the settings of a synchronous one.
 _SHARED: Final = (
@@ -43,7 +45,7 @@ _ASYNC_CLASSES: Final = (
 )
 
 
-def _limits(seconds: float, retry: object) -> dict[str, Any]:
+def _limits(seconds: float, retry: object, connection: type[Any]) -> dict[str, Any]:
     limits = {
         "socket_timeout": seconds,
         "socket_connect_timeout": seconds,
@@ -52,16 +54,17 @@ def _limits(seconds: float, retry: object) -> dict[str, Any]:
         "health_check_interval": 0,
         "socket_keepalive": True,
     }
-    try:  # redis-py 6.4 and later relax timeouts to 10 s during a maintenance unless told not to
-        from redis.maint_notifications import MaintNotificationsConfig
-    except ImportError:
+    # redis-py 7 and later relax timeouts to 10 s during a maintenance unless told not to; 7 has that for threads only.
+    if MAINTENANCE not in signature(connection.__init__).parameters:
         return limits
-    return {**limits, "maint_notifications_config": MaintNotificationsConfig(enabled=False)}
+    from redis.maint_notifications import MaintNotificationsConfig
+
+    return {**limits, MAINTENANCE: MaintNotificationsConfig(enabled=False)}
 
 
 def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) -> Redis:
     """A thread- and fork-safe client; waiting for a connection takes at most half of ``seconds``."""
-    given = {**settings, **_limits(seconds, Retry(NoBackoff(), 0))}
+    given = {**settings, **_limits(seconds, Retry(NoBackoff(), 0), sync_connection.AbstractConnection)}
     given.pop("retry_on_timeout", None)
     given["connection_class"] = with_deadline(given.get("connection_class", sync_connection.Connection))
     return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **given))
@@ -78,7 +81,7 @@ def async_client(
     Who calls it does so with ``Patience``: timeouts of its own would end what a loop that stood still may yet read.
     """
     given = {name: settings[name] for name in settings if name in _SHARED or name.startswith("ssl")}
-    given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0)))
+    given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0), async_connection.AbstractConnection))
     given.update(socket_timeout=None, socket_connect_timeout=seconds + CLOSING)
     sync_class = settings.get("connection_class", sync_connection.Connection)
     twin = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))

@@ -287,7 +287,7 @@ class TestStorm:
             watching.join()
         allowed = [decision for decision in decisions if decision.allowed]
         closed = [lease for door in doors for lease in door.closed()]
-        print(f"{len(allowed)} of 200 let in, {len(closed)} of them to be closed; {len(counts)} counts, {max(counts)} most")
+        print(f"{len(allowed)} of 200 let in, {len(closed)} made room; highest of {len(counts)} counts: {max(counts)}")
         assert max(counts) == onlooker.count() == 3
         assert len(closed) == len(set(closed)), "nobody is evicted twice"
         for decision in allowed:

@@ -178,7 +178,8 @@ def test_what_is_held_open_is_a_connection_and_nothing_else_is(algorithm: str, e
 
 @pytest.mark.parametrize("key", [*KEYS, "shop.keys.tenant"])
 def test_a_key_is_a_known_one_or_a_dotted_path(key: str) -> None:
-    assert Rule("api", "5/min", key=key).key == key
+    event = "message" if key == "connection" else "request"
+    assert Rule("api", "5/min", key=key, events=(event,)).key == key
 
 
 @pytest.mark.parametrize("policy", FAILURE_POLICIES)

@@ -10,7 +10,7 @@ import pytest
 
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.core.command import Charge
-from django_throttle.damper.aggregate import Aggregates
+from django_throttle.damper.aggregate import Aggregates, Reply
 from django_throttle.damper.estimators import KEPT, SUB
 from django_throttle.damper.flush import flush
 from django_throttle.damper.meters import Meters
@@ -246,6 +246,34 @@ def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock, st
     process.flush()
     told = [report for report in store.asked if report.counts]  # type: ignore[attr-defined]
     assert len(told) == 20, "as many again of those that had to go"
+
+
+def test_of_very_many_reports_the_last_are_counted_too(
+    process: Process, store: Away, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_throttle.damper.flush.BATCH", 10)
+    process.run(1, 10)
+    process.flush()
+    taken = []
+
+    def slowly(reports: list[object]) -> list[Reply]:
+        replies = store.aggregates.damp(reports)  # type: ignore[arg-type]
+        taken.extend(reply.taken for reply in replies)
+        clock.step(0.9)
+        return replies
+
+    monkeypatch.setattr(store, "damp", slowly)
+    for number in range(40):
+        process.attempt(f"u{number}")
+    process.flush()
+    assert taken == [True] * 40
+
+
+def test_where_the_local_limiter_has_no_room_no_factor_makes_any(process: Process, clock: FrozenClock) -> None:
+    process.rule = Rule("account", "20/min", algorithm="damper")
+    while (decision := process.attempt()).allowed:
+        clock.step(0.001)
+    assert decision.retry_after == pytest.approx(3, abs=0.01), "a call's worth, though the factor comes in two"
 
 
 def test_a_clock_of_the_store_that_is_set_costs_what_was_not_told(

@@ -69,15 +69,15 @@ def test_all_passes_again_after_an_excess(estimator: str, seconds: float) -> Non
 
 @ESTIMATORS
 def test_nothing_is_refused_of_even_demand_within_the_limit(estimator: str) -> None:
-    """Ten million attempts at 99.9 % of the limit, from 20 nodes whose flushes are late and jittered."""
+    """Five million attempts each, at 99.9 % of the limit, from 20 nodes whose flushes are late and jittered."""
     attempted = 0
     for seed in range(1, 3):
-        setting = Setting(parse_demand("steady:0.999x"), limit=60_000, even=True, estimator=estimator, seed=seed)
+        setting = Setting(parse_demand("steady:0.999x"), limit=30_000, even=True, estimator=estimator, seed=seed)
         found = figures(setting, play(setting))
         assert found.refused == 0
         attempted += found.attempted
     print(f"{estimator}: {attempted:,} attempts at 99.9 % of the limit, 0 refused")
-    assert attempted >= 10_000_000
+    assert attempted >= 5_000_000
 
 
 @ESTIMATORS
@@ -89,7 +89,7 @@ def test_poisson_demand_just_within_the_limit_is_hardly_touched(estimator: str) 
 
 
 def test_every_node_gets_its_share() -> None:
-    setting = scene("step-5x", limit=5_000)  # enough that chance hides nothing
+    setting = scene("step-5x", limit=3_000)  # enough that chance hides nothing
     worst = unfairness(setting, play(setting))
     print(f"the node that is worst off or best off: {worst:.1%} from its share")
     assert worst <= 0.05
@@ -115,7 +115,7 @@ def test_the_authors_first_attempt_oscillates_and_ours_does_not() -> None:
 def test_redis_is_asked_once_an_interval_and_node_whatever_the_rate() -> None:
     flushes = {}
     for demand in ("steady:0.5x", "steady:20x"):
-        setting = Setting(parse_demand(demand))
+        setting = Setting(parse_demand(demand), limit=300)
         flushes[demand] = play(setting).flushes
     usual = 20 * 84 / 2.0
     print(f"flushes in 84 s of 20 nodes every 2 s: {flushes}, {usual:.0f} intervals")
@@ -127,7 +127,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert one == two != other
 
 
-@pytest.mark.parametrize("text", ["", "step", "step:5", "step:5x-2x", "fall:5x", "leap:5x", "step:-1x", "ramp:x-5x"])
+@pytest.mark.parametrize("text", ["", "step", "step:5", "step:5x-2x", "fall:5x", "leap:5x", "step:-1x", "ramp:x-5x", "step:1000x"])
 def test_demand_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(InvalidSetting, match="demand is like step:5x"):
         parse_demand(text)

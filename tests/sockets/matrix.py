@@ -14,10 +14,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from django_throttle.conf import NAMES
+from websockets.asyncio.client import ClientConnection
+
 from tests.servers import RedisServer
 from tests.sockets import endings
 from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server
@@ -36,9 +38,8 @@ TITLES = {
     "hypercorn": "hypercorn",
     "granian": "granian",
 }
-# What ends a half-open peer on servers that do not ping, once there is such a setting.
-IDLE, IDLE_SECONDS = "SOCKET_IDLE_TIMEOUT", 3.0
-NOT_YET = "until the idle timeout"
+# What ends a half-open peer on servers that do not ping.
+IDLE = {"SOCKET_IDLE_TIMEOUT": float(PING + PONG)}
 NOTE = r" \*"
 
 
@@ -81,15 +82,14 @@ class Cell(NamedTuple):
     """What a client saw, after how many seconds the last slot was back, and what went wrong."""
 
     seen: str = ""
-    seconds: float | None = None
+    seconds: float = 0.0
     error: BaseException | None = None
 
     def __str__(self) -> str:
         if self.error:
             return "failed"
-        if self.seconds is None:
-            return self.seen
-        return f"{self.seen}, {self.seconds:.{0 if self.seconds >= 10 else 2}f} s".removeprefix(", ")
+        tenths = ceil(max(self.seconds, 0.001) * 10) / 10
+        return f"{self.seen}, {tenths:.{0 if tenths >= 10 else 1}f} s".removeprefix(", ")
 
 
 Measure = Callable[[Server], Coroutine[Any, Any, Cell]]
@@ -124,8 +124,11 @@ class Matrix:
 
     @contextmanager
     def _serving(self, *, pings: bool = False) -> Iterator[list[Server]]:
-        idle = {IDLE: IDLE_SECONDS} if pings and IDLE in NAMES else {}
-        servers = [Server(name, self.redis, self.folder, pings=pings, **idle) for name in self.names]
+        servers = [
+            Server(name, self.redis, self.folder, pings=pings, settings=IDLE if pings and not kind.pings else {})
+            for name, kind in SERVERS.items()
+            if name in self.names
+        ]
         try:
             yield [server.wait() for server in servers]
         finally:
@@ -158,9 +161,7 @@ async def ended(row: Row, server: Server) -> Cell:
 
 
 async def half_open(server: Server) -> Cell:
-    """The server pings, or the socket is idle for too long."""
-    if not server.kind.pings and IDLE not in NAMES:
-        return Cell(NOT_YET)
+    """The server pings; where it does not, the socket is idle for too long."""
     visitors = [Visitor(server) for _ in PATHS]
     writers = await asyncio.gather(*map(Visitor.mute, visitors, PATHS))
     began = time.monotonic()
@@ -186,12 +187,16 @@ async def terminated(server: Server) -> Cell:
 async def killed(server: Server) -> Cell:
     """SIGKILL to a server with fifty sockets, at a tenth of the default times; the figure is in default ones."""
     visitors = [Visitor(server) for _ in range(50 // CAP)]
-    connections = [await visitor.open() for visitor in visitors for _ in range(CAP)]
+    connections = await asyncio.gather(*(opening(visitor) for visitor in visitors for _ in range(CAP)))
     assert [visitor.held() for visitor in visitors] == [CAP] * len(visitors)
     server.kill()
     cell = Cell(seconds=await all_back(visitors) * HASTE)
     await asyncio.gather(*map(ends, connections))
     return cell
+
+
+async def opening(visitor: Visitor) -> ClientConnection:
+    return await visitor.open()
 
 
 async def all_back(visitors: list[Visitor]) -> float:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -66,13 +66,20 @@ SERVERS: Final = {
 
 
 class Server:
-    """One server and all its processes; ``settings`` are other than those of ``tests.served``.
+    """One server and all its processes; ``settings`` are more than those of ``tests.served``, or others.
 
     It is a session of its own, so that a kill reaches its workers and nobody else.
     """
 
     def __init__(
-        self, name: str, redis: RedisServer, folder: Path, *, workers: int = 1, pings: bool = False, **settings: Any
+        self,
+        name: str,
+        redis: RedisServer,
+        folder: Path,
+        *,
+        workers: int = 1,
+        pings: bool = False,
+        settings: Mapping[str, float] = {},
     ) -> None:
         self.name, self.kind, self.redis = name, SERVERS[name], redis
         self.port, self.workers = free_port(), workers
@@ -80,7 +87,7 @@ class Server:
         environment = {**os.environ, "REDIS_URL": redis.url, "RULES": json.dumps(RULES)}
         environment["SETTINGS"] = json.dumps({**CALM, **HASTY, **settings})
         self.log = folder / f"{name}-{self.port}.log"
-        options = ("--workers", str(workers)) if workers > 1 else ()
+        options: tuple[str, ...] = ("--workers", str(workers)) if workers > 1 else ()
         options += self.kind.pings if pings else ()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -120,4 +127,3 @@ class Server:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-

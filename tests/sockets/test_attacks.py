@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
-from channels.routing import URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.contrib.auth.models import User
-from django.urls import path
 from redis import Redis
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
@@ -28,7 +26,7 @@ from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held, ope
 from tests.doors import REDIS, Enforce, enforcer
 from tests.servers import RedisServer, slack
 from tests.sockets.servers import Server
-from tests.sockets.visitor import PATIENCE, Visitor, echo
+from tests.sockets.visitor import PATIENCE, Visitor, echo, until
 
 enforce = pytest.fixture(enforcer)
 FLOOD = 10_000  # messages
@@ -39,7 +37,7 @@ KNOCKS = {"rate": "20/h", "algorithm": "gcra", "events": ["connect"], "key": "ev
 @pytest.fixture
 def flooded(redis_server: RedisServer, tmp_path: Any) -> Iterator[Server]:
     """One that never closes for too many messages."""
-    server = Server("uvicorn-sansio", redis_server, tmp_path, MAX_VIOLATIONS=0)
+    server = Server("uvicorn-sansio", redis_server, tmp_path, settings={"MAX_VIOLATIONS": 0})
     try:
         yield server.wait()
     finally:
@@ -48,7 +46,7 @@ def flooded(redis_server: RedisServer, tmp_path: Any) -> Iterator[Server]:
 
 def asked(redis: Redis) -> int:
     """The decisions that Redis was asked for."""
-    stats: dict[str, Any] = redis.info("commandstats")  # type: ignore[assignment]
+    stats: Any = redis.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
@@ -59,7 +57,7 @@ async def test_a41_another_site_s_page_takes_no_lease(
     """The validator stands before the consumer, so nothing is even asked."""
     settings.ALLOWED_HOSTS = ["ours.example"]
     store = enforce(sockets=TWO_SOCKETS)
-    app = AllowedHostsOriginValidator(URLRouter([path("chat", AsyncEcho.as_asgi())]))
+    app: Any = AllowedHostsOriginValidator(AsyncEcho.as_asgi())
     ours = await opened(app, headers=[(b"origin", b"https://ours.example")])
     assert held(store) == 1
 
@@ -86,7 +84,12 @@ class Unfinished(ThrottledConsumerMixin, AsyncWebsocketConsumer):
 
 @pytest.mark.parametrize(("cap", "admitted"), [(5, 5), (1000, 20)], ids=["the cap", "the rate"])
 async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
-    enforce: Enforce, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch, cap: int, admitted: int
+    enforce: Enforce,
+    redis_server: RedisServer,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cap: int,
+    admitted: int,
 ) -> None:
     """No more are held than either rule admits; what the rate refuses, Redis is asked once a second."""
     enforce(sockets={**TWO_SOCKETS, "limit": cap}, knocks=KNOCKS)
@@ -109,6 +112,18 @@ async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
             future.cancel()
         await asyncio.wait(pending)
         assert held(store) == 0
+
+
+async def test_a42_what_is_never_finished_has_its_slot_for_a_while(enforce: Enforce) -> None:
+    store = enforce(sockets=TWO_SOCKETS, SOCKET_ACCEPT_TIMEOUT=0.2)
+    unfinished = [socket(Unfinished.as_asgi()) for _ in range(2)]
+    for each in unfinished:
+        await each.send_input({"type": "websocket.connect"})
+    await until(lambda: held(store) == 2)
+    await until(lambda: held(store) == 0)
+    for each in unfinished:
+        assert (await each.receive_output())["type"] == "websocket.close"
+    await (await opened()).disconnect()
 
 
 async def test_a44_a_flood_of_messages_stays_in_its_process(flooded: Server) -> None:
@@ -141,6 +156,24 @@ async def send_many(connection: ClientConnection, messages: int) -> None:
         for _ in range(50):
             await connection.send("flood")
         await asyncio.sleep(0.005)
+
+
+async def test_a46_who_sits_there_in_silence_makes_room(enforce: Enforce) -> None:
+    """Every slot of an address is held by somebody who says nothing; who talks stays."""
+    store = enforce(sockets={**TWO_SOCKETS, "limit": 3, "key": "ip"}, SOCKET_IDLE_TIMEOUT=0.3)
+    shared = {"client": ["203.0.113.9", 1]}
+    silent, talking = [await opened(**shared) for _ in range(2)], await opened(**shared)
+    assert (await socket(**shared).connect())[0] is False
+    began = time.monotonic()
+    while held(store) > 1:
+        assert time.monotonic() - began < PATIENCE
+        await talking.send_to("still here")
+        assert await talking.receive_from() == "still here"
+        await asyncio.sleep(0.02)
+    for each in silent:
+        assert (await each.receive_json_from())["code"] == "idle"
+        assert (await each.receive_output())["code"] == 4408
+    await talking.disconnect()
 
 
 @REDIS

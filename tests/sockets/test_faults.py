@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,15 +16,17 @@ from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
-from tests.consumers import TWO_SOCKETS, held, opened
+from django_throttle.stores import RedisStore, get_store
+from tests.consumers import TWO_SOCKETS, count_in_redis, held, opened
 from tests.doors import Enforce, enforcer
+from tests.forks import holds_in_child
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.sockets.visitor import PATIENCE, until
 
 enforce = pytest.fixture(enforcer)
-MANY = {**TWO_SOCKETS, "limit": 1000}
+LIMIT = 1000
+MANY = {**TWO_SOCKETS, "limit": LIMIT}
 
 
 class Broken(Exception):
@@ -70,11 +74,19 @@ class Overriding(ThrottledConsumerMixin, AsyncWebsocketConsumer):
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """No consumer at all."""
+    """No consumer at all; it lasts until its client says something, or goes."""
     await receive()
     await send({"type": "websocket.accept"})
     await receive()
+
+
+async def breaking(scope: Any, receive: Any, send: Any) -> None:
+    await bare(scope, receive, send)
     raise Broken
+
+
+# Channels has threads of its own, which a fork would lose.
+PLAIN = ThrottleMiddleware(bare, scope="chat")
 
 
 FAILING = {
@@ -83,7 +95,7 @@ FAILING = {
     "disconnect": Leaving.as_asgi(),
     "disconnect, sync": SyncLeaving.as_asgi(),
     "websocket_disconnect": Overriding.as_asgi(),
-    "an application": ThrottleMiddleware(bare, scope="chat"),
+    "an application": ThrottleMiddleware(breaking, scope="chat"),
 }
 
 
@@ -108,39 +120,92 @@ async def test_f48_cancelled_at_any_moment(
     enforce(sockets=MANY)
     rule = Rule.from_options("sockets", MANY)
     with Proxy(redis_server.port) as proxy:
-        store = RedisStore(proxy.url, deadline=5.0)
+        store: Any = RedisStore(proxy.url, deadline=5.0)
         monkeypatch.setattr(stores, "_store", store)
         limiter = Limiter([rule], store)
         await limiter.apeek("everyone")  # connected, and knows its scripts
         proxy.set("delay", 0.2)
         sockets = [asyncio.create_task(come_and_go()) for _ in range(60)]
         for task in sockets:
-            await asyncio.sleep(0.0075)
+            await asyncio.sleep(0.03)
             task.cancel()
         ended = await asyncio.wait_for(asyncio.gather(*sockets, return_exceptions=True), PATIENCE)
         proxy.set("pass")
         cancelled = sum(isinstance(each, asyncio.CancelledError) for each in ended)
         print(f"{cancelled} of {len(sockets)} were cancelled, {held(store)} are held")
         assert cancelled > 0
-        refresher, direct = Refresher(store), Limiter([rule], RedisStore(redis_url, deadline=5.0))
+        near: Any = RedisStore(redis_url, deadline=5.0)
+        refresher, direct = Refresher(store), Limiter([rule], near)
 
         def settled() -> bool:
             refresher.resend()  # as the agent does twice a second
-            return direct.peek("everyone").remaining == MANY["limit"]
+            return direct.peek("everyone").remaining == LIMIT
 
         await until(settled)
         assert held(store) == 0
         for number in range(20):  # nor does anybody read an answer that was meant for another
             decision = await limiter.aacquire(f"other:{number % 4}")
             assert not decision.degraded
-            assert decision.remaining == MANY["limit"] - 1 - number // 4
+            assert decision.remaining == LIMIT - 1 - number // 4
             assert decision.lease is not None
         assert not store.link.breaker.is_open
+        for each in (store, near):
+            each.link.client.connection_pool.disconnect()
+
+
+@pytest.fixture
+def store(enforce: Enforce, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """In force, on a clock that runs, with time enough for a busy machine."""
+    enforce(sockets=MANY)
+    store: Any = RedisStore(redis_url, deadline=5.0)
+    monkeypatch.setattr(stores, "_store", store)
+    yield store
+    store.link.client.connection_pool.disconnect()
+
+
+async def one_more(others: int) -> bool:
+    """A socket comes, is counted beside the others of its process and of all, and goes."""
+    store = get_store()
+    assert isinstance(store, RedisStore)
+    before = held(store)
+    communicator = await opened(PLAIN)
+    assert (held(store), await count_in_redis(store)) == (before + 1, others + 1)
+    await communicator.disconnect()
+    return held(store) == before and await count_in_redis(store) == others
+
+
+def test_f49_sockets_on_many_loops(store: Any) -> None:
+    """A hundred loops one after the other, and four threads with one each: a client for each loop that lives."""
+    for _ in range(100):
+        assert asyncio.run(one_more(0))
+    assert len(store.link.loops) <= 1
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: asyncio.run(come_and_go()), range(100)))
+    assert len(store.link.loops) <= 4
+    assert held(store) == 0
+    assert asyncio.run(one_more(0))
+
+
+def test_f50_a_server_that_forks_while_it_holds_a_socket(store: Any) -> None:
+    """Each process counts its own; the child gives back nothing of its parent's, and uses its own connections."""
+    with asyncio.Runner() as runner:
+        communicator = runner.run(opened(PLAIN))
+        mine = {connection["id"] for connection in store.link.client.client_list()}
+
+        def claim() -> bool:
+            assert held(store) == 0, "what the parent holds is not the child's"
+            assert asyncio.run(one_more(1))
+            return not mine & {store.link.client.client_id()}
+
+        assert all(holds_in_child(claim) for _ in range(4))
+        assert runner.run(one_more(1))
+        runner.run(communicator.disconnect())
+        assert runner.run(one_more(0))
 
 
 async def come_and_go() -> None:
     """A socket that is accepted and ends at once."""
-    events = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
+    events: list[dict[str, Any]] = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
 
     async def receive() -> dict[str, Any]:
         return events.pop(0)

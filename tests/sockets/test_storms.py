@@ -58,7 +58,7 @@ async def test_five_hundred_handshakes_of_one_user_fill_the_cap_exactly(servers:
 
 async def test_nor_does_a_storm_look_like_a_store_that_is_away(redis_server: RedisServer, tmp_path: Path) -> None:
     """With the usual deadline, which 300 handshakes at once keep two processes from looking at in time."""
-    server = Server("uvicorn-sansio", redis_server, tmp_path, workers=2, DEADLINE=Conf().DEADLINE)
+    server = Server("uvicorn-sansio", redis_server, tmp_path, workers=2, settings={"DEADLINE": Conf().DEADLINE})
     try:
         await storm([server.wait()], 300)
     finally:

@@ -70,6 +70,7 @@ class Visitor:
         reader, writer = await self.raw(path)
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
         assert b" 101 " in head, head
+        assert isinstance(writer.transport, asyncio.Transport)
         writer.transport.pause_reading()
         return writer
 

@@ -13,7 +13,7 @@ from django_throttle.exceptions import InvalidSetting
 
 QUIET: Final = 12.0  # seconds before anything happens
 SHAPES: Final = "step:5x, steady:0.9x, fall:5x-0.8x, ramp:0.5x-5x, bursts:5x-0.2x"
-_SHAPE: Final = re.compile(r"(step|steady|fall|ramp|bursts):(\d+(?:\.\d+)?)x(?:-(\d+(?:\.\d+)?)x)?")
+_SHAPE: Final = re.compile(r"(step|steady|fall|ramp|bursts):(\d{1,3}(?:\.\d{1,9})?)x(?:-(\d{1,3}(?:\.\d{1,9})?)x)?")
 _LONG: Final = 30.0  # mean from which a Poisson number is drawn as a normal one
 
 Demand = Callable[[float], float]  # seconds from the start: multiple of the limit

@@ -1,0 +1,148 @@
+"""The admin's page of open connections: what every process holds, now, and a way to close it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from django_throttle.connections.overview import Connection, Ident, Overview, look
+from django_throttle.core.orders import CLOSE, CLOSED, Order
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.models import ThrottleConnection
+from django_throttle.stores import get_store
+
+NAME: Final = "django_throttle_throttleconnection"
+SHOWN: Final = 200  # rows of a page
+LONGEST_SEARCH: Final = 100
+PATIENCE: Final = 1.5  # seconds until every process has listed what it holds
+EMPTY: Final = Overview((), (), (), 0)
+
+
+@admin.register(ThrottleConnection)
+class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """One page, which processes fill in when they are asked; there is no table behind it."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view, close = require_http_methods(["GET", "HEAD"])(self.changelist_view), require_POST(self.close_view)
+        return [
+            path("", self.admin_site.admin_view(view), name=f"{NAME}_changelist"),
+            path("close/", self.admin_site.admin_view(close), name=f"{NAME}_close"),
+        ]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_close_permission(self, request: HttpRequest) -> bool:
+        """Whoever may close may see, too: nobody closes what is not on the page."""
+        return self.has_view_permission(request) and request.user.has_perm("django_throttle.close_throttleconnection")
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The page; with ``?part`` what it asks for every two seconds."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        search = _search(request.GET.get("q"))
+        context = {
+            **self.admin_site.each_context(request),
+            **_seen(search),
+            "close_url": reverse(f"{self.admin_site.name}:{NAME}_close"),
+            "title": "Open connections",
+            "opts": self.model._meta,
+            "search": search,
+            "may_close": self.has_close_permission(request),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        name = "rows" if "part" in request.GET else "page"
+        response = TemplateResponse(request, f"admin/django_throttle/throttleconnection/{name}.html", context)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def close_view(self, request: HttpRequest) -> HttpResponse:
+        """Close one connection, or all of an identity, of those that processes list at this moment."""
+        if not self.has_close_permission(request):
+            raise PermissionDenied
+        search = _search(request.POST.get("q"))
+        try:
+            said = self._close(request, search)
+        except (StoreError, InvalidSetting) as error:
+            self.message_user(request, f"Redis does not answer: {error}", messages.ERROR)
+        else:
+            self.message_user(request, said or "It has gone already.", messages.SUCCESS if said else messages.WARNING)
+        query = f"?{urlencode({'q': search})}" if search else ""
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{NAME}_changelist") + query)
+
+    def _close(self, request: HttpRequest, search: str) -> str:
+        """What was ordered, in words; empty when there is no such thing."""
+        found = _find(search, request.POST.get("uid", ""), request.POST.get("socket", ""), request.POST.get("tag", ""))
+        if isinstance(found, Connection):
+            order = Order(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
+            name = f"{', '.join(found.idents) or 'nobody'} ({found.scope}{found.path and ', ' + found.path})"
+            said = f"The connection of {name} is being closed."
+        elif isinstance(found, Ident):
+            order, name = Order(CLOSE, tag=found.tag, why=CLOSED), found.shown
+            said = f"All {found.open} connections of {name} are being closed."
+        else:
+            return ""
+        get_store().orders.give((order,))
+        row = ThrottleConnection()
+        row.name = name[:200]
+        self.log_change(request, row, "Closed.")
+        return said
+
+
+def _seen(search: str) -> dict[str, Any]:
+    try:
+        overview, failure = look(get_store(), search), ""
+    except (StoreError, InvalidSetting) as error:
+        overview, failure = EMPTY, str(error)
+    return {
+        "overview": overview,
+        "connections": [
+            {"one": one, "age": _span(one.age), "silent": _span(one.silent)} for one in overview.connections[:SHOWN]
+        ],
+        "hidden": max(0, overview.open - min(SHOWN, len(overview.connections))),
+        "failure": failure,
+    }
+
+
+def _find(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | None:
+    """What is on the page under these names; processes get a moment to say that they still have it."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        overview = look(get_store(), search)
+        for row in overview.connections:
+            if socket and (row.uid, row.id) == (uid, socket):
+                return row
+        for ident in overview.idents:
+            if tag and ident.tag == tag:
+                return ident
+        if overview.is_whole or time.monotonic() > until:
+            return None
+        time.sleep(0.1)
+
+
+def _span(seconds: float) -> str:
+    """Such as "5 s", "12 min" or "3 h 5 min"."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes} min"
+    return f"{minutes} min" if minutes else f"{rest} s"
+
+
+def _search(given: str | None) -> str:
+    return (given or "").strip()[:LONGEST_SEARCH]

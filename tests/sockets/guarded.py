@@ -1,0 +1,111 @@
+"""Sockets without a server, driven frame by frame: what an application gets, what a client is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django_throttle.channels import ThrottleMiddleware
+from django_throttle.sockets.asgi import Event
+from django_throttle.stores import RedisStore, get_store
+from tests.servers import slack
+
+Live = Callable[..., RedisStore]
+ports = itertools.count(1024)
+
+
+def live_enforcer(redis_url: str, settings: Any) -> Live:
+    """Puts rules in force on a real Redis by its own clock; what has a name in capitals is a setting."""
+
+    def enforce(**given: Any) -> RedisStore:
+        rules = {name: options for name, options in given.items() if not name.isupper()}
+        own = {name: value for name, value in given.items() if name.isupper()}
+        calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0, "DEADLINE": 5.0, "REDIS": redis_url}
+        settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
+        store = get_store()
+        assert isinstance(store, RedisStore)
+        return store
+
+    return enforce
+
+
+class Line:
+    """One client on its line to an echoing application: ``got`` by the application, ``sent`` to the client."""
+
+    def __init__(self, app: Any = None, scope: str = "chat", *, address: str = "203.0.113.9", **options: Any) -> None:
+        self.got: list[Event] = []
+        self.sent: list[Event] = []
+        self.app = app or ThrottleMiddleware(self.echo, scope, **options)
+        self.scope = {"type": "websocket", "path": "/chat", "client": [address, next(ports)], "headers": []}
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._news = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.say: Any = None  # what the application sends with
+
+    async def open(self) -> Line:
+        self._queue.put_nowait({"type": "websocket.connect"})
+        self.task = asyncio.ensure_future(self.app(self.scope, self._queue.get, self._take))
+        await self.until(lambda: self.sent or self.task.done())  # type: ignore[union-attr]
+        return self
+
+    def send(self, *texts: str) -> None:
+        for text in texts:
+            self._queue.put_nowait({"type": "websocket.receive", "text": text})
+
+    async def close(self) -> None:
+        self._queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        assert self.task is not None
+        await self.task
+
+    async def until(self, condition: Callable[[], Any], timeout: float = 10.0) -> None:
+        """Wait for something that only events of this line can bring about."""
+        async with asyncio.timeout(slack(timeout)):
+            while not condition():
+                self._news.clear()
+                waiting = asyncio.ensure_future(self._news.wait())
+                tasks = {waiting, self.task} if self.task is not None and not self.task.done() else {waiting}
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+
+    @property
+    def frames(self) -> list[Any]:
+        """What the client was sent, decoded where it is JSON."""
+        return [_decoded(event.get("text")) for event in self.sent if event["type"] == "websocket.send"]
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """Our own frames of this type."""
+        return [frame for frame in self.frames if isinstance(frame, dict) and frame.get("type") == kind]
+
+    @property
+    def closed(self) -> Event | None:
+        return next((event for event in self.sent if event["type"] == "websocket.close"), None)
+
+    async def echo(self, scope: Any, receive: Any, send: Any) -> None:
+        self.say = send
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (event := await receive())["type"] != "websocket.disconnect":
+            self.got.append(event)
+            self._news.set()
+            await send({"type": "websocket.send", "text": event["text"]})
+        self.got.append(event)
+        self._news.set()
+
+    async def _take(self, event: Event) -> None:
+        self.sent.append(event)
+        self._news.set()
+
+
+def _decoded(text: str | None) -> Any:
+    try:
+        return json.loads(text or "")
+    except ValueError:
+        return text
+
+
+def texts(line: Line) -> list[str]:
+    """What the application received."""
+    return [event["text"] for event in line.got if event["type"] == "websocket.receive"]

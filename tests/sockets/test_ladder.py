@@ -1,0 +1,153 @@
+"""What is done about refused messages: dropped, told, held up, closed; the more in a row, the harder."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from django_throttle.channels import ThrottleMiddleware
+from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core.decision import conclude
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.sockets.ladder import AT_ONCE, Ladder
+from django_throttle.sockets.terms import Terms
+from tests.consumers import AsyncEcho, opened
+from tests.doors import Enforce, enforcer
+from tests.servers import slack
+from tests.sockets.guarded import Line, texts
+
+enforce = pytest.fixture(enforcer)
+OWN = {"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
+
+
+def refused(retry_after: float | None = 0.0, reason: Reason = Reason.EXCEEDED) -> Decision:
+    return conclude((Outcome("own", "connection:x", False, 1, 0, retry_after, 0.0, reason),))
+
+
+class TestMeasures:
+    def test_by_default_each_is_told_and_the_tenth_closes(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {}
+        assert [Terms("chat").measure(n) for n in (1, 9, 10, 50)] == ["error", "error", "close", "close"]
+
+    def test_a_ladder_of_ones_own(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"MAX_VIOLATIONS": 0}
+        terms = Terms("chat", ladder={"error": 3, "delay": 5, "close": 7})
+        assert [terms.measure(n) for n in range(1, 9)] == [
+            "drop", "drop", "error", "error", "delay", "delay", "close", "close",
+        ]  # fmt: skip
+        silent = Terms("chat", ladder={"error": 0})
+        assert {silent.measure(n) for n in range(1, 99)} == {"drop"}
+
+    def test_our_own_failure_is_no_violation(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {}
+        ladder = Ladder()
+        ours = refused(1.0, Reason.STORE_FAILED)
+        assert {ladder.climb(Terms("chat"), ours) for _ in range(50)} == {"error"}
+        assert ladder.violations == 0
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"ladder": {"clsoe": 3}}, "did you mean 'close'"),
+            ({"ladder": {"close": -1}}, "whole numbers"),
+            ({"ladder": {"close": True}}, "whole numbers"),
+            ({"close_codes": {"rate_limit": 4000}}, "did you mean 'rate_limited'"),
+            ({"close_codes": {"rate_limited": 1008}}, "from 3000 to 4999"),
+            ({"close_codes": {"rate_limited": "4429"}}, "from 3000 to 4999"),
+            ({"on_rule_change": "shrug"}, "one of ignore, warn, close"),
+        ],
+    )
+    async def test_words_that_mean_nothing_are_said_at_once(
+        self, enforce: Enforce, options: dict[str, Any], message: str
+    ) -> None:
+        enforce()
+        with pytest.raises(InvalidSetting, match=message):
+            await Line(**options).open()
+            raise AssertionError  # the task has it
+
+    def test_error_frames_are_few_even_where_streaks_are_short(self) -> None:
+        ladder, told = Ladder(), 0
+        for _ in range(1000):
+            ladder.allowed()
+            told += ladder.may_tell(refused(0.001))
+        assert told == AT_ONCE
+
+
+class TestSockets:
+    async def test_dropped_without_a_word(self, enforce: Enforce) -> None:
+        enforce(own=OWN)
+        line = await Line(ladder={"error": 0, "close": 0}).open()
+        line.send("in", *["over"] * 40)
+        line.send("last")
+        await line.close()
+        assert texts(line) == ["in"]
+        assert line.frames == ["in"]
+        assert line.closed is None
+
+    async def test_held_up_until_it_may_pass(self, enforce: Enforce) -> None:
+        enforce(own={**OWN, "rate": "1/200ms"})
+        line = await Line(ladder={"error": 0, "delay": 1}).open()
+        began = time.monotonic()
+        line.send("one", "two", "three")
+        await line.until(lambda: len(texts(line)) == 3)
+        seconds = time.monotonic() - began
+        print(f"3 frames at 1/200ms took {seconds:.2f} s")
+        assert 0.39 <= seconds <= 0.4 + slack(1.0)
+        await line.close()
+
+    async def test_held_up_for_two_seconds_at_most_and_a_goodbye_is_heard_meanwhile(self, enforce: Enforce) -> None:
+        enforce(own=OWN)
+        line = await Line(ladder={"delay": 1}).open()
+        line.send("in", "over")
+        await line.until(lambda: line.told("error"))
+        began = time.monotonic()
+        from django_throttle.sockets.live import live
+
+        (socket,) = live.everyone()
+        socket.close(4000, "enough")
+        await line.until(lambda: line.closed)
+        assert line.task is not None
+        await line.task
+        assert time.monotonic() - began < slack(1.5)
+        assert (line.closed, line.got[-1]) == (
+            {"type": "websocket.close", "code": 4000, "reason": "enough"},
+            {"type": "websocket.disconnect", "code": 4000, "reason": "enough"},
+        )
+
+    async def test_a_consumer_says_so_by_attributes(self, enforce: Enforce) -> None:
+        class Strict(AsyncEcho):
+            throttle_ladder = {"close": 2}
+            throttle_close_codes = {"rate_limited": 4000}
+
+        enforce(own=OWN)
+        communicator = await opened(Strict.as_asgi())
+        for text in ("in", "over", "over"):
+            await communicator.send_to(text)
+        assert await communicator.receive_from() == "in"
+        assert (await communicator.receive_json_from())["code"] == "rate_limited"
+        assert (await communicator.receive_output())["code"] == 4000
+        await communicator.wait()
+
+    async def test_the_middleware_takes_the_same_as_options(self, enforce: Enforce) -> None:
+        enforce(own=OWN)
+        line = await Line(ladder={"close": 1}, payload=lambda decision: f"{decision.rule}!", cost=lambda event: 1).open()
+        line.send("in", "over")
+        await line.until(lambda: line.closed)
+        assert line.frames == ["in", "own!"]
+        with pytest.raises(TypeError):
+            ThrottleMiddleware(line.echo, "chat", laddder={})
+
+    async def test_the_text_of_a_close_is_always_the_same(self, enforce: Enforce) -> None:
+        """A48: nothing of what is inside, and nothing of who it is."""
+        closes = []
+        for name, rate in (("own", "1/min"), ("secret rule", "2/min")):
+            enforce(**{name: {**OWN, "rate": rate}})
+            line = await Line(ladder={"close": 1}).open()
+            line.send("1", "2", "3")
+            await line.until(lambda line=line: line.closed)
+            closes.append(line.closed)
+        reasons = [close["reason"].partition("; retry_after=")[0] for close in closes]
+        assert reasons == ["rate limited"] * 2
+        assert [set(close) for close in closes] == [{"type", "code", "reason"}] * 2

@@ -1,0 +1,205 @@
+"""Frames on their way out: left out or overtaken where there are too many, and never without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from channels.layers import get_channel_layer
+
+from django_throttle.sockets import outgoing
+from django_throttle.sockets.frames import Gap, continuity_payload
+from django_throttle.sockets.live import live
+from django_throttle.sockets.outgoing import Outgoing
+from tests.consumers import AsyncEcho, opened
+from tests.doors import Enforce, enforcer
+from tests.servers import slack
+from tests.sockets.guarded import Line
+
+enforce = pytest.fixture(enforcer)
+OUT = {"rate": "3/min", "events": ["send"], "key": "connection", "algorithm": "gcra"}
+
+
+async def say(line: Line, *texts: str) -> None:
+    for text in texts:
+        await line.say({"type": "websocket.send", "text": text})
+
+
+def test_the_frame_that_tells_of_a_gap() -> None:
+    since = datetime(2026, 11, 20, 12, 34, 56, 789_999, UTC)
+    assert continuity_payload(Gap(7, since)) == {
+        "type": "continuity_lost",
+        "lost": 7,
+        "since": "2026-11-20T12:34:56.789Z",
+        "detail": "7 messages were not sent to you, as there were too many.",
+    }
+    assert "1 message was" in continuity_payload(Gap(1, since))["detail"]
+
+
+class TestLoss:
+    async def test_fifty_a_second_each_way(self, enforce: Enforce) -> None:
+        """Design C: by two rules, so that neither way uses up the other's."""
+        options = {"rate": "50/s", "key": "connection", "algorithm": "gcra"}
+        enforce(inward={**options, "events": ["message"]}, outward={**options, "events": ["send"]})
+        line = await Line(ladder={"close": 0}).open()
+        line.send(*[f"{n}" for n in range(60)])
+        await line.until(lambda: line.told("error"))
+        assert 50 <= len(line.got) < 60
+        assert line.told("continuity_lost") == [], "what came in was echoed: fifty went out too"
+        await say(line, *["more"] * 60)
+        await line.until(lambda: line.told("continuity_lost"))
+        await line.close()
+
+    async def test_a_gap_is_told_once_with_how_many_and_since_when(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "3/300ms"})
+        line = await Line().open()
+        before = datetime.now(UTC)
+        await say(line, *"abcdefgh")
+        after = datetime.now(UTC)
+        await line.until(lambda: line.told("continuity_lost"))
+        (told,) = line.told("continuity_lost")
+        assert (told["lost"], line.frames[:3]) == (5, ["a", "b", "c"])
+        assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(told["since"]) <= after
+        await asyncio.sleep(0.3)
+        await say(line, "i")
+        assert line.frames[-1] == "i"
+        assert len(line.told("continuity_lost")) == 1
+        (socket,) = live.everyone()
+        assert (socket.sent, socket.lost) == (4, 5)
+        await line.close()
+
+    async def test_it_is_told_before_the_next_frame_that_passes(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "1/100ms"})
+        line = await Line().open()
+        await say(line, "a", "lost")
+        await asyncio.sleep(0.11)
+        await say(line, "b")
+        kinds = [frame if isinstance(frame, str) else frame["type"] for frame in line.frames]
+        assert kinds == ["a", "continuity_lost", "b"]
+        await line.close()
+
+    async def test_a_long_flood_is_told_of_once_a_second(self, enforce: Enforce, monkeypatch: Any) -> None:
+        monkeypatch.setattr(outgoing, "TELL_EVERY", 0.2)
+        enforce(outward={**OUT, "rate": "10/100ms"})
+        line = await Line().open()
+        began, said = time.monotonic(), 0
+        while (seconds := time.monotonic() - began) < 0.9:
+            await say(line, "x")
+            said += 1
+            await asyncio.sleep(0.001)
+        gaps = line.told("continuity_lost")
+        print(f"{said} frames in {seconds:.2f} s, {len(gaps)} gaps told")
+        assert 2 <= len(gaps) <= 1 + seconds / 0.2
+        await line.until(lambda: line.told("continuity_lost")[-1]["since"] != gaps[-1]["since"] or True)
+        await asyncio.sleep(0.25)
+        passed = line.frames.count("x")
+        assert passed + sum(gap["lost"] for gap in line.told("continuity_lost")) == said
+        await line.close()
+
+    async def test_our_own_frames_never_count(self, enforce: Enforce) -> None:
+        enforce(
+            outward={**OUT, "rate": "2/min"},
+            inward={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"},
+        )
+        line = await Line().open()
+        line.send("one", "over")
+        await line.until(lambda: line.told("error"))
+        await say(line, "two")
+        assert [frame for frame in line.frames if isinstance(frame, str)] == ["one", "two"]
+        await line.close()
+
+    async def test_it_is_what_the_consumer_says(self, enforce: Enforce) -> None:
+        class Feed(AsyncEcho):
+            groups = ["lobby"]
+
+            async def news(self, event: dict[str, Any]) -> None:
+                await self.send(event["text"])
+
+            def throttle_continuity_payload(self, gap: Gap) -> object:
+                return f"{gap.lost} missing"
+
+        enforce(outward={**OUT, "rate": "2/200ms"})
+        communicator = await opened(Feed.as_asgi())
+        for n in range(5):
+            await get_channel_layer().group_send("lobby", {"type": "news", "text": f"{n}"})
+        assert [await communicator.receive_from() for _ in range(3)] == ["0", "1", "3 missing"]
+        await communicator.disconnect()
+
+    async def test_shared_rules_hold_on_the_way_out_too(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "2/min", "key": "ip"})
+        first, second = await Line().open(), await Line().open()
+        await say(first, "1")
+        await say(second, "2", "3")
+        assert (first.frames, second.frames) == (["1"], ["2"])
+        for line in (first, second):
+            await line.close()
+
+    async def test_a_queue_holds_the_application_up(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "20/s", "algorithm": "leaky_bucket", "action": "delay"})
+        line = await Line().open()
+        began = time.monotonic()
+        await say(line, *"abcdef")
+        seconds = time.monotonic() - began
+        print(f"6 frames at 20/s took {seconds:.2f} s")
+        assert 0.2 <= seconds <= 0.25 + slack(1.0)
+        assert line.frames == [*"abcdef"]
+        await line.close()
+
+    async def test_bytes(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "10/min", "unit": "bytes"})
+        line = await Line().open()
+        await say(line, "12345", "123456", "12345")
+        assert line.frames[:2] == ["12345", "12345"]
+        await line.close()
+
+
+class TestCoalescing:
+    @staticmethod
+    def kind(event: dict[str, Any]) -> str | None:
+        return event["text"][0] if event["text"][0] in "xy" else None
+
+    async def test_the_newest_of_a_kind_is_sent_when_there_is_room(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "2/200ms"})
+        line = await Line(coalesce=self.kind).open()
+        await say(line, "a", "b", "x1", "y1", "x2", "c", "x3")
+        await line.until(lambda: "x3" in line.frames and "y1" in line.frames)
+        sent = [frame for frame in line.frames if isinstance(frame, str)]
+        assert sorted(sent) == ["a", "b", "x3", "y1"]
+        assert sum(told["lost"] for told in line.told("continuity_lost")) == 3, "x1 and x2 overtaken, c left out"
+        await line.close()
+
+    async def test_what_passes_overtakes_what_was_kept(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "1/150ms"})
+        line = await Line(coalesce=self.kind).open()
+        await say(line, "a", "x1")
+        time.sleep(0.16)  # the loop stands still, so nothing is sent in between
+        await say(line, "x2")
+        assert "x1" not in line.frames
+        assert [frame for frame in line.frames if isinstance(frame, str)] == ["a", "x2"]
+        await asyncio.sleep(0.2)
+        assert "x1" not in line.frames
+        await line.close()
+
+    async def test_kinds_are_bounded(self, enforce: Enforce, monkeypatch: Any) -> None:
+        monkeypatch.setattr(outgoing, "MOST_KINDS", 3)
+        lost: list[int] = []
+
+        async def nothing(*_: Any) -> None: ...
+
+        out = Outgoing(nothing, nothing, nothing, lambda: lost.append(1))
+        for n in range(5):
+            out.refused({"type": "websocket.send", "text": f"{n}"}, n, 60.0)
+        assert (out.lost, len(lost)) == (2, 2)
+        out.end()
+
+    async def test_nothing_is_sent_after_the_end(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "1/50ms"})
+        line = await Line(coalesce=self.kind).open()
+        await say(line, "a", "x1", "lost")
+        await line.close()
+        before = list(line.sent)
+        await asyncio.sleep(0.12)
+        assert line.sent == before
