@@ -22,6 +22,8 @@ from django_throttle.connections.orders import Duties
 from django_throttle.connections.refresher import Refresher
 from django_throttle.damper.flush import Flusher
 from django_throttle.jobs import QUIET_SECONDS, Agent
+from django_throttle.publishing.telling import TELL_SECONDS as GROUPS_SECONDS
+from django_throttle.publishing.telling import Teller
 from django_throttle.stores.base import Store
 from django_throttle.stores.redis import RedisStore
 
@@ -40,6 +42,7 @@ class _Service:
     agent: Agent | None = None
     refresher: Refresher | None = None
     flusher: Flusher | None = None
+    teller: Teller | None = None
 
     def begin(self) -> None:
         settings = conf()
@@ -59,6 +62,9 @@ class _Service:
             agent.every(RESEND_SECONDS, refresher.resend, "sending leases again")
             agent.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
             self._report_to(agent, self.store)
+            if self.rules:
+                self.teller = Teller(self.store)
+                agent.every(GROUPS_SECONDS, self.teller, "telling the sizes of groups", wait=GROUPS_SECONDS)
         agent.start()
         self.agent = agent
 
@@ -71,7 +77,8 @@ class _Service:
         """Stop, tell what was counted, and give back what this process holds; bounded to about a second a step."""
         if self.agent is not None:
             self.agent.stop()
-        for last in (self.flusher, self.refresher.leave if self.refresher else None):
+        groups = self.teller.leave if self.teller else None
+        for last in (self.flusher, groups, self.refresher.leave if self.refresher else None):
             try:
                 if last is not None:
                     last()
@@ -130,7 +137,7 @@ def _say_goodbye() -> None:
     """Have what this process holds given back when it ends, once."""
     global _farewell
     if _farewell is None:
-        # Some servers' workers are children of multiprocessing, which end without what atexit has.
+        # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
         _farewell = Finalize(None, stop, exitpriority=0)
 
 

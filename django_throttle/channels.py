@@ -2,7 +2,8 @@
 
 Rules of event ``connect`` limit the rate of handshakes, ``connection`` the sockets open at once (both are
 one decision), ``message`` the frames that come in, ``send`` those that go out. One implementation serves both
-doors. Where both guard a socket, a rule that both match is charged once.
+doors. Where both guard a socket, a rule that both match is charged once. ``throttled_group_send`` charges rules of
+event ``publish`` for everyone whom a publication reaches.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from django_throttle.core import Decision
+from django_throttle.publishing.layer import Counted
+from django_throttle.publishing.sending import throttled_group_send, throttled_group_send_sync
 from django_throttle.sockets.asgi import Application, Event, Receive, Scope, Send
 from django_throttle.sockets.entrance import guarded
 from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
 from django_throttle.sockets.terms import Terms
 
-__all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin"]
+__all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin", "throttled_group_send", "throttled_group_send_sync"]
 
 
 class ThrottledConsumerMixin:
@@ -39,6 +42,7 @@ class ThrottledConsumerMixin:
     throttle_idle_timeout: float | None = None
     throttle_max_age: float | None = None
     throttle_on_rule_change: str = "warn"
+    channel_layer: Any = Counted()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -80,7 +84,10 @@ class ThrottledConsumerMixin:
             self.throttle_max_age,
             self.throttle_on_rule_change,
         )
-        await guarded(super().__call__, scope, receive, send, terms)  # type: ignore[misc]
+        try:
+            await guarded(super().__call__, scope, receive, send, terms)  # type: ignore[misc]
+        finally:
+            Counted.end(self)
 
 
 class ThrottleMiddleware:

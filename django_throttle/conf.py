@@ -46,7 +46,7 @@ class Conf:
     NO_ADDRESS: str = "skip"  # rules by address, for a client without one: "skip" them, or "refuse" with 503
     USER_IDENT: str = ""  # dotted path of a function of a user: what it counts under instead of its primary key
     TENANT: str = ""  # the key "tenant": user.tenant_id, or the dotted path of a function of the request
-    RETRY_JITTER: float = 0.1  # most that Retry-After is prolonged by, as a share of it: a crowd comes back spread out
+    RETRY_JITTER: float = 0.1  # Retry-After is longer by up to this share, a minute at most: a crowd is spread out
     RATELIMIT_HEADERS: str = "draft-11"  # RateLimit and RateLimit-Policy, by this version of the draft; or "off"
     X_RATELIMIT_HEADERS: str = "off"  # X-RateLimit-*, whose Reset is in "seconds" or, as "epoch", since 1970
     TELL_KEYS: Sequence[str] = ()  # dotted keys of rules whose budgets are the client's own, to be told in headers

@@ -18,7 +18,7 @@ from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.facts import Facts, Who
 from django_throttle.http.ending import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
-from django_throttle.http.visit import attend, charged, keep, method_of, plain
+from django_throttle.http.visit import attend, charged, keep, method_of, plain, size_of
 from django_throttle.identity import HttpWho, is_async
 
 __all__ = ["throttle"]
@@ -84,8 +84,9 @@ class _Call:
         price = self._cost(*self._args, **self._kwargs) if callable(self._cost) else self._cost
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule)
-        done, method = charged(plain(self.subject)), method_of(plain(self.subject))
-        return Facts(self.rule, (), who, price, done, rule=self.rule, method=method, early=True)
+        request = plain(self.subject)
+        done, method, size = charged(request), method_of(request), size_of(request)
+        return Facts(self.rule, (), who, price, done, rule=self.rule, method=method, early=True, size=size)
 
 
 @dataclass(frozen=True, slots=True)

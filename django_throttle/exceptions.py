@@ -10,6 +10,7 @@ ThrottleError
 ├── StoreError        the store did not answer; ``cause`` says why
 │   └── AskAgain      the store has learned something and will answer the same command now
 └── Refused           a plain callable was refused; carries the decision
+    └── PublishRefused  a publication was refused, and sent to nobody; also names the group
 """
 
 from __future__ import annotations
@@ -91,3 +92,11 @@ class Refused(ThrottleError):
     def __init__(self, decision: Decision) -> None:
         super().__init__(f"refused by rule {decision.rule!r}")
         self.decision = decision
+
+
+class PublishRefused(Refused):
+    """What was to be published reached nobody; ``members`` is how large its group was."""
+
+    def __init__(self, decision: Decision, group: str, members: int) -> None:
+        super().__init__(decision)
+        self.group, self.members = group, members

@@ -15,7 +15,7 @@ from django_throttle.facts import Facts, Who
 from django_throttle.http.ending import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
 from django_throttle.http.route import scope_of
-from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of
+from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of, size_of
 from django_throttle.identity import HttpWho
 
 __all__ = ["ThrottleMiddleware"]
@@ -77,4 +77,4 @@ class ThrottleMiddleware:
 
 def _facts(request: HttpRequest, who: Who) -> Facts:
     done, method = charged(request), method_of(request)
-    return Facts(scope_of(request), EVENTS, who, charged=done, method=method, early=True)
+    return Facts(scope_of(request), EVENTS, who, charged=done, method=method, early=True, size=size_of(request))

@@ -9,12 +9,15 @@ from typing import Final
 from django_throttle.conf import conf
 from django_throttle.core.headers import delay_seconds
 
+# Enough to spread out a crowd; a share alone would put off by days whoever waits for the next month.
+MOST_JITTER: Final = 60.0
 UNITS: Final = (("day", 86_400), ("hour", 3600), ("minute", 60))
 
 
 def retry_seconds(retry_after: float | None, chance: Callable[[], float] = random.random) -> int | None:
-    """Retry-After's whole seconds, by chance up to RETRY_JITTER longer than it must be; None for never."""
-    return delay_seconds(retry_after, conf().RETRY_JITTER * chance())
+    """Retry-After's whole seconds, by chance up to RETRY_JITTER, and a minute, longer than must be; None for never."""
+    most = min(conf().RETRY_JITTER, MOST_JITTER / retry_after) if retry_after else 0.0
+    return delay_seconds(retry_after, most * chance())
 
 
 def in_words(seconds: int) -> str:

@@ -10,8 +10,8 @@ throttled = Signal()
 # Sent when a rule of action "shadow" would have refused a call; arguments: ``facts`` and ``decision``.
 shadowed = Signal()
 
-# Sent when a call brought the use of a rule to a share that it warns at, once per window and ident; arguments: ``facts``,
-# ``outcome`` (of that rule) and ``share`` (0.8 is 80 %).
+# Sent when a call brought the use of a rule to a share that it warns at, once per window and ident; arguments:
+# ``facts``, ``outcome`` (of that rule) and ``share`` (0.8 is 80 %).
 quota_warning = Signal()
 
 # Sent for each decision that was made without the store, by the rules' failure policies; arguments: ``facts`` and

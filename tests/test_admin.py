@@ -42,7 +42,6 @@ TYPED = {
     "enforce_at": "1.0",
     "estimator": "fast",
     "unit": "calls",
-    "unit": "calls",
     "at_limit": "reject",
 }
 WORDS = "each user: 100 requests per minute, bursts up to 20, HTTP and WebSocket together, on search and chat together"
@@ -229,7 +228,7 @@ class TestForm:
         def offered(url: str) -> list[str]:
             return re.findall(r'name="events" value="(\w+)"', operator.get(url).content.decode())
 
-        doors = ["request", "connect", "connection", "message", "send"]
+        doors = ["request", "connect", "connection", "message", "send", "publish"]
         assert offered(ADD) == doors
         row = ThrottleRule.objects.create(name="mails", rate="5/min", events=("task", "request"))
         assert offered(change_url(row)) == [*doors, "task"]

@@ -93,7 +93,8 @@ class TestHandshake:
 
         await by_http({"extensions": DENIAL}, send, Decision(allowed=False, retry_after=None), None)
         assert b"retry-after" not in dict(sent[0]["headers"])
-        assert json.loads(sent[1]["body"])["detail"] == "Rate limit exceeded. This costs more than the limit ever allows."
+        said = "Rate limit exceeded. This costs more than the limit ever allows."
+        assert json.loads(sent[1]["body"])["detail"] == said
         await by_http({}, send, Decision(allowed=False, retry_after=None), None)
         assert sent[2]["reason"] == "rate limited"
 

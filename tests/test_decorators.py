@@ -228,3 +228,13 @@ class TestWhatItGoesAround:
     def test_what_says_the_cost_or_the_ident_is_a_plain_function(self, given: dict[str, Any]) -> None:
         with pytest.raises(TypeError, match="plain functions"):
             throttle("api", **given)(lambda: None)
+
+
+def test_a_rule_that_does_not_exist_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    @throttle("serach", ident="everyone")
+    def work() -> str:
+        return "done"
+
+    assert [work(), work()] == ["done", "done"]
+    said = [record.getMessage() for record in caplog.records if "serach" in record.getMessage()]
+    assert said == ["there is no rule 'serach', so what is under it is not limited"]

@@ -187,6 +187,16 @@ class TestForm:
             "rules": ["There is no rule 'apii'. Did you mean 'api'?"]
         }
 
+    @pytest.mark.parametrize("rules", ["drf-anon", "drf-*"])
+    def test_a_limit_of_rest_framework_is_named_though_no_rulebook_lists_it(self, operator: Client, rules: str) -> None:
+        assert len(said(operator.post(ADD, {**TYPED, "rules": rules}))) == 1
+        assert ThrottleOverride.objects.get().rules == (rules,)
+
+    def test_several_rules_that_it_does_not_fit_hold_as_they_are(self, operator: Client) -> None:
+        ThrottleRule.objects.create(name="search", rate="5/s")
+        answer = operator.post(ADD, {**TYPED, "rules": "api, search", "effect": "replace", "factor": "", "limit": "9"})
+        assert "It does not fit api and search, which hold as they are." in said(answer)
+
     def test_names_to_choose_from_are_shown(self, operator: Client) -> None:
         ThrottleRule.objects.create(name=f"x{NASTY}", rate="5/s")
         page = operator.get(ADD)

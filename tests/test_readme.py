@@ -133,7 +133,8 @@ class TestQuickstart:
 
 
 class TestDoors:
-    VIEW, SWITCH, MIDDLEWARE, DECORATOR, _, _, _, _, CONSUMER, ENGINE = shown("doors")  # the others: http/test_shown.py
+    # The others: http/test_shown.py and publishing/.
+    VIEW, SWITCH, MIDDLEWARE, DECORATOR, _, _, _, _, CONSUMER, _, ENGINE = shown("doors")
 
     def test_the_view_and_its_cost(self, rules: Callable[..., None]) -> None:
         rules(api={"rate": "7/min", "scopes": ["search"]})

@@ -15,11 +15,12 @@ from django_throttle.connections.host import HostRefresher
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.checks import ALGORITHMS
-from django_throttle.core.command import Mark, Once
+from django_throttle.core.command import CountMembers, Mark, Once
 from django_throttle.damper.flush import flush
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import version
 from django_throttle.stores import RedisStore
+from django_throttle.stores.groups import MEMBERS, tell_calls
 from django_throttle.stores.refunds import REFUND
 from django_throttle.stores.scripts import CODES
 from tests.servers import RedisServer
@@ -165,6 +166,16 @@ def test_what_was_granted_in_vain_is_given_back(server: RedisServer) -> None:
 def test_what_is_said_once(server: RedisServer) -> None:
     mark = Mark("rule", "user:1", "0.8", 60_000_000)
     assert [store_of(server).execute(Once((mark,))) for _ in range(2)] == [(True,), (False,)]
+    assert denied(server) == []
+
+
+def test_how_large_groups_are(server: RedisServer) -> None:
+    store, seen = store_of(server), CountMembers("group:default:news", "another", 20.0)
+    with server.client(db=1) as client:
+        client.set(store.key(MEMBERS, seen.group), "foreign")
+    for members in (3, 0):
+        store.send(tell_calls(store, "process", {seen.group: members}, 20.0))
+        assert store.execute(seen) == members
     assert denied(server) == []
 
 

@@ -29,7 +29,7 @@ KEY_LABELS: Final = {
 JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in words.NOUNS.items()}
 # What no door of this version reports: a rule for it would never do anything.
-UNREPORTED: Final = frozenset(("publish", "task"))
+UNREPORTED: Final = frozenset(("task",))
 
 
 class RuleForm(forms.ModelForm):  # type: ignore[type-arg]

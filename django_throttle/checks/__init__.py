@@ -19,6 +19,7 @@ from django_throttle.checks.given import value_of, wrong
 from django_throttle.checks.hooks import HOOK_CHECKS
 from django_throttle.checks.identity import IDENTITY_CHECKS, unsaid
 from django_throttle.checks.rules import RULE_CHECKS
+from django_throttle.checks.sockets import delay_messages, origin_messages
 from django_throttle.checks.told import TOLD_CHECKS, schema_warnings
 from django_throttle.checks.values import VALUE_CHECKS
 from django_throttle.rulebook import sources
@@ -61,6 +62,18 @@ def check_middleware(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckM
 def check_rates(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
     """What REST framework's settings say to the throttles that take the place of its own."""
     return list(rate_messages())
+
+
+@register("django_throttle")
+def check_delays(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """Messages that wait where a server reads on."""
+    return list(delay_messages())
+
+
+@register(Tags.security, deploy=True)
+def check_origins(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """Sockets that any site's pages can open."""
+    return list(origin_messages())
 
 
 @register(Tags.security, deploy=True)

@@ -22,10 +22,10 @@ NUMBERS: Final[dict[str, tuple[str, float, float, bool]]] = {
     "CONNECTION_TTL": ("E026", 1, 86_400, False),
     "EXTEND_INTERVAL": ("E027", 0.5, 43_200, False),
     "IPV6_PREFIX": ("E028", 1, 128, True),
-    "DAMPER_INTERVAL": ("E080", 0.5, 6, False),
-    "SOCKET_ACCEPT_TIMEOUT": ("E071", 0, 3600, False),
-    "SOCKET_IDLE_TIMEOUT": ("E072", 0, 604_800, False),
-    "SOCKET_MAX_AGE": ("E073", 0, 31_536_000, False),
+    "DAMPER_INTERVAL": ("E080", 0.5, 4, False),
+    "SOCKET_ACCEPT_TIMEOUT": ("E072", 0, 3600, False),
+    "SOCKET_IDLE_TIMEOUT": ("E073", 0, 604_800, False),
+    "SOCKET_MAX_AGE": ("E074", 0, 31_536_000, False),
     "MAX_VIOLATIONS": ("E029", 0, 1_000_000, True),
 }
 TEXTS: Final = {"PREFIX": "E012", "KEY_SECRET": "E013"}

@@ -126,6 +126,18 @@ class Refund:
     locally: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CountMembers:
+    """Ask how many members other processes than this one have in a group, those silent for so many seconds left out.
+
+    Reply: the number; None where there are no other processes.
+    """
+
+    group: str
+    process: str
+    silence: float
+
+
 def receipt(decide: Decide, answers: tuple[Answer, ...], *, locally: bool = False) -> Refund | None:
     """What can be given back of an allowed call: the charges of rules that count only some answers, or the whole."""
     for charge in decide.charges:  # on the hot path, where any() costs three times as much
@@ -154,4 +166,4 @@ def paid_under(paid: Refund, pairs: Collection[tuple[str, str]], *, others: bool
     return Refund(found, paid.locally) if found else None
 
 
-Command = Decide | DecideLocally | Forget | Release | Once | Refund | Evict | Tell
+Command = Decide | DecideLocally | Forget | Release | Once | Refund | Evict | Tell | CountMembers

@@ -25,9 +25,7 @@ class Meters(Protocol):
     def passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]: ...
 
 
-def damped(
-    charges: tuple[Charge, ...], commit: bool, meters: Meters, rest: Rest
-) -> Generator[Command, Any, Decision]:
+def damped(charges: tuple[Charge, ...], commit: bool, meters: Meters, rest: Rest) -> Generator[Command, Any, Decision]:
     """Decide all charges as one: where a local one refuses the call, the store is not asked and nothing charged."""
     local = [charge for charge in charges if charge.rule.is_local]
     judged = meters.judge(local, commit=commit)

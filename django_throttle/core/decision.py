@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
     ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
     call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
-    ``plan`` is how the rule counts, where a store has counted.
+    ``plan`` is how the rule counts, where a store has counted, and ``unit`` what it does.
     """
 
     rule: str
@@ -53,6 +53,7 @@ class Outcome(NamedTuple):
     delay: float = 0.0
     factor: float = 0.0
     plan: Plan | None = None
+    unit: str = "calls"
 
     @property
     def verdict(self) -> str:
@@ -122,8 +123,7 @@ class Decision(NamedTuple):
     def unavailable(self) -> bool:
         """True when a failure of ours refused it: a 503, never a 429."""
         return not self.allowed and any(
-            outcome.reason in OURS and not outcome.allowed and not outcome.shadow
-            for outcome in self.outcomes
+            outcome.reason in OURS and not outcome.allowed and not outcome.shadow for outcome in self.outcomes
         )
 
 

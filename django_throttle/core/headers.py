@@ -13,7 +13,9 @@ OFF: Final = "off"
 SECONDS: Final = "seconds"
 EPOCH: Final = "epoch"
 X_VERSIONS: Final = (OFF, SECONDS, EPOCH)
-CONCURRENT: Final = "concurrent-requests"  # the drafts' word for what is held rather than spent
+# The drafts' words for what is held rather than spent, and for what is counted instead of requests.
+CONCURRENT: Final = "concurrent-requests"
+UNITS: Final = {"bytes": "content-bytes"}
 
 
 def delay_seconds(retry_after: float | None, spread: float = 0.0) -> int | None:
@@ -47,7 +49,9 @@ def x_rate_limit(policies: Sequence[Policy], now: float = 0.0) -> dict[str, str]
 def _named(policies: Sequence[Policy]) -> dict[str, str]:
     """Two lists of structured fields (RFC 9651), in which each policy has its name."""
     return {
-        "RateLimit-Policy": ", ".join([_quota(policy.name, policy.quota, policy.window) for policy in policies]),
+        "RateLimit-Policy": ", ".join(
+            [_quota(policy.name, policy.quota, policy.window, policy.unit) for policy in policies]
+        ),
         "RateLimit": ", ".join([_left(policy) for policy in policies]),
     }
 
@@ -74,9 +78,10 @@ def _nearest(policies: Sequence[Policy], said: Callable[[int, int, int], dict[st
 
 
 @lru_cache(maxsize=1024)
-def _quota(name: str, quota: int, window: int | None) -> str:
-    unit = f"qu={_text(CONCURRENT)}" if window is None else f"w={window}"
-    return f"{_text(name)};q={quota};{unit}"
+def _quota(name: str, quota: int, window: int | None, unit: str) -> str:
+    said = CONCURRENT if window is None else UNITS.get(unit)
+    parameters = [f"qu={_text(said)}"] if said else []
+    return ";".join([_text(name), f"q={quota}", *parameters, *([] if window is None else [f"w={window}"])])
 
 
 def _left(policy: Policy) -> str:

@@ -30,6 +30,7 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
         _delay(charge, answer, charged) if rule.action == "delay" and retry == 0 else 0.0,
         0.0,
         rule.plan,
+        rule.unit,
     )
 
 

@@ -16,6 +16,8 @@ KINDS: Final = ("api_key", "user", "ip", "tenant", "group")
 # Among overrides of one kind, the strongest first.
 EFFECTS: Final = ("block", "replace", "multiply", "exempt")
 EVERY_RULE: Final = "*"
+# How the limits of REST framework's throttles are named, which no rulebook lists.
+UNLISTED: Final = "drf-"
 MAX_FACTOR: Final = 1_000_000
 MAX_SUBJECT: Final = 300
 

@@ -9,7 +9,7 @@ from django_throttle.core.override import EVERY_RULE, Override
 
 
 def describe_effect(override: Override) -> str:
-    """Such as "blocked", "exempt from api", "3 × the limit of api and search", "500/min instead of the limit of api"."""
+    """Such as "blocked", "exempt from api" or "3 × the limit of api and search"."""
     return _WORDS[override.effect](override)
 
 

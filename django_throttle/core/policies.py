@@ -35,6 +35,7 @@ class Policy(NamedTuple):
     window: int | None
     more_after: int | None
     reset_after: float
+    unit: str = "calls"
 
 
 def told(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tuple[Outcome, ...]:
@@ -87,7 +88,7 @@ def _name(rule: str, window: float | None) -> str:
 def _policy(outcome: Outcome, name: str) -> Policy:
     window = _window(outcome)
     more = None if window is None or outcome.remaining >= outcome.limit else _more_after(outcome)
-    return Policy(name, outcome.limit, outcome.remaining, window, more, outcome.reset_after)
+    return Policy(name, outcome.limit, outcome.remaining, window, more, outcome.reset_after, outcome.unit)
 
 
 def _window(outcome: Outcome) -> int | None:

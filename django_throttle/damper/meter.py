@@ -99,16 +99,17 @@ class Meter:
         self._refigure(now)
 
     def report(self, now: float) -> Report | None:
-        """What to tell the aggregator; None when it knows."""
+        """What to tell the aggregator; None when it knows, and there is no factor that it may have changed."""
         self.roll(now)
         told = self.attempts.untold(now)
         offset = self.time.offset
         if offset is None:
             return None if self.attempts.is_told else Report(self.rule.id, self.ident, self.name, 0, None, ())
         self.attempts.mark(now)
-        if not told:
+        if not told and not self.factor:
             return None
-        self.seen_at = now
+        if told:
+            self.seen_at = now
         return Report(self.rule.id, self.ident, self.name, micros(self._since) + offset, micros(now) + offset, told)
 
     def take(self, report: Report, reply: Reply, sent: float, now: float) -> None:

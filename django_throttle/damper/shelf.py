@@ -12,7 +12,8 @@ from django_throttle.damper.clocks import StoreTime
 from django_throttle.damper.meter import Meter
 
 LOOKS: Final = 16  # meters among which one is chosen to go
-IDLE: Final = 30.0  # seconds after its last report in which a meter is forgotten
+IDLE: Final = 30.0  # seconds after its last attempts in which a meter is forgotten
+ASKS: Final = 60.0  # and for so long one that suppresses asks on: or rare and costly calls of many processes all pass
 
 Key = tuple[str, str]  # rule id, ident
 
@@ -62,7 +63,7 @@ class Shelf:
         meter = self._meters.get(key)
         if meter is None:
             return None
-        sent = _sent(meter, now)
+        sent = _sent(meter, now, asks=meter.factor > 0 and now - meter.seen_at <= ASKS)
         if sent is not None:
             self._meters[key] = self._meters.pop(key)  # the order is that of the last report
         elif now - meter.seen_at > IDLE:
@@ -90,8 +91,8 @@ class Shelf:
         return found or next(iter(self._meters))
 
 
-def _sent(meter: Meter, now: float) -> Sent | None:
-    if meter.attempts.is_told:
+def _sent(meter: Meter, now: float, *, asks: bool = False) -> Sent | None:
+    if meter.attempts.is_told and not asks:
         meter.attempts.mark(now)
         return None
     report = meter.report(now)

@@ -15,6 +15,7 @@ from django_throttle import limiter
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
 from django_throttle.core.checks import MAX_LOG, MAX_RESOLUTION
+from django_throttle.core.override import UNLISTED
 from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, scope_of_view
 from django_throttle.facts import Facts
 from django_throttle.http.view import attend_by
@@ -175,7 +176,7 @@ class _Counted(HttpWho):
 @lru_cache(maxsize=512)
 def _rule(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     """DRF's promise, never more than the limit in any window: by a log, or by counters where a log would be long."""
-    name, rate = f"drf-{scope}", Rate(limit, window)
+    name, rate = f"{UNLISTED}{scope}", Rate(limit, window)
     if limit <= MAX_LOG:
         rule = Rule(name, rate, key=COUNTED, algorithm="sliding_log")
     else:

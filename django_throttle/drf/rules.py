@@ -12,7 +12,7 @@ from django_throttle.core import Decision
 from django_throttle.facts import Facts
 from django_throttle.http.route import route
 from django_throttle.http.view import attend_by
-from django_throttle.http.visit import EVENTS, charged, keep, method_of, plain
+from django_throttle.http.visit import EVENTS, charged, keep, method_of, plain, size_of
 from django_throttle.identity import HttpWho
 from django_throttle.retry import retry_seconds
 
@@ -57,7 +57,8 @@ class RuleThrottle(DecidedThrottle):
         visitor, who = plain(request), HttpWho(request)
         attend_by(view, request, who)
         scope, method = scope_of_view(request, view), method_of(visitor)
-        facts = Facts(scope, EVENTS, who, _cost(request, view), charged(visitor), method=method)
+        done, size = charged(visitor), size_of(visitor)
+        facts = Facts(scope, EVENTS, who, _cost(request, view), done, method=method, size=size)
         decision = limiter.decide(facts)
         keep(visitor, decision, facts.cost, who)
         return self.answer(decision)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from os import SEEK_END
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -60,6 +61,20 @@ def plain(request: Any) -> Any:
 def method_of(request: HttpRequest) -> str:
     """GET, POST, …: what the request says it is, whatever headers say that it means."""
     return (request.method or "").upper()
+
+
+def size_of(request: HttpRequest) -> int:
+    """How many bytes the body has: as many as the server lets be read, which no header can make fewer."""
+    length = request.META.get("CONTENT_LENGTH")
+    if length:
+        return int(length) if str(length).isdecimal() else 0
+    body = getattr(request, "_stream", None)  # sent in chunks: what runs Django under ASGI has read them all
+    if not (request.META.get("HTTP_TRANSFER_ENCODING") and hasattr(body, "seekable") and body.seekable()):
+        return 0
+    at = body.tell()
+    size: int = body.seek(0, SEEK_END)
+    body.seek(at)
+    return size
 
 
 def note(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from django_throttle.conf import conf
 from django_throttle.core import Rule
+from django_throttle.core.override import UNLISTED
 from django_throttle.core.override_words import rules_in_words
 from django_throttle.core.relief import changed
 from django_throttle.models.override import ThrottleOverride
@@ -14,9 +15,10 @@ from django_throttle.models.subjects import group_exists
 
 
 def misspelt(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
-    """A sentence for each name, patterns aside, that no rule has."""
+    """A sentence for each name, patterns and limits of REST framework aside, that no rule has."""
     known = {rule.name for rule in rules}
-    return [_missing(name, known) for name in names if name not in known and not _is_pattern(name)]
+    doubtful = (name for name in names if not _is_pattern(name) and not name.startswith(UNLISTED))
+    return [_missing(name, known) for name in doubtful if name not in known]
 
 
 def doubts(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
@@ -27,12 +29,13 @@ def doubts(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
         yield f"There is no group {row.value!r}: it does nothing until there is one."
     if row.kind == "tenant" and not conf().TENANT:
         yield "The setting TENANT does not say who the tenant is: it does nothing until it does."
-    if not named and not override.names_every_rule:
+    if not named and not override.names_every_rule and not any(name.startswith(UNLISTED) for name in override.rules):
         yield f"No rule is named {rules_in_words(override.rules)}: it does nothing until there is one."
     if override.effect in ("multiply", "replace"):
         unchanged = [rule.name for rule in named if changed(rule, override) is None]
         if unchanged:
-            yield f"It does not fit {rules_in_words(unchanged)}, which holds as it is."
+            holds = "holds as it is" if len(unchanged) == 1 else "hold as they are"
+            yield f"It does not fit {rules_in_words(unchanged)}, which {holds}."
 
 
 def _is_pattern(name: str) -> bool:

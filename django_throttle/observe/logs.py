@@ -98,7 +98,7 @@ def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
     }
     logger.warning(
         "%s by rule %r (%s): scope %r, event %s, ident %s; left out since the last such line: %d",
-        said["outcome"], said["rule"], said["reason"], said["scope"], said["event"], said["ident"], left_out,
+        said["outcome"], said["rule"], said["reason"], said["scope"], said["event"] or "none", said["ident"], left_out,
         extra=said,
     )  # fmt: skip
 

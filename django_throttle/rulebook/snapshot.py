@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Final
@@ -14,8 +15,12 @@ from django_throttle.facts import Facts
 from django_throttle.rulebook.nameless import is_refused, refusals
 from django_throttle.rulebook.relief import Relief, wall_clock
 from django_throttle.rulebook.terms import cost_of, is_about
+from django_throttle.stores.complaints import Complaints
+
+logger = logging.getLogger("django_throttle")
 
 MAX_REMEMBERED: Final = 4096
+_missed: Final = Complaints()
 
 
 class Snapshot:
@@ -74,6 +79,8 @@ class Snapshot:
 
     def _only(self, given: str | Rule) -> tuple[Rule, ...]:
         rule = given if isinstance(given, Rule) else self.by_name(given)
+        if rule is None and _missed.due(str(given)):
+            logger.warning("there is no rule %r, so what is under it is not limited", given)
         return (rule,) if rule is not None and rule.enabled else ()
 
     def _find(self, scope: str, events: tuple[str, ...]) -> tuple[Rule, ...]:

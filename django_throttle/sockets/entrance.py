@@ -36,12 +36,12 @@ async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, 
         return
     guard = scope[SOCKET] = Guard(scope, receive, send, terms, await receive(), outer)
     try:
-        decision = await _knock(guard, outer)
-        if decision.allowed:
+        refused = await _knock(guard, outer)
+        if refused is None:
             guard.start()
             await app(scope, guard.receive, guard.send)
         else:
-            await terms.refusal()(scope, guard.tell, decision, terms.payload(decision), terms.close_code)
+            await terms.refusal()(scope, guard.tell, refused, terms.payload(refused), terms.close_code)
     finally:
         if outer is None:
             del scope[SOCKET]
@@ -50,8 +50,8 @@ async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, 
         await guard.gone()
 
 
-async def _knock(guard: Guard, outer: Guard | None) -> Decision:
-    """One decision on the rate of handshakes and on the connections held open."""
+async def _knock(guard: Guard, outer: Guard | None) -> Decision | None:
+    """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
     charged = NOTHING
     if outer is not None:
         found = await covering.find(outer.scope, EVENTS, outer.who, await rulebook.acurrent())
@@ -59,4 +59,4 @@ async def _knock(guard: Guard, outer: Guard | None) -> Decision:
     decision = await limiter.adecide(Facts(guard.scope, EVENTS, guard.who, charged=charged))
     if decision.lease is not None:
         guard.leases = (decision.lease,)
-    return decision
+    return None if decision.allowed else decision

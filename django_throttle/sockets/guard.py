@@ -23,7 +23,7 @@ from django_throttle.sockets.life import Life
 from django_throttle.sockets.live import Farewell
 from django_throttle.sockets.outgoing import Outgoing
 from django_throttle.sockets.pace import Pace
-from django_throttle.sockets.telling import to_whoever_is_there
+from django_throttle.sockets.telling import past, to_whoever_is_there
 from django_throttle.sockets.terms import Terms
 from django_throttle.sockets.waiting import CUT
 
@@ -41,7 +41,7 @@ class Guard(Life):
         self, scope: Scope, receive: Receive, send: Send, terms: Terms, first: Event, outer: Guard | None = None
     ) -> None:
         # What a guard says of itself, no guard counts.
-        tell = to_whoever_is_there(send) if outer is None else outer.tell
+        tell = to_whoever_is_there(send) if outer is None else past(outer.tell, send)
         name = secrets.token_urlsafe(9) if outer is None else outer.id
         super().__init__(name, ScopeWho(scope), terms, tell, outer)
         self._receive, self._send = receive, send

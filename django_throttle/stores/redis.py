@@ -8,7 +8,17 @@ from functools import partial
 from typing import Any, Final
 
 from django_throttle.connections.registry import Registry
-from django_throttle.core.command import Charge, Command, Decide, DecideLocally, Forget, Once, Refund, Release
+from django_throttle.core.command import (
+    Charge,
+    Command,
+    CountMembers,
+    Decide,
+    DecideLocally,
+    Forget,
+    Once,
+    Refund,
+    Release,
+)
 from django_throttle.core.key import ident_tag, secret_bytes, store_key
 from django_throttle.core.orders import Evict, Tell
 from django_throttle.damper.meters import Meters
@@ -31,6 +41,7 @@ from django_throttle.stores.errands import (
 from django_throttle.stores.evictions import EvictErrand
 from django_throttle.stores.failures import advice, cause_of
 from django_throttle.stores.forget import ForgetErrand
+from django_throttle.stores.groups import CountErrand
 from django_throttle.stores.link import Call, Link
 from django_throttle.stores.marks import OnceErrand
 from django_throttle.stores.memory import MemoryStore
@@ -171,6 +182,7 @@ class RedisStore:
 
 
 _ERRANDS: Final[dict[type, Callable[[RedisStore, Any], Errand]]] = {
+    CountMembers: CountErrand,
     Evict: EvictErrand,
     Forget: ForgetErrand,
     Once: OnceErrand,

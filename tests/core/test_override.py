@@ -90,7 +90,8 @@ def test_the_most_specific_goes_first_then_the_strongest_then_the_latest() -> No
         Override(subject="tenant:acme", effect="block"),
         Override(subject="group:staff", effect="block"),
     ]
-    assert sorted(wanted[::-1], key=lambda override: override.rank) == wanted
+    backwards = wanted[::-1]
+    assert sorted(backwards, key=lambda override: override.rank) == wanted
     assert {override.kind for override in wanted} == set(KINDS)
 
 

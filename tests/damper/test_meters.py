@@ -165,6 +165,32 @@ def test_what_all_processes_attempt_together_is_held_to_the_limit(clock: FrozenC
     assert all(number / 45 == pytest.approx(25, rel=0.12) for number in passed)
 
 
+def test_rare_and_costly_calls_of_many_processes_are_held_to_the_limit(clock: FrozenClock, store: Away) -> None:
+    publishers = [Process(clock, store, seed=seed) for seed in range(20)]
+    passed = 0
+    for second in range(600):  # each publishes to 500 subscribers every 20 s: five times the limit
+        clock.step(1)
+        for publisher in publishers if second % 2 else ():
+            publisher.flush()
+        passed += 500 * (publishers[second % 20].attempt(cost=500).allowed and second >= 100)
+    print(f"{passed / 500 / 100:.2f} of the limit passes")
+    assert 0.7 <= passed / 500 / 100 <= 1.3
+
+
+def test_who_is_suppressed_asks_no_longer_than_a_minute(clock: FrozenClock, store: Away) -> None:
+    busy, rests = Process(clock, store), Process(clock, store)
+    busy.run(10, 400)
+    rests.attempt()
+    rests.flush()
+    asked = []
+    for _ in range(120):
+        busy.run(1, 400)
+        store.asked = []
+        rests.flush()
+        asked.append(bool(store.asked))
+    assert 50 <= sum(asked) <= 65 and not any(asked[65:]) and len(rests.meters) == 0
+
+
 def test_while_the_store_is_away_the_factor_decays_toward_the_fair_share(process: Process, store: Away) -> None:
     process.run(20, 400)
     process.meters.processes = 4

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django_throttle.damper.simulation.demand import QUIET, parse_demand
 from django_throttle.damper.simulation.figures import figures, release, unfairness
 from django_throttle.damper.simulation.scenes import SCENES, scene
-from django_throttle.damper.simulation.world import EPOCH, Setting, World
+from django_throttle.damper.simulation.world import BIN, EPOCH, Setting, World
 from django_throttle.exceptions import InvalidSetting
 
 ESTIMATORS = pytest.mark.parametrize("estimator", ["fast", "average"])
@@ -103,6 +103,17 @@ def test_trouble_does_not_keep_it_from_the_limit(name: str) -> None:
     assert 0.95 <= found.achieved <= 1.05
 
 
+@pytest.mark.parametrize("name", ["ramp", "bursts"])
+def test_demand_that_changes_is_followed(name: str) -> None:
+    """What passes in any half minute is at most the limit and what it takes to notice the excess."""
+    setting = scene(name)
+    track = play(setting)
+    half = round(30 / BIN)
+    most = max(sum(track.admitted[at : at + half]) for at in range(0, len(track.admitted) - half, 10))
+    print(f"{name}: at most {most / (30 * setting.limit):.2f} × the limit in half a minute")
+    assert most <= 1.6 * 30 * setting.limit
+
+
 def test_the_authors_first_attempt_oscillates_and_ours_does_not() -> None:
     spread = {}
     for controller in ("damper", "naive", "linear"):
@@ -127,7 +138,9 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert one == two != other
 
 
-@pytest.mark.parametrize("text", ["", "step", "step:5", "step:5x-2x", "fall:5x", "leap:5x", "step:-1x", "ramp:x-5x", "step:1000x"])
+@pytest.mark.parametrize(
+    "text", ["", "step", "step:5", "step:5x-2x", "fall:5x", "leap:5x", "step:-1x", "ramp:x-5x", "step:1000x"]
+)
 def test_demand_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(InvalidSetting, match="demand is like step:5x"):
         parse_demand(text)

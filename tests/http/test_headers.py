@@ -204,6 +204,13 @@ class TestRetry:
         found = [retry_seconds(600.0, chance) for _ in range(1000)]
         assert min(found) >= 600 and max(found) <= 660 and len(set(found)) > 50
 
+    def test_nobody_is_put_off_by_more_than_a_minute(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RETRY_JITTER": 0.1}
+        month = 30 * 86_400
+        assert retry_seconds(month, lambda: 0.5) == month + 30
+        assert retry_seconds(month, lambda: 1.0) == month + 60
+        assert retry_seconds(0.0) == 1
+
     def test_drf_s_wait_is_spread_too(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         from django_throttle.drf import LimiterUnavailable, RuleThrottle
 

@@ -30,7 +30,7 @@ from tests.doors import Enforce
 from tests.http import site
 from tests.test_readme import run, shown
 
-_, _, _, _, NINJA, SLOTS, LOGINS, BACKEND, _, _ = shown("doors")
+_, _, _, _, NINJA, SLOTS, LOGINS, BACKEND, _, _, _ = shown("doors")
 ADDRESS = "203.0.113.40"
 QUICK = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 WRONG = {"username": "anna", "password": "wrong"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,12 @@ def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, setti
         "ident": ident,
         "left_out": 0,
     }
+
+
+def test_what_is_no_event_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    observe.tell(replace(FACTS, events=()), decided(False))
+    assert "scope 'any', event none, ident" in caplog.text
+    assert fields(caplog.records[0])["event"] == ""
 
 
 def test_a_shadow_is_one_too(caplog: pytest.LogCaptureFixture, enforce: Callable[..., None]) -> None:

@@ -14,7 +14,15 @@ from django_throttle.stores import RedisStore, get_store
 from tests.servers import slack
 
 Live = Callable[..., RedisStore]
+PATIENCE = 10.0
 ports = itertools.count(1024)
+
+
+async def becomes(condition: Callable[[], Any]) -> None:
+    """Wait for what no event tells of."""
+    async with asyncio.timeout(slack(PATIENCE)):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def live_enforcer(redis_url: str, settings: Any) -> Live:
@@ -60,14 +68,14 @@ class Line:
         assert self.task is not None
         await self.task
 
-    async def until(self, condition: Callable[[], Any], timeout: float = 10.0) -> None:
-        """Wait for something that only events of this line can bring about."""
-        async with asyncio.timeout(slack(timeout)):
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait for this, which an event of the line brings about most of the time."""
+        async with asyncio.timeout(slack(PATIENCE)):
             while not condition():
                 self._news.clear()
                 waiting = asyncio.ensure_future(self._news.wait())
                 tasks = {waiting, self.task} if self.task is not None and not self.task.done() else {waiting}
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
 
     @property

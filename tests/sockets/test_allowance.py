@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from django_throttle import limiter, rulebook
+from django_throttle import rulebook
+from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets import allowance
 from django_throttle.sockets.pace import MOST, PERIOD, Pace
 from django_throttle.stores import RedisStore
 from tests.servers import slack
-from tests.sockets.guarded import Line, Live, live_enforcer, texts
+from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(live_enforcer)
 IDENT = "ip:203.0.113.9"
@@ -36,12 +35,6 @@ def used(store: RedisStore, name: str = "chat", ident: str = IDENT) -> int:
 def asked(redis: Redis) -> int:
     stats: Any = redis.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
-
-
-async def becomes(condition: Callable[[], bool], timeout: float = 5.0) -> None:
-    async with asyncio.timeout(slack(timeout)):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 class TestPace:
@@ -181,8 +174,6 @@ class TestCancellation:
                     return
                 got.append(event["text"])
                 line._news.set()
-
-        from django_throttle.channels import ThrottleMiddleware
 
         line = await Line(ThrottleMiddleware(impatient, "chat")).open()
         for n in range(20):

@@ -12,6 +12,7 @@ from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.sockets.ladder import AT_ONCE, Ladder
+from django_throttle.sockets.live import live
 from django_throttle.sockets.terms import Terms
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
@@ -63,9 +64,10 @@ class TestMeasures:
         self, enforce: Enforce, options: dict[str, Any], message: str
     ) -> None:
         enforce()
+        line = await Line(**options).open()
+        assert line.task is not None
         with pytest.raises(InvalidSetting, match=message):
-            await Line(**options).open()
-            raise AssertionError  # the task has it
+            await line.task
 
     def test_error_frames_are_few_even_where_streaks_are_short(self) -> None:
         ladder, told = Ladder(), 0
@@ -103,8 +105,6 @@ class TestSockets:
         line.send("in", "over")
         await line.until(lambda: line.told("error"))
         began = time.monotonic()
-        from django_throttle.sockets.live import live
-
         (socket,) = live.everyone()
         socket.close(4000, "enough")
         await line.until(lambda: line.closed)
@@ -132,7 +132,7 @@ class TestSockets:
 
     async def test_the_middleware_takes_the_same_as_options(self, enforce: Enforce) -> None:
         enforce(own=OWN)
-        line = await Line(ladder={"close": 1}, payload=lambda decision: f"{decision.rule}!", cost=lambda event: 1).open()
+        line = await Line(ladder={"close": 1}, payload=lambda decision: f"{decision.rule}!").open()
         line.send("in", "over")
         await line.until(lambda: line.closed)
         assert line.frames == ["in", "own!"]

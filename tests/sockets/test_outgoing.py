@@ -93,7 +93,6 @@ class TestLoss:
         gaps = line.told("continuity_lost")
         print(f"{said} frames in {seconds:.2f} s, {len(gaps)} gaps told")
         assert 2 <= len(gaps) <= 1 + seconds / 0.2
-        await line.until(lambda: line.told("continuity_lost")[-1]["since"] != gaps[-1]["since"] or True)
         await asyncio.sleep(0.25)
         passed = line.frames.count("x")
         assert passed + sum(gap["lost"] for gap in line.told("continuity_lost")) == said
@@ -131,9 +130,9 @@ class TestLoss:
     async def test_shared_rules_hold_on_the_way_out_too(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "2/min", "key": "ip"})
         first, second = await Line().open(), await Line().open()
-        await say(first, "1")
-        await say(second, "2", "3")
-        assert (first.frames, second.frames) == (["1"], ["2"])
+        await say(first, "a")
+        await say(second, "b", "c")
+        assert (first.frames, second.frames) == (["a"], ["b"])
         for line in (first, second):
             await line.close()
 
@@ -151,8 +150,8 @@ class TestLoss:
     async def test_bytes(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "10/min", "unit": "bytes"})
         line = await Line().open()
-        await say(line, "12345", "123456", "12345")
-        assert line.frames[:2] == ["12345", "12345"]
+        await say(line, "abcde", "lost it", "fghij")
+        assert [frame for frame in line.frames if isinstance(frame, str)] == ["abcde", "fghij"]
         await line.close()
 
 
@@ -175,7 +174,7 @@ class TestCoalescing:
         enforce(outward={**OUT, "rate": "1/150ms"})
         line = await Line(coalesce=self.kind).open()
         await say(line, "a", "x1")
-        time.sleep(0.16)  # the loop stands still, so nothing is sent in between
+        time.sleep(0.16)  # noqa: ASYNC251 - the loop stands still, so that nothing is sent in between
         await say(line, "x2")
         assert "x1" not in line.frames
         assert [frame for frame in line.frames if isinstance(frame, str)] == ["a", "x2"]

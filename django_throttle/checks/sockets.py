@@ -1,0 +1,92 @@
+"""The WebSocket doors: who may open a socket from where, and what a server makes of messages that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Warning
+from django.utils.module_loading import import_string
+
+from django_throttle.rulebook import sources
+
+DAPHNE: Final = "daphne"
+
+
+def origin_messages() -> Iterator[CheckMessage]:
+    """Consumers that know users by their cookies, and take handshakes from any site's pages.
+
+    Silent where it cannot be known: an application of the site's own may look at the origin in its own way.
+    """
+    open_to_all = sorted({name for name, is_checked in _consumers(_application()) if not is_checked})
+    if open_to_all:
+        message = f"pages of any site can open {', '.join(open_to_all)} in the name of a user who is logged in here"
+        hint = "Put channels.security.websocket.AllowedHostsOriginValidator around the WebSocket application."
+        yield Warning(message, hint=hint, id="django_throttle.W042")
+
+
+def delay_messages() -> Iterator[CheckMessage]:
+    """Messages that wait on daphne, which goes on reading meanwhile, into memory."""
+    if DAPHNE not in settings.INSTALLED_APPS:
+        return
+    waiting = [
+        f"rule {rule.name!r}"
+        for rule in sources.from_settings().rules.values()
+        if rule.enabled and rule.action == "delay" and "message" in rule.events
+    ]
+    waiting += [f"throttle_ladder of {name}" for name in _delaying()]
+    if waiting:
+        hint = (
+            "Refuse them (action reject), or serve WebSockets by a server that holds its clients up, such as uvicorn."
+        )
+        message = f"messages wait by {', '.join(waiting)}; daphne reads on meanwhile, and a flood fills its memory"
+        yield Warning(message, hint=hint, id="django_throttle.W043")
+
+
+def _application() -> Any:
+    """The application for WebSockets; None where it cannot be found or loaded."""
+    try:
+        found = import_string(getattr(settings, "ASGI_APPLICATION", None) or "")
+    except Exception:  # noqa: BLE001 - a module of the site's own may fail in any way, and says so when it is served
+        return None
+    return getattr(found, "application_mapping", {}).get("websocket")
+
+
+def _consumers(app: Any, *, cookies: bool = False, guarded: bool = False) -> Iterator[tuple[str, bool]]:
+    """The consumers under rules that know users by cookies, and whether their origin is checked, if that is sure."""
+    if app is None or find_spec("channels") is None:
+        return
+    from channels.routing import URLRouter
+    from channels.security.websocket import OriginValidator
+    from channels.sessions import CookieMiddleware, SessionMiddleware
+
+    from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
+
+    if isinstance(app, URLRouter):
+        for route in app.routes:
+            yield from _consumers(getattr(route, "callback", None), cookies=cookies, guarded=guarded)
+    elif isinstance(app, ThrottleMiddleware):
+        yield from _consumers(app.app, cookies=cookies, guarded=True)
+    elif consumer := getattr(app, "consumer_class", None):
+        if cookies and (guarded or issubclass(consumer, ThrottledConsumerMixin)):
+            yield consumer.__name__, False
+    elif not isinstance(app, OriginValidator):
+        knows = isinstance(app, (CookieMiddleware, SessionMiddleware))
+        yield from _consumers(getattr(app, "inner", None), cookies=cookies or knows, guarded=guarded)
+
+
+def _delaying() -> list[str]:
+    """The consumers, of those loaded, that hold refused messages up."""
+    if find_spec("channels") is None:
+        return []
+    from django_throttle.channels import ThrottledConsumerMixin
+
+    found, classes = [], [ThrottledConsumerMixin]
+    while classes:
+        one = classes.pop()
+        classes += one.__subclasses__()
+        if (one.throttle_ladder or {}).get("delay"):
+            found.append(one.__name__)
+    return sorted(set(found))

@@ -1,0 +1,101 @@
+"""Who publishes: the socket, the request or the name that is counted, and the group that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.http import HttpRequest
+
+from django_throttle.core.key import check_ident
+from django_throttle.facts import Who
+from django_throttle.identity import HttpWho, ScopeWho
+
+GROUP_KEY: Final = "django_throttle.publishing.group"
+EVERYONE: Final = "everyone"
+# Which keys a text of a known kind answers; one of any other kind answers all.
+ANSWERED: Final[Mapping[str, frozenset[str]]] = {
+    "user": frozenset(("user", "user_or_ip", "api_key")),
+    "ip": frozenset(("ip", "user_or_ip", "api_key")),
+    "api_key": frozenset(("api_key",)),
+    "session": frozenset(("session",)),
+    "tenant": frozenset(("tenant",)),
+    "connection": frozenset(("connection",)),
+}
+
+
+def group(subject: object) -> None:
+    """The key of rules by which each group has a budget of its own; of what is no publication it says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A publisher that is known by its ident alone, such as "user:42"."""
+
+    name: str
+
+    @property
+    def subject(self) -> Any:
+        return None
+
+    def ident(self, key: str) -> str | None:
+        if key == EVERYONE:
+            return EVERYONE
+        answered = ANSWERED.get(self.name.partition(":")[0])
+        return self.name if answered is None or key in answered else None
+
+    def is_(self, trait: str) -> bool:
+        if trait in ("authenticated", "anonymous"):
+            return self.name.startswith("user:") == (trait == "authenticated")
+        return trait.startswith("tenant:") and trait == self.name
+
+    def lacks_address(self, key: str) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Whoever publishes, and by the key of groups the group itself."""
+
+    who: Who
+    group: str
+
+    @property
+    def subject(self) -> Any:
+        return self.who.subject
+
+    def ident(self, key: str) -> str | None:
+        return self.group if key == GROUP_KEY else self.who.ident(key)
+
+    def is_(self, trait: str) -> bool:
+        return self.who.is_(trait)
+
+    def lacks_address(self, key: str) -> bool:
+        return key != GROUP_KEY and self.who.lacks_address(key)
+
+
+def who_of(publisher: Any) -> Who:
+    """A consumer, its scope, a request, a Who or an ident; raises InvalidIdent or TypeError for anything else."""
+    if isinstance(publisher, str):
+        return Named(check_ident(publisher))
+    if isinstance(publisher, Mapping) and "type" in publisher:
+        return ScopeWho(publisher)  # type: ignore[arg-type]
+    if _is_request(publisher):
+        return HttpWho(publisher)
+    if hasattr(publisher, "ident") and hasattr(publisher, "is_"):
+        return publisher  # type: ignore[no-any-return]
+    if isinstance(getattr(publisher, "scope", None), Mapping):
+        return ScopeWho(publisher.scope)
+    raise TypeError(
+        f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(publisher).__name__}"
+    )
+
+
+async def awho_of(publisher: Any) -> Who:
+    """The same on an event loop."""
+    return await HttpWho.aread(publisher) if _is_request(publisher) else who_of(publisher)
+
+
+def _is_request(publisher: object) -> bool:
+    return isinstance(getattr(publisher, "_request", publisher), HttpRequest)

@@ -1,0 +1,73 @@
+"""Sends to a group what its publisher may send: a publication costs one, and one more for each member of the group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from django_throttle import limiter, rulebook
+from django_throttle.core import Decision
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.exceptions import PublishRefused
+from django_throttle.facts import Facts, Who
+from django_throttle.publishing.layer import CountingLayer, name_of
+from django_throttle.publishing.publisher import Publisher, awho_of, who_of
+from django_throttle.publishing.sizes import sizes, wanted
+from django_throttle.stores import get_store
+from django_throttle.stores.drive import arun, run
+
+
+async def throttled_group_send(
+    group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
+) -> None:
+    """Send to a group of a channel layer under rules of event ``publish``, or raise PublishRefused and send nothing.
+
+    ``publisher`` is a consumer, its scope, a request, a Who or an ident such as "user:42". The scope of the rules is
+    the name of the group unless another is given; ``layer`` is a channel layer or its alias, the default one when
+    None. What the layer fails to send stays charged.
+    """
+    found, alias = _layer(layer)
+    who = Publisher(await awho_of(publisher), name_of(alias, group))
+    many = await arun(sizes.of(who.group, get_store()), get_store()) if wanted(await rulebook.acurrent()) else 0
+    _pass(await limiter.adecide(_facts(who, scope or group, many)), group, many)
+    await found.group_send(group, message)
+
+
+def throttled_group_send_sync(
+    group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
+) -> None:
+    """Do the same where nothing is awaited: in views, tasks and synchronous consumers."""
+    found, alias = _layer(layer)
+    who = Publisher(who_of(publisher), name_of(alias, group))
+    many = run(sizes.of(who.group, get_store()), get_store()) if wanted(rulebook.current()) else 0
+    _pass(limiter.decide(_facts(who, scope or group, many)), group, many)
+    async_to_sync(found.group_send)(group, message)
+
+
+def _facts(who: Who, scope: str, many: int) -> Facts:
+    return Facts(scope, ("publish",), who, min(1 + many, MAX_LIMIT))
+
+
+def _pass(decision: Decision, group: str, many: int) -> None:
+    if not decision.allowed:
+        raise PublishRefused(decision, group, many)
+
+
+def _layer(given: Any) -> tuple[Any, str]:
+    """The layer and its alias; one that has none counts its groups as the default one's."""
+    if isinstance(given, CountingLayer):
+        return given, given.alias
+    # The middleware, which is exported beside this, does not need Channels.
+    from channels import DEFAULT_CHANNEL_LAYER
+    from channels.exceptions import InvalidChannelLayerError
+    from channels.layers import channel_layers, get_channel_layer
+
+    alias = DEFAULT_CHANNEL_LAYER if given is None else given
+    if not isinstance(alias, str):
+        named = (alias for alias, known in channel_layers.backends.items() if known is given)
+        return given, next(named, DEFAULT_CHANNEL_LAYER)
+    found = get_channel_layer(alias)
+    if found is None:
+        raise InvalidChannelLayerError(f"there is no channel layer {alias!r} in CHANNEL_LAYERS")
+    return found, alias

@@ -1,0 +1,24 @@
+-- How many members the other processes have in a group. One that has not said so for long is dead: forgotten.
+-- KEYS: the group (HASH process: "members:moment in microseconds").
+-- ARGV: now in microseconds ("" for the server's clock), process that asks, silence that means dead in microseconds.
+-- Reply: the number.
+local now, silence = tonumber(ARGV[1]), tonumber(ARGV[3])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local told = redis.pcall('HGETALL', KEYS[1])
+if told.err then -- not ours
+  redis.call('DEL', KEYS[1])
+  return 0
+end
+local others = 0
+for i = 1, #told, 2 do
+  local members, moment = string.match(told[i + 1], '^(%d+):(%d+)$')
+  if not members or math.abs(now - moment) > silence then -- a moment in the future: the clock went back
+    redis.call('HDEL', KEYS[1], told[i])
+  elseif told[i] ~= ARGV[2] then
+    others = others + members
+  end
+end
+return others

@@ -1,0 +1,132 @@
+"""A damper at every door: what is refused there, what a client is told, what overrides make of it, and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle import drf, rulebook, stores
+from django_throttle.core import Override, Rate, Rule
+from django_throttle.decorators import throttle
+from tests.clock import FrozenClock
+from tests.consumers import opened
+from tests.doors import BOTH, Store, build
+
+DAMPER = Rule("account", "20/s", algorithm="damper", key="ip", events=("request", "message"))
+AT_ONCE = 18  # what the local limiter lets through
+HERE = "ip:127.0.0.1"
+WITHIN, SUPPRESSED = ("allowed", "within"), ("refused", "suppressed")
+Enforce = Callable[..., Store]
+
+
+class Search(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [drf.RuleThrottle]
+
+    def get(self, request: Request) -> Response:
+        return Response({})
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("plain")
+
+
+@throttle("account")
+def decorated(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("decorated")
+
+
+urlpatterns = [path("drf", Search.as_view()), path("plain", plain), path("decorated", decorated)]
+
+
+@pytest.fixture
+def enforce(
+    request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
+) -> Iterator[Enforce]:
+    """Puts the damper, other rules and overrides in force, on the store that its parameter names."""
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
+    store = build(request, clock)
+    monkeypatch.setattr(stores, "_store", store)
+    monkeypatch.setattr(store.meters, "clock", clock)
+
+    def enforce(*overrides: Override, rules: tuple[Rule, ...] = (DAMPER,)) -> Store:
+        rulebook.pin(rulebook.Snapshot(rules, overrides=overrides, now=clock))
+        return store
+
+    yield enforce
+    rulebook.pin(None)
+
+
+def passed(where: str = "/drf", number: int = 100) -> int:
+    answers = [Client().get(where).status_code for _ in range(number)]
+    assert set(answers) <= {200, 429}
+    return answers.count(200)
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["/drf", "/decorated", "/plain"])
+def test_requests_are_damped_and_clients_told(where: str, enforce: Enforce, settings: Any) -> None:
+    if where == "/plain":
+        settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+    enforce()
+    assert passed(where, 40) == AT_ONCE
+    refused = Client().get(where)
+    assert refused.status_code == 429 and refused["Retry-After"] == "1"
+    assert refused["RateLimit-Policy"] == '"account";q=20;w=1' and refused["RateLimit"] == '"account";r=0;t=1'
+
+
+@BOTH
+async def test_so_are_messages_of_sockets(enforce: Enforce) -> None:
+    enforce()
+    communicator = await opened(client=("127.0.0.1", 1))
+    for _ in range(AT_ONCE):
+        await communicator.send_to("in")
+        assert await communicator.receive_from() == "in"
+    await communicator.send_to("over")
+    told = await communicator.receive_json_from()
+    assert (told["code"], told["rule"], told["limit"]) == ("rate_limited", "account", 20)
+    assert 0 < told["retry_after"] <= 2
+    await communicator.disconnect()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("effect", "options", "expected"),
+    [
+        ("multiply", {"factor": 2}, 2 * AT_ONCE),
+        ("replace", {"rates": (Rate(600, 60),)}, 10),
+        ("exempt", {}, 100),
+        ("block", {}, 0),
+    ],
+)
+def test_overrides_hold(effect: str, options: dict[str, Any], expected: int, enforce: Enforce) -> None:
+    enforce(Override(subject=HERE, effect=effect, **options))
+    assert passed() == expected
+
+
+@BOTH
+def test_what_only_records_lets_all_through_and_tells_nobody(enforce: Enforce) -> None:
+    enforce(rules=(Rule("account", "20/s", algorithm="damper", key="ip", action="shadow"),))
+    assert passed() == 100
+    assert "RateLimit" not in Client().get("/drf")
+
+
+def test_metrics_say_that_it_was_suppressed(enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("prometheus_client")
+    from django_throttle.observe.prometheus import decisions
+
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "HOOKS": ["django_throttle.observe.prometheus.count"]}
+    store = enforce(rules=(Rule("damped", "20/s", algorithm="damper", key="ip"),))
+    monkeypatch.setattr(stores, "_store", store)  # other settings would make another one
+    passed("/drf", 50)
+    counted = [decisions.labels("damped", *labels)._value.get() for labels in (WITHIN, SUPPRESSED)]
+    assert counted == [AT_ONCE, 50 - AT_ONCE]

@@ -1,0 +1,24 @@
+"""Rules in force, and groups that nobody is in yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from channels.layers import channel_layers
+
+from django_throttle.publishing.members import members
+from django_throttle.publishing.sizes import sizes
+from tests.doors import enforcer
+
+enforce = pytest.fixture(enforcer)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    members._renew()
+    sizes.forget()
+    channel_layers.backends.clear()
+    yield
+    channel_layers.backends.clear()
+    members._renew()

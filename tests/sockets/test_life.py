@@ -1,0 +1,322 @@
+"""How sockets end: unaccepted, silent, too old, closed from elsewhere; the slot is free in the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import weakref
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from django_throttle.channels import ThrottleMiddleware
+from django_throttle.sockets import telling
+from django_throttle.sockets.frames import notice
+from django_throttle.sockets.live import Socket, live
+from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
+from tests.doors import Enforce, enforcer
+from tests.servers import slack
+from tests.sockets.guarded import Line, becomes, texts
+
+enforce = pytest.fixture(enforcer)
+PER_ADDRESS = {**TWO_SOCKETS, "key": "ip"}
+
+
+def only() -> Socket:
+    (found,) = live.everyone()
+    return found
+
+
+class TestDeadlines:
+    async def test_a_silent_socket_is_closed_and_told(self, enforce: Enforce) -> None:
+        store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=0.3)
+        line = await Line().open()
+        began = time.monotonic()
+        for _ in range(4):
+            await asyncio.sleep(0.15)
+            line.send("still here")
+        await line.until(lambda: line.closed)
+        seconds = time.monotonic() - began
+        print(f"closed after {seconds:.2f} s, the last frame came at 0.6 s")
+        assert 0.85 <= seconds <= 0.9 + slack(1.0)
+        assert line.told("error") == [
+            {
+                "type": "error",
+                "code": "idle",
+                "detail": "Nothing has come from you for too long.",
+                **dict.fromkeys(("rule", "limit", "remaining", "window")),
+                "retry_after": 0,
+            }
+        ]
+        assert line.closed == {"type": "websocket.close", "code": 4408, "reason": "idle"}
+        assert line.task is not None
+        await line.task
+        assert held(store) == 0
+        assert line.got[-1] == {"type": "websocket.disconnect", "code": 4408, "reason": "idle"}
+
+    async def test_what_is_sent_to_a_client_is_no_sign_of_life(self, enforce: Enforce) -> None:
+        enforce()
+        line = await Line(idle_timeout=0.2).open()
+        while not line.closed:
+            await line.say({"type": "websocket.send", "text": "tick"})
+            await asyncio.sleep(0.02)
+        assert line.told("error")[0]["code"] == "idle"
+
+    async def test_an_old_socket_is_closed_however_busy(self, enforce: Enforce) -> None:
+        enforce(SOCKET_MAX_AGE=0.3)
+        line = await Line().open()
+        while not line.closed:
+            line.send("busy")
+            await asyncio.sleep(0.02)
+        assert (line.told("error")[0]["code"], line.closed["code"]) == ("too_old", 4408)
+
+    async def test_a_consumer_has_its_own_and_may_have_none(self, enforce: Enforce) -> None:
+        class Patient(AsyncEcho):
+            throttle_idle_timeout = 0
+            throttle_max_age = 0
+
+        class Hasty(AsyncEcho):
+            throttle_idle_timeout = 0.05
+            throttle_close_codes = {"idle": 4001}
+
+        enforce(SOCKET_IDLE_TIMEOUT=0.1, SOCKET_MAX_AGE=0.1)
+        patient, hasty = await opened(Patient.as_asgi()), await opened(Hasty.as_asgi())
+        assert (await hasty.receive_json_from())["code"] == "idle"
+        assert (await hasty.receive_output())["code"] == 4001
+        await patient.send_to("hello")
+        assert await patient.receive_from() == "hello"
+        await patient.disconnect()
+
+    async def test_a42_a_handshake_that_is_never_accepted_gives_its_slot_back(self, enforce: Enforce) -> None:
+        heard: list[Any] = []
+
+        async def never(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            heard.append(await receive())
+            await send({"type": "websocket.accept"})  # too late: nobody hears it
+
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 5}, SOCKET_ACCEPT_TIMEOUT=0.2)
+        lines = []
+        for _ in range(5):
+            line = Line(ThrottleMiddleware(never, "chat"))
+            opening = asyncio.ensure_future(line.open())
+            lines.append((line, opening))
+        await asyncio.sleep(0.05)
+        assert held(store) == 5
+        for line, opening in lines:
+            await opening
+            assert line.sent == [{"type": "websocket.close", "code": 4408, "reason": "not accepted"}]
+        assert held(store) == 0
+        for line, _ in lines:
+            assert line.task is not None
+            await line.task
+        assert heard == [{"type": "websocket.disconnect", "code": 4408, "reason": "not accepted"}] * 5
+
+    async def test_a_browser_is_told_in_a_frame_that_nobody_accepted_it(self, enforce: Enforce) -> None:
+        async def never(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await receive()
+
+        enforce(SOCKET_ACCEPT_TIMEOUT=0.05)
+        line = Line(ThrottleMiddleware(never, "chat", refuse="frame"))
+        line.scope["subprotocols"] = ["v2"]
+        await line.open()
+        await line.until(lambda: line.closed)
+        assert line.sent[0] == {"type": "websocket.accept", "subprotocol": "v2"}
+        assert line.told("error")[0]["code"] == "not_accepted"
+
+    async def test_an_accepted_socket_has_all_the_time(self, enforce: Enforce) -> None:
+        enforce(SOCKET_ACCEPT_TIMEOUT=0.05)
+        line = await Line().open()
+        await asyncio.sleep(0.1)
+        line.send("hello")
+        await line.until(lambda: texts(line))
+        await line.close()
+
+    @pytest.mark.parametrize("setting", ["SOCKET_ACCEPT_TIMEOUT", "SOCKET_IDLE_TIMEOUT", "SOCKET_MAX_AGE"])
+    async def test_zero_is_never(self, enforce: Enforce, setting: str) -> None:
+        enforce(**{"SOCKET_ACCEPT_TIMEOUT": 0, setting: 0})
+        line = await Line().open()
+        assert only()._deadlines._timer is None  # type: ignore[attr-defined]
+        await line.close()
+
+
+class TestLive:
+    async def test_what_one_sees_of_a_socket(self, enforce: Enforce) -> None:
+        rules = {"frames": {"rate": "2/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}}
+        enforce(sockets=PER_ADDRESS, **rules)
+        before = time.monotonic()
+        line = await Line().open()
+        found = only()
+        assert (found.scope, found.path, found.address) == ("chat", "/chat", "203.0.113.9")
+        assert found.idents == {"ip:203.0.113.9"}
+        assert before <= found.opened <= found.heard <= time.monotonic()
+        line.send("1", "2", "3")
+        await line.until(lambda: line.told("error"))
+        assert found.heard > found.opened
+        assert (found.received, found.refused, found.sent, found.lost) == (3, 1, 2, 0)
+        (lease,) = found.leases
+        assert live.find(lease=lease.id) == live.find(ident="ip:203.0.113.9") == (found,)
+        assert live.find(lease="another") == live.find(ident="user:1") == ()
+        assert len(live) == 1
+        await line.close()
+        assert live.everyone() == ()
+
+    async def test_it_can_be_closed_from_another_thread(self, enforce: Enforce) -> None:
+        store = enforce(sockets=TWO_SOCKETS)
+        line = await Line().open()
+        payload = notice("evicted", "Another one took its place.")
+        thread = Thread(target=only().close, args=(4430, "evicted", payload))
+        thread.start()
+        await line.until(lambda: line.closed)
+        thread.join()
+        assert line.told("error") == [payload]
+        assert line.closed == {"type": "websocket.close", "code": 4430, "reason": "evicted"}
+        assert line.task is not None
+        await line.task
+        assert held(store) == 0
+        assert line.got[-1]["code"] == 4430
+
+    async def test_a_second_close_and_one_of_what_is_over_change_nothing(self, enforce: Enforce) -> None:
+        enforce()
+        line = await Line().open()
+        found = only()
+        for code in (4001, 4002):
+            found.close(code, "goodbye")
+        assert line.task is not None
+        await line.task
+        assert [event["code"] for event in line.sent if event["type"] == "websocket.close"] == [4001]
+        found.close(4003, "goodbye")
+        await asyncio.sleep(0)
+        assert line.sent[-1]["code"] == 4001
+
+    def test_a_socket_whose_loop_is_gone_is_left_alone(self, enforce: Enforce) -> None:
+        enforce()
+        found: list[Socket] = []
+
+        async def look() -> None:
+            line = await Line().open()
+            found.append(only())
+            await line.close()
+
+        asyncio.run(look())
+        found[0].close(4000, "goodbye")
+        found[0].reset()
+
+    async def test_an_application_that_is_busy_hears_of_it_next(self, enforce: Enforce) -> None:
+        store = enforce(sockets=TWO_SOCKETS)
+        go_on, heard = asyncio.Event(), []
+
+        async def busy(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await go_on.wait()
+            await send({"type": "websocket.send", "text": "swallowed"})
+            heard.append(await receive())
+
+        line = await Line(ThrottleMiddleware(busy, "chat")).open()
+        line.send("never seen")
+        only().close(4000, "goodbye")
+        await line.until(lambda: line.closed)
+        assert held(store) == 0, "its slot does not wait for the application"
+        go_on.set()
+        assert line.task is not None
+        await line.task
+        assert [event["type"] for event in heard] == ["websocket.disconnect"]
+        assert line.frames == []
+
+    async def test_a_cancellation_from_outside_is_no_goodbye(self, enforce: Enforce) -> None:
+        store = enforce(sockets=TWO_SOCKETS)
+        line = await Line().open()
+        assert line.task is not None
+        only().close(4000, "goodbye")
+        line.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await line.task
+        assert held(store) == 0
+
+    async def test_a_client_that_reads_nothing_keeps_nobody(self, enforce: Enforce, monkeypatch: Any) -> None:
+        monkeypatch.setattr(telling, "PATIENCE", 0.1)
+        store = enforce(sockets=TWO_SOCKETS)
+        stuck = asyncio.Event()
+
+        class Stuck(Line):
+            async def _take(self, event: Any) -> None:
+                if event["type"] != "websocket.accept":
+                    await stuck.wait()
+                await super()._take(event)
+
+        line = await Stuck().open()
+        only().close(4000, "goodbye", {"type": "error"})
+        assert line.task is not None
+        await asyncio.wait({line.task}, timeout=slack(2.0))
+        assert line.task.done()
+        assert held(store) == 0
+
+    async def test_a_reset_clears_what_a_socket_remembers(self, enforce: Enforce) -> None:
+        enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
+        line = await Line().open()
+        line.send("in", *["over"] * 9)
+        await line.until(lambda: only().refused == 9)
+        only().reset()
+        await asyncio.sleep(0)
+        line.send("in", *["over"] * 9)
+        await line.until(lambda: live.everyone() and only().refused == 18)
+        assert texts(line) == ["in", "in"]
+        assert (len(line.told("error")), line.closed) == (2, None)
+        await line.close()
+
+    async def test_nothing_is_left_of_a_socket_that_is_over(self, enforce: Enforce) -> None:
+        enforce(
+            sockets=TWO_SOCKETS,
+            own={"rate": "1/min", "events": ["message", "send"], "key": "connection", "algorithm": "gcra"},
+            SOCKET_IDLE_TIMEOUT=60,
+        )
+        gc.collect()
+        gc.disable()
+        try:
+            line = await Line().open()
+            line.send("in", "over")
+            await line.until(lambda: line.told("error"))
+            ghost = weakref.ref(only())
+            await line.close()
+            line.say = line.task = None
+            assert "django_throttle" not in line.scope
+            await asyncio.sleep(0.01)
+            assert ghost() is None, "no garbage collector is needed"
+        finally:
+            gc.enable()
+
+
+class TestSlots:
+    async def test_the_slot_is_free_as_soon_as_the_client_has_gone(self, enforce: Enforce) -> None:
+        """However long the application takes to say goodbye to itself."""
+        store = enforce(sockets=TWO_SOCKETS)
+        go_on = asyncio.Event()
+
+        class Slow(AsyncEcho):
+            async def disconnect(self, code: int) -> None:
+                await go_on.wait()
+
+        communicator = await opened(Slow.as_asgi())
+        await communicator.send_input({"type": "websocket.disconnect", "code": 1000})
+        await becomes(lambda: not held(store))
+        go_on.set()
+        await communicator.wait()
+
+    async def test_and_as_soon_as_the_application_closes(self, enforce: Enforce) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 1})
+
+        class Closing(AsyncEcho):
+            async def receive(self, *_: Any, **__: Any) -> None:
+                await self.close(4000)
+
+        communicator = await opened(Closing.as_asgi())
+        await communicator.send_to("x")
+        assert (await communicator.receive_output())["code"] == 4000
+        await becomes(lambda: not held(store))
+        await (await opened()).disconnect()
+        await communicator.disconnect()
+        assert (await socket().connect())[0] is True

@@ -1,0 +1,124 @@
+"""Both doors around one socket: each rule is charged once, and the consumer's terms hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_throttle.channels import ThrottleMiddleware
+from django_throttle.core import Decision
+from django_throttle.sockets.live import live
+from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
+from tests.doors import BOTH, Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+WINDOW = {"algorithm": "fixed_window", "key": "everyone"}
+
+
+class Telling(AsyncEcho):
+    throttle_ladder = {"close": 2}
+
+    def throttle_error_payload(self, decision: Decision) -> object:
+        return f"no more of {decision.rule}"
+
+
+def around(consumer: Any, *scopes: str) -> Any:
+    app = consumer.as_asgi()
+    for scope in scopes:
+        app = ThrottleMiddleware(app, scope)
+    return app
+
+
+def used(store: Any) -> int:
+    """The largest count that the memory store has."""
+    return max(state[-1] for state, _ in store._counters.values())
+
+
+class TestOneScope:
+    @pytest.mark.parametrize("consumer", [AsyncEcho, SyncEcho])
+    async def test_it_is_charged_once(self, enforce: Enforce, consumer: Any) -> None:
+        store = enforce(
+            sockets={**TWO_SOCKETS, "limit": 1},
+            knocks={**WINDOW, "rate": "9/min", "events": ["connect"]},
+            frames={**WINDOW, "rate": "9/min", "events": ["message"]},
+            sends={**WINDOW, "rate": "9/min", "events": ["send"]},
+        )
+        communicator = await opened(around(consumer, "chat", "chat"))
+        assert (held(store), len(live)) == (1, 1)
+        await communicator.send_to("hello")
+        assert await communicator.receive_from() == "hello"
+        counts = sorted(state[-1] for state, _ in store._counters.values())
+        assert counts == [1, 1, 1]
+        await communicator.disconnect()
+        assert (held(store), len(live)) == (0, 0)
+
+    async def test_the_terms_of_the_one_inside_hold(self, enforce: Enforce) -> None:
+        enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
+        communicator = await opened(around(Telling, "chat"))
+        for text in ("in", "over", "over"):
+            await communicator.send_to(text)
+        assert await communicator.receive_from() == "in"
+        assert await communicator.receive_from() == "no more of own"
+        assert (await communicator.receive_output())["code"] == 4429
+        await communicator.wait()
+
+
+class TestTwoScopes:
+    @BOTH
+    async def test_what_both_match_is_charged_once_and_each_other_rule_too(self, enforce: Enforce) -> None:
+        store = enforce(
+            sockets={**TWO_SOCKETS, "limit": 1, "scopes": ["*"]},
+            everywhere={**WINDOW, "rate": "3/min", "events": ["connect", "message"]},
+            site={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["site"]},
+            chat={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["chat"]},
+        )
+        communicator = await opened(around(AsyncEcho, "site"))
+        assert held(store) == 1
+        for text in ("one", "two"):
+            await communicator.send_to(text)
+            assert await communicator.receive_from() == text
+        await communicator.send_to("three")
+        assert (await communicator.receive_json_from())["rule"] == "everywhere"
+        await communicator.disconnect()
+        assert held(store) == 0
+
+    async def test_each_takes_its_own_slots_and_one_socket_has_them_all(self, enforce: Enforce) -> None:
+        store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**TWO_SOCKETS, "limit": 1, "scopes": ["chat"]})
+        communicator = await opened(around(AsyncEcho, "site"))
+        (found,) = live.everyone()
+        assert (held(store), len(found.leases)) == (2, 2)
+        for lease in found.leases:
+            assert live.find(lease=lease.id) == (found,)
+        assert (await socket(around(AsyncEcho, "site")).connect())[0] is False, "the inner one refuses"
+        assert held(store) == 2
+        await communicator.disconnect()
+        assert held(store) == 0
+
+    async def test_what_the_inner_one_says_of_itself_does_not_count_outside(self, enforce: Enforce) -> None:
+        enforce(
+            own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra", "scopes": ["chat"]},
+            sends={**WINDOW, "rate": "2/min", "events": ["send"], "scopes": ["site"]},
+        )
+        communicator = await opened(around(AsyncEcho, "site"))
+        for text in ("one", "over"):
+            await communicator.send_to(text)
+        assert await communicator.receive_from() == "one"
+        assert (await communicator.receive_json_from())["rule"] == "own"
+        found = live.everyone()[0]
+        assert found.sent == 1
+        await communicator.disconnect()
+
+    async def test_a_close_from_elsewhere_reaches_the_application(self, enforce: Enforce) -> None:
+        told: list[int] = []
+
+        class Noting(AsyncEcho):
+            async def disconnect(self, code: int) -> None:
+                told.append(code)
+
+        store = enforce(sockets=TWO_SOCKETS)
+        communicator = await opened(around(Noting, "site"))
+        live.everyone()[0].close(4000, "goodbye")
+        assert (await communicator.receive_output())["code"] == 4000
+        await communicator.wait()
+        assert (told, held(store)) == ([4000], 0)
