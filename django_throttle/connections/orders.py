@@ -69,7 +69,9 @@ class Duties:
                 self._early[order] = until
 
     def _about_idents(self, orders: Iterable[Order]) -> None:
-        by_tag = {order.tag: order for order in orders}
+        by_tag = {order.tag: order for order in sorted(orders, key=lambda order: order.kind == CLOSE)}
+        if self.store.denials is not None and any(order.kind == RESET for order in by_tag.values()):
+            self.store.denials.clear()  # or a socket would be refused by what the process remembers
         for socket in self.sockets.everyone():
             for ident in self._reporter.idents(socket):
                 if order := by_tag.get(self.store.orders.tag(ident)):

@@ -117,7 +117,7 @@ def _merged(census: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[
     return Overview(
         processes,
         _idents(report.get("idents", ()) for report in reports.values()),
-        tuple(rows),
+        tuple(sorted(rows, key=lambda row: (row.idents, -row.age))),
         sum(process.open or 0 for process in processes),
     )
 

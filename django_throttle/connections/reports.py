@@ -88,10 +88,12 @@ def _is_secret(ident: str) -> bool:
 
 
 def _idents(socket: Socket) -> tuple[str, ...]:
+    """The address last, as it tells least."""
     try:
-        return tuple(sorted(socket.idents))
+        found = socket.idents
     except Exception:  # noqa: BLE001 - the site's own functions, or a user who is not read yet; leases are certain
-        return tuple(sorted({ident for lease in socket.leases for _, ident in lease.holds}))
+        found = frozenset(ident for lease in socket.leases for _, ident in lease.holds)
+    return tuple(sorted(found, key=lambda ident: (ident.startswith("ip:"), ident)))
 
 
 def _row(socket: Socket, idents: list[str]) -> dict[str, Any]:

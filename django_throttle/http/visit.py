@@ -68,7 +68,7 @@ def size_of(request: HttpRequest) -> int:
     length = request.META.get("CONTENT_LENGTH")
     if length:
         return int(length) if str(length).isdecimal() else 0
-    body = getattr(request, "_stream", None)  # sent in chunks: what runs Django under ASGI has read them all
+    body: Any = getattr(request, "_stream", None)  # sent in chunks: what runs Django under ASGI has read them all
     if not (request.META.get("HTTP_TRANSFER_ENCODING") and hasattr(body, "seekable") and body.seekable()):
         return 0
     at = body.tell()

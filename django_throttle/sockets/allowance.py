@@ -134,7 +134,8 @@ class Allowance:
         store = get_store()
         agent.ensure(store, rules=True)
         wanted = tuple([charge._replace(cost=cost * size) for charge, cost in zip(charges, costs, strict=True)])
-        decision = await arun(decide_flow(wanted, store, whole=True), store)
+        whole = store.denials is not None or any(charge.rule.action == "delay" for charge in charges)
+        decision = await arun(decide_flow(wanted, store, whole=whole), store)
         if decision.crossed:
             decision = await arun(quota.first_told(decision), store)
         lot = Lot(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None

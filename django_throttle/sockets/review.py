@@ -96,7 +96,7 @@ def _lowered(guard: Guard, facts: Facts, old: Snapshot | None, new: Snapshot) ->
     for rule, ident, _ in new.match(facts):
         pair = (rule.id, ident)
         if pair in held and not rule.is_shadow and rule.plan.limit < before.get(pair, 0):
-            yield Hold(*pair, rule.name, rule.plan.limit)
+            yield Hold(*pair, rule.name, rule.plan.limit, rule.at_limit != "reject")
 
 
 async def _beyond(lowered: dict[Hold, list[Guard]]) -> list[tuple[Hold, Guard]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Condition
 from typing import Any, Final
+from weakref import finalize
 
 from redis import ConnectionPool
 from redis.connection import AbstractConnection
@@ -33,12 +35,18 @@ class Wire:
         self._pool = pool
         self._most = most
         self._patience = patience
+        self._end: finalize[..., Any] | None = None
         self.restart()
         in_child(self, Wire.restart)
 
     def restart(self) -> None:
         """Begin with no connection: in a forked child their sockets are the parent's."""
+        if self._end:
+            self._end.detach()
         self._free: list[tuple[AbstractConnection, float]] = []
+        # Who drops a store has its connections closed, in whatever order the garbage collector finds them.
+        self._end = finalize(self, _close, self._free)
+        self._end.atexit = False
         self._made = 0
         self._waiting = 0
         self._freed = Condition()
@@ -130,6 +138,12 @@ class Wire:
                 return self._free.pop()[0]
             finally:
                 self._waiting -= 1
+
+
+def _close(free: list[tuple[AbstractConnection, float]]) -> None:
+    for connection, _since in free:
+        with suppress(RedisError, OSError):
+            connection.disconnect()
 
 
 def pack(parts: Sequence[Any]) -> bytes:

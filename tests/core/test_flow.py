@@ -10,6 +10,7 @@ import pytest
 
 from django_throttle.core import Charge, Decision, Lease, Reason, Rule, flow
 from django_throttle.core.command import Answer, Command, Decide, DecideLocally, Forget, Release, charge, check_cost
+from django_throttle.core.orders import RESET, Order, Tell
 from django_throttle.exceptions import Cause, InvalidCost, StoreError
 from django_throttle.stores.drive import arun, run
 
@@ -88,13 +89,20 @@ def test_peek_and_lease_are_told_to_the_store(drive: Callable[..., Any]) -> None
     assert [command.commit for command in store.asked if isinstance(command, Decide)] == [False, True]
 
 
-def test_forget_and_release_are_one_command_each(drive: Callable[..., Any]) -> None:
-    given, lease = charges(rule("a")), Lease("lease", ((CAP.id, "user:1"),))
-    store = ScriptedStore(1, None, down())
+@pytest.mark.parametrize("told", [None, down()], ids=["told", "not told"])
+def test_whoever_is_connected_hears_of_a_reset(drive: Callable[..., Any], told: StoreError | None) -> None:
+    given = charges(rule("a"))
+    store = ScriptedStore(1, told)
     assert drive(flow.forget(given), store) == 1
+    assert store.asked == [Forget(given), Tell((Order(RESET, ident="user:1"),))]
+
+
+def test_release_is_one_command(drive: Callable[..., Any]) -> None:
+    lease = Lease("lease", ((CAP.id, "user:1"),))
+    store = ScriptedStore(None, down())
     assert drive(flow.release(lease), store) is None
     assert drive(flow.release(lease), store) is None, "the store's bookkeeping repeats what it could not send"
-    assert store.asked == [Forget(given), Release(lease.id, lease.holds), Release(lease.id, lease.holds)]
+    assert store.asked == [Release(lease.id, lease.holds), Release(lease.id, lease.holds)]
 
 
 def test_forget_does_not_hide_that_the_store_is_away(drive: Callable[..., Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pytest
@@ -81,8 +82,6 @@ class TestSizes:
         assert size_of(request) == size
 
     def test_in_chunks_it_is_what_has_been_read(self) -> None:
-        from tempfile import SpooledTemporaryFile
-
         with SpooledTemporaryFile() as body:
             body.write(b"x" * 5000)
             body.seek(0)

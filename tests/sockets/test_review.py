@@ -161,6 +161,20 @@ class TestLimits:
             assert line.closed is None
             await line.close()
 
+    @pytest.mark.parametrize("enforce", ["memory", "redis"], indirect=True)
+    async def test_where_newcomers_close_old_ones_the_oldest_go(
+        self, enforce: Enforce, change: Pin, clock: FrozenClock
+    ) -> None:
+        enforce(sockets={**SOCKETS, "limit": 4, "at_limit": "evict_oldest"})
+        lines = []
+        for second in range(4):
+            clock.to(second)
+            lines.append(await Line(on_rule_change="close").open())
+        change(sockets(1, at_limit="evict_oldest"))
+        await lines[0].until(lambda: all(line.closed for line in lines[:3]))
+        assert lines[3].closed is None
+        await lines[3].close()
+
     async def test_of_all_processes_together(
         self, enforce_live: Live, redis_url: str, change: Pin, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -108,6 +109,15 @@ def test_a_connection_to_what_became_a_replica_is_dropped(server: RedisServer) -
         proxy.target = successor.port
         assert [limiter.acquire("user:1").degraded for _ in range(3)] == [True, False, False]
         assert limiter.store.link.wire._made == 1  # type: ignore[attr-defined]
+
+
+def test_who_drops_a_store_has_its_connections_closed(server: RedisServer) -> None:
+    """A store is part of a cycle, so it is the garbage collector that ends it, in no order."""
+    with server.client() as admin:
+        for number in range(20):
+            assert not Limiter([RULE], RedisStore(server.url, deadline=5.0)).acquire(f"user:{number}").degraded
+        gc.collect()
+        wait_until(lambda: len(admin.client_list()) == 1)
 
 
 async def test_on_a_loop_too(server: RedisServer) -> None:

@@ -7,15 +7,18 @@ document.addEventListener("DOMContentLoaded", () => {
   let busy = false;
 
   async function renew() {
-    // Whoever is about to press a button must not have it moved from under the pointer.
-    if (busy || document.hidden || part.contains(document.activeElement) || part.matches(":has(button:hover)")) return;
+    if (busy || document.hidden || part.contains(document.activeElement)) return;
     busy = true;
     try {
       const address = new URL(location.href);
       address.searchParams.set("part", "rows");
       const answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "error" });
       part.classList.toggle("connections-stale", !answer.ok);
-      if (answer.ok) part.innerHTML = await answer.text(); // escaped by the server
+      if (!answer.ok) return;
+      part.innerHTML = await answer.text(); // escaped by the server
+      // Rows may have moved: nobody means to press the button that has just come under the pointer.
+      part.classList.add("connections-moved");
+      setTimeout(() => part.classList.remove("connections-moved"), 400);
     } catch {
       part.classList.add("connections-stale");
     } finally {

@@ -26,7 +26,7 @@ const DEFAULTS = {
   maxAge: Infinity, // a message that waited for longer is not sent any more
   maxAttempts: Infinity,
   // Codes after which coming back would not help: told in "close" with final=true.
-  finalCodes: [1000, 1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403, 4404],
+  finalCodes: [1000, 1002, 1003, 1007, 1008, 1009, 4400, 4401, 4403, 4404, 4410],
   finalErrors: ["evicted", "blocked"], // of the error frame: coming back would evict another window, and so on
   random: Math.random,
   parse: parseError,

@@ -1,14 +1,15 @@
--- Which sockets of a process are too many now that a rule's limit is lower: those that came last, over all processes.
+-- Which sockets of a process are too many now that a rule's limit is lower: of all processes together, those that came
+-- last, or, where newcomers close old ones, those that came or were heard of longest ago.
 -- KEYS: index (SET of uids). Derived from it, with the same hash tag and so in the same slot: index:<uid> (ZSET
 -- lease: taken or heard of at).
--- ARGV: uid, limit. Reply: leases of sockets of that uid, the newest first; none while the limit is kept. Writes nothing.
-local index, uid, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
+-- ARGV: uid, limit, 1 for the oldest, else 0. Reply: leases of sockets of that uid; none while the limit is kept.
+local index, uid, limit, sign = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1' and -1 or 1
 local owners = redis.pcall('SMEMBERS', index)
 local held = {}
 for _, owner in ipairs(owners.err and {} or owners) do
   local found = redis.pcall('ZRANGE', index .. ':' .. owner, 0, -1, 'WITHSCORES')
   for i = 1, found.err and 0 or #found, 2 do
-    held[#held + 1] = { tonumber(found[i + 1]), found[i], owner == uid }
+    held[#held + 1] = { sign * tonumber(found[i + 1]), found[i], owner == uid }
   end
 end
 if #held <= limit then return {} end
