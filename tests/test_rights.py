@@ -12,14 +12,18 @@ from django.test import override_settings
 from redis.exceptions import NoPermissionError, ResponseError
 
 from django_throttle.connections.host import HostRefresher
+from django_throttle.connections.orders import Duties
+from django_throttle.connections.overview import look
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.checks import ALGORITHMS
-from django_throttle.core.command import CountMembers, Mark, Once
+from django_throttle.core.command import CountMembers, Mark, Once, charge
+from django_throttle.core.flow import release
 from django_throttle.damper.flush import flush
-from django_throttle.limiter import Limiter
+from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.rulebook import version
 from django_throttle.stores import RedisStore
+from django_throttle.stores.drive import run
 from django_throttle.stores.groups import MEMBERS, tell_calls
 from django_throttle.stores.refunds import REFUND
 from django_throttle.stores.scripts import CODES
@@ -160,6 +164,24 @@ def test_what_was_granted_in_vain_is_given_back(server: RedisServer) -> None:
             bounds = [bound if type(bound) is int else 0 for bound in rule.plan[2:]]
             charged = REFUND(CODES[rule.plan.algorithm], 1, rule.plan.limit, *bounds, 0, 0)
             store.call("refund", [store.key(rule.id, "user:1")], ["", charged])
+    assert denied(server) == []
+
+
+def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
+    store, other = store_of(server), store_of(server)
+    rule = Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_idle")
+    for one in (store, other):
+        Refresher(one).beat()
+        decision = run(decide_flow((charge(rule, "user:1", 1),), one, socket=True), one)
+        assert decision.allowed and not decision.degraded
+    assert decision.lease is not None
+    other.call("touch", (other.key(rule.id, "user:1"),), ("", other.leases.uid, decision.lease.id, 0))
+    look(other)
+    Duties(store)()
+    assert look(other).processes
+    assert Limiter(RULES, other).reset("user:1") == 0
+    run(release(decision.lease), other)
+    Duties(store)()
     assert denied(server) == []
 
 

@@ -13,7 +13,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from django_throttle.connections.overview import Connection, Ident, Overview, look
+from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again
 from django_throttle.core.orders import CLOSE, CLOSED, Order
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
@@ -98,6 +98,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         else:
             return ""
         get_store().orders.give((order,))
+        look_again()
         row = ThrottleConnection()
         row.name = name[:200]
         self.log_change(request, row, "Closed.")

@@ -15,8 +15,8 @@ from django_throttle.stores.base import Store
 # The store knows of a lease before its socket is among those that are open: so long an order waits for it.
 PATIENCE: Final = 10.0
 _SAID: Final = {
-    EVICTED: ("Another connection has taken the place of this one.", None),
-    CLOSED: ("This connection was closed by an operator.", 1.0),
+    EVICTED: "Another connection has taken the place of this one.",
+    CLOSED: "This connection was closed by an operator.",
 }
 
 
@@ -26,13 +26,21 @@ class Duties:
     def __init__(self, store: Store, sockets: Live = live) -> None:
         self.store, self.sockets = store, sockets
         self._reporter = Reporter(store, sockets)
+        self._rested = False  # there was nothing to ask orders for
         self._early: dict[Order, float] = {}  # about a lease whose socket is not there yet, or no more; until when
 
     def __call__(self) -> None:
         """Fetch orders and carry them out: one command, or none where no socket is open. Raises StoreError."""
         self.store.orders.resend()
-        if len(self.sockets) or len(self.store.leases) or self._early:
-            self.carry_out(self.store.orders.fetch())
+        if not (len(self.sockets) or len(self.store.leases) or self._early or self._reporter.is_wanted):
+            self._rested = True
+            return
+        orders = self.store.orders.fetch()
+        if self._rested:  # what was ordered of whoever was connected then is not about those who have come since
+            orders = [order for order in orders if not order.tag]
+            self._rested = False
+        self.carry_out(orders)
+        self._reporter.keep_up()
 
     def carry_out(self, orders: Iterable[Order]) -> None:
         """Do what is ordered; one that makes no sense here is passed over. Raises StoreError."""
@@ -48,7 +56,7 @@ class Duties:
                     _close(socket, order)
         for order in given:
             if order.kind == REPORT:
-                self._reporter.report(order)
+                self._reporter.want(order)
 
     def gone(self, leases: Iterable[str]) -> None:
         """These leases were taken away, and the order to close their sockets has not been heard."""
@@ -79,8 +87,7 @@ class Duties:
 
 
 def _close(socket: Socket, order: Order) -> None:
-    said, retry_after = _SAID.get(order.why, _SAID[CLOSED])
     why = order.why if order.why in _SAID else CLOSED
-    payload: dict[str, Any] = notice(why, said, retry_after)
+    payload: dict[str, Any] = notice(why, _SAID[why])
     payload.update(rule=order.rule or None, limit=order.limit or None)
     socket.close(socket.close_code(why), why, payload)

@@ -15,11 +15,11 @@ from django_throttle.core.orders import REPORT, Order
 from django_throttle.sockets.live import live
 from django_throttle.stores import MemoryStore, RedisStore
 
-FRESH_SECONDS: Final = 1.5  # who looks more often sees the same, and costs nothing
+FRESH_SECONDS: Final = 1.0  # who looks more often sees the same, and costs nothing
 HASTE_SECONDS: Final = 0.3  # while some process has not been heard
 MOST_PROCESSES: Final = 200
 MOST_SOCKETS: Final = 2000  # that all processes together list
-MOST_LOOKS: Final = 32  # searches that are remembered
+MOST_LOOKS: Final = 8  # searches that are remembered
 
 
 class Process(NamedTuple):
@@ -93,6 +93,11 @@ def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
             _looks.clear()
         _looks[key] = now, found
     return found
+
+
+def look_again() -> None:
+    """Something was closed: what was seen before holds no more."""
+    _looks.clear()
 
 
 def _alone(store: MemoryStore, search: str) -> Overview:

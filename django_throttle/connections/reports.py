@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django_throttle.core import Lease
@@ -18,8 +18,17 @@ from django_throttle.stores.redis import RedisStore
 TTL_MS: Final = 15_000
 MOST: Final = 500  # sockets that a process lists
 MOST_IDENTS: Final = 100
+MOST_SEARCHES: Final = 8
+LOOK_SECONDS: Final = 4.0  # whoever looks asks again before that
 LONGEST: Final = 120  # characters of an ident or a path
 TELLTALE: Final = "session"  # an ident of this kind is as good as a password
+
+
+class Wanted(NamedTuple):
+    """How many sockets a list may have, and until when it is made; on the monotonic clock."""
+
+    most: int
+    until: float
 
 
 class Reporter:
@@ -28,12 +37,29 @@ class Reporter:
     def __init__(self, store: Store, sockets: Live) -> None:
         self.store, self.sockets = store, sockets
         self._known: WeakKeyDictionary[Socket, tuple[tuple[Lease, ...], tuple[str, ...]]] = WeakKeyDictionary()
+        self._wanted: dict[str, Wanted] = {}
 
-    def report(self, order: Order) -> None:
-        """Put the list where whoever has asked finds it. Raises StoreError."""
-        if isinstance(self.store, RedisStore):  # in memory there is nobody else to read it
-            text = json.dumps(self.listed(order.search, order.most or MOST), separators=(",", ":"))
-            key = report_key(self.store.leases.uid, order.search)
+    def want(self, order: Order) -> None:
+        """Somebody looks, and will for a few seconds: lists are made until then."""
+        self._wanted.pop(order.search, None)
+        if len(self._wanted) >= MOST_SEARCHES:
+            del self._wanted[next(iter(self._wanted))]
+        self._wanted[order.search] = Wanted(order.most or MOST, time.monotonic() + LOOK_SECONDS)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody looks, as far as is known here."""
+        return bool(self._wanted)
+
+    def keep_up(self) -> None:
+        """Put the lists that are wanted where whoever looks finds them. Raises StoreError."""
+        now = time.monotonic()
+        self._wanted = {search: wanted for search, wanted in self._wanted.items() if wanted.until > now}
+        if not isinstance(self.store, RedisStore):  # in memory there is nobody else to read them
+            return
+        for search, wanted in self._wanted.items():
+            text = json.dumps(self.listed(search, wanted.most), separators=(",", ":"))
+            key = report_key(self.store.leases.uid, search)
             self.store.call("report", (self.store.process_key(key),), (TTL_MS, text))
 
     def listed(self, search: str, most: int) -> dict[str, Any]:

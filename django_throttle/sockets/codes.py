@@ -17,7 +17,7 @@ CONNECTION_LIMIT: Final = 4430
 UNAVAILABLE: Final = 4503
 TIMEOUT: Final = 4408
 BLOCKED: Final = 4403
-CLOSED: Final = 4410  # by an operator; whoever wants to may come back
+CLOSED: Final = 4410  # by an operator
 
 # The words are also the ``code`` of error frames.
 CODES: Final[dict[str, int]] = {

@@ -41,7 +41,7 @@ EVICTING = {**TWO_SOCKETS, "at_limit": "evict_oldest"}
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     live.clear()
-    overview._looks.clear()
+    overview.look_again()
     monkeypatch.setattr(overview, "FRESH_SECONDS", 0.001)  # an order for all is given each time
     yield
     live.clear()
@@ -244,6 +244,21 @@ class TestCarriedOut:
         assert len(live) == len(store.leases) == 1
         await other.disconnect()
 
+    async def test_who_comes_later_is_not_meant(self, enforce: Enforce) -> None:
+        """An order of a time when nothing was open here, and nothing asked for."""
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        introduce(store)
+        work = Duties(store)
+        work()
+        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        one = await opened(client=["192.0.2.1", 5])
+        await asyncio.to_thread(work)
+        await one.send_to("x")
+        assert await one.receive_from() == "x"
+        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        await asyncio.to_thread(work)
+        assert (await goodbye(one))[0]["code"] == "closed"
+
     async def test_a_reset_reaches_an_open_socket(self, enforce: Enforce) -> None:
         store = enforce(frames={"rate": "1/hour", "events": ["message"], "key": "everyone", "algorithm": "gcra"})
         one = await opened()
@@ -415,5 +430,5 @@ async def seen(store: Store, search: str = "") -> Overview:
     """The second look: by then the process has been asked, and has answered."""
     await asyncio.to_thread(look, store, search)
     await asyncio.to_thread(Duties(store))
-    overview._looks.clear()
+    overview.look_again()
     return await asyncio.to_thread(look, store, search)

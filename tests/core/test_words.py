@@ -26,6 +26,14 @@ SENTENCES = [
     ),
     ({"limit": 1, "algorithm": "concurrency"}, "each user or address: 1 open connection at once"),
     (
+        {"limit": 3, "algorithm": "concurrency", "at_limit": "evict_oldest"},
+        "each user or address: 3 open connections at once, a new WebSocket closes the oldest",
+    ),
+    (
+        {"limit": 3, "algorithm": "concurrency", "at_limit": "evict_idle", "scopes": ["chat"]},
+        "each user or address: 3 open connections at once, on chat, a new WebSocket closes the one silent for longest",
+    ),
+    (
         {"rate": "10/s", "events": ["message", "task", "request"]},
         "each user or address: 10 calls per second, HTTP requests, WebSocket messages and tasks together",
     ),

@@ -12,8 +12,10 @@ from redis import Redis
 from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Rule
+from django_throttle.core.command import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
+from django_throttle.sockets.allowance import Allowance
 from django_throttle.sockets.pace import MOST, PERIOD, Pace
 from django_throttle.stores import RedisStore
 from tests.servers import slack
@@ -97,6 +99,54 @@ class TestQuestions:
         assert used(store) == 5
         for line in (first, second):
             await line.close()
+
+
+class TestOneSocket:
+    """An allowance by itself."""
+
+    async def test_when_the_questions_are_used_up_a_frame_waits_for_the_next(
+        self, enforce: Live, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("django_throttle.sockets.pace.PERIOD", 0.3)
+        enforce(chat=CHAT)
+        paced = Pace()
+        for _ in range(MOST):
+            paced.note(time.monotonic())
+        began = time.monotonic()
+        decision, wait = await Allowance(paced).take(charged(), (1,))
+        assert (decision.allowed, wait) == (True, 0.0)
+        assert time.monotonic() - began >= 0.29
+
+    async def test_a_refusal_is_said_again_instead(self, enforce: Live) -> None:
+        store = enforce(chat={**CHAT, "rate": "1/h", "count_denied": True})
+        paced = Pace()
+        allowance = Allowance(paced)
+        said = [(await allowance.take(charged(), (1,)))[0].allowed for _ in range(50)]
+        assert said == [True] + [False] * 49
+        assert paced.wait(time.monotonic()) > 0, "each was asked for, as long as that could be"
+        assert used(store) == 1
+
+    async def test_what_comes_after_the_end_goes_back(self, enforce: Live) -> None:
+        store = enforce(chat=CHAT)
+        allowance = Allowance(Pace())
+        taking = [asyncio.ensure_future(allowance.take(charged(), (1,))) for _ in range(3)]
+        await asyncio.sleep(0)
+        allowance.end()
+        for task in taking:
+            task.cancel()
+        await asyncio.wait(taking)
+        await becomes(lambda: used(store) == 0)
+
+    async def test_several_at_once_are_each_charged(self, enforce: Live) -> None:
+        store = enforce(chat={**CHAT, "rate": "5/h"})
+        allowance = Allowance(Pace())
+        taken = await asyncio.gather(*(allowance.take(charged(), (1,)) for _ in range(9)))
+        assert sum(decision.allowed for decision, _ in taken) == 5
+        assert used(store) == 5
+
+
+def charged() -> tuple[Charge, ...]:
+    return (Charge(rulebook.current().rules[0], IDENT, 1),)
 
 
 class TestTheCap:

@@ -23,7 +23,7 @@ from tests.doors import Enforce, enforcer
 from tests.pages import DOCS, shown
 
 enforce = pytest.fixture(enforcer)
-CONSUMER, MIDDLEWARE, RULES, COST, LADDER, COALESCE, OPTIONS = shown("sockets")
+CONSUMER, MIDDLEWARE, RULES, COST, ROOM, LADDER, COALESCE, OPTIONS = shown("sockets")
 PAGE = (DOCS / "sockets.rst").read_text(encoding="utf-8")
 
 
@@ -51,6 +51,11 @@ def test_every_rule_makes_sense() -> None:
     rules = {name: Rule.from_options(name, options) for name, options in run(RULES)["RULES"].items()}
     assert describe(rules["outward"]) == "each WebSocket: 50 messages sent per second, bursts up to 50"
     assert describe(rules["volume"]) == "each WebSocket: 100,000 bytes of WebSocket messages per second"
+
+
+def test_a_socket_makes_room_for_another() -> None:
+    (rule,) = (Rule.from_options(name, options) for name, options in run(ROOM)["RULES"].items())
+    assert describe(rule) == "each user: 3 open connections at once, a new WebSocket closes the oldest"
 
 
 async def test_the_consumer_echoes(enforce: Enforce) -> None:

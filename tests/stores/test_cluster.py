@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from django_throttle.connections.host import HostRefresher
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Decision, Rule, flow
 from django_throttle.core.command import Charge, Decide, Forget, Mark, Once
+from django_throttle.core.room import making_room
 from django_throttle.damper.flush import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
@@ -106,6 +108,27 @@ async def test_a_turn_of_a_loop_may_hold_calls_of_every_slot(cluster: RedisClust
     for allowed in (True, False):
         decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(200)))
         assert {(decision.allowed, decision.degraded) for decision in decisions} == {(allowed, False)}
+
+
+def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
+    """Its lease is in one slot, the orders of its process in another."""
+    rule = Rule("tabs", limit=2, algorithm="concurrency", at_limit="evict_oldest")
+    stores = [RedisStore(cluster.url, deadline=5.0) for _ in range(2)]
+    for store in stores:
+        Refresher(store).beat()
+    for number in range(10):
+        ident = f"user:{number}"
+        asked = [(stores[0], "~1"), (stores[0], "~2"), (stores[number % 2], "~3")]
+        for store, lease in asked:
+            flow_of = partial(flow.decide, (Charge(rule, ident, 1),), lease=f"{lease}{number}")
+            decided = making_room(flow_of, (Charge(rule, ident, 1),), f"{lease}{number}")
+            if number % 2:
+                assert asyncio.run(arun(decided, store)).allowed
+            else:
+                assert run(decided, store).allowed
+        assert decide(stores[1], False, Charge(rule, ident, 1), commit=False).remaining == 0
+    assert [order.lease for order in stores[0].orders.fetch()] == [f"~1{number}" for number in range(10)]
+    assert stores[1].orders.fetch() == []
 
 
 class TestSeveralSlots:

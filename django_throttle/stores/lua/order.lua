@@ -9,5 +9,5 @@ if type(there) ~= 'number' then -- not ours
 end
 if there + #ARGV - 2 > tonumber(ARGV[2]) then return 0 end
 for i = 3, #ARGV do redis.call('RPUSH', orders, ARGV[i]) end
-redis.call('PEXPIRE', orders, ARGV[1])
+if there == 0 then redis.call('PEXPIRE', orders, ARGV[1]) end -- else they would live for as long as more come
 return 1

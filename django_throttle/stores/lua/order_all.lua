@@ -16,7 +16,7 @@ for _, uid in ipairs(uids) do
   end
   if there < most then
     redis.call('RPUSH', orders, order)
-    redis.call('PEXPIRE', orders, ttl)
+    if there == 0 then redis.call('PEXPIRE', orders, ttl) end -- else they would live for as long as more come
   end
 end
 return #uids

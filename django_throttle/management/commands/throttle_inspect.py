@@ -1,0 +1,61 @@
+"""Says who has how many WebSockets open, in all processes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_throttle.connections.overview import Ident, Overview, look
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.stores import RedisStore, get_store
+
+PATIENCE: Final = 2.0  # seconds in which every process that holds something should have answered
+USUAL: Final = 20
+
+
+class Command(BaseCommand):
+    """The admin's page of open connections, for a shell; it closes nothing."""
+
+    help = "Say who has how many WebSockets open, in all processes: those who have most first."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("search", nargs="?", default="", help="part of an identity, address, scope or path")
+        parser.add_argument("--most", type=int, default=USUAL, help=f"identities that are listed (default {USUAL})")
+
+    def handle(self, *, search: str, most: int, **options: Any) -> None:
+        try:
+            store = get_store()
+            if not isinstance(store, RedisStore):
+                raise CommandError('DJANGO_THROTTLE["STORE"] is "memory": nobody but each process knows what it holds.')
+            overview = _patient(store, search)
+        except InvalidSetting as error:
+            raise CommandError(str(error)) from error
+        except StoreError as error:
+            raise CommandError(f"Redis does not answer: {error}") from error
+        for line in _lines(overview, most):
+            self.stdout.write(line)
+
+
+def _patient(store: RedisStore, search: str) -> Overview:
+    until = time.monotonic() + PATIENCE
+    overview = look(store, search)
+    # One that holds no slot may have sockets all the same: each gets the time that an answer takes.
+    while time.monotonic() < until and any(process.open is None for process in overview.processes):
+        time.sleep(0.1)
+        overview = look(store, search)
+    return overview
+
+
+def _lines(overview: Overview, most: int) -> list[str]:
+    found = [f"{overview.open:,} open in {len(overview.processes)} processes"]
+    for process in overview.processes:
+        said = "has not answered" if process.open is None and process.held else f"{process.open or 0:,} open"
+        found.append(f"  {process.host} {process.pid}: {said}, {process.held:,} slots held")
+    return found + [_line(ident) for ident in overview.idents[: max(0, most)]]
+
+
+def _line(ident: Ident) -> str:
+    return f"{ident.open:>7,}  {ident.shown}" + (f"  (in {ident.processes})" if ident.processes > 1 else "")

@@ -1,0 +1,62 @@
+"""The command that says who has how many sockets open."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_throttle import stores
+from django_throttle.connections import overview
+from django_throttle.connections.orders import Duties
+from django_throttle.connections.refresher import Refresher
+from django_throttle.management.commands import throttle_inspect
+from django_throttle.sockets.live import live
+from tests.connections.evictions import redis_store
+from tests.connections.recorder import sockets
+from tests.servers import free_port
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("throttle_inspect", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = redis_store(redis_url)
+    other = redis_store(redis_url)
+    monkeypatch.setattr(stores, "_store", store)
+    monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.3)
+    live.clear()
+    overview.look_again()
+    for one in (store, other):
+        Refresher(one).beat()
+    sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
+    assert run().splitlines()[0] == "0 open in 2 processes"
+    for one in (store, other):
+        Duties(one)()
+    overview.look_again()
+    lines = run().splitlines()
+    assert lines[0] == "6 open in 2 processes"  # both are this process
+    assert lines[1].endswith(": 3 open, 0 slots held")
+    assert lines[3:] == ["      4  user:1  (in 2)", "      2  user:2  (in 2)"]
+    assert run("--most", "1").splitlines()[3:] == ["      4  user:1  (in 2)"]
+    live.clear()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"STORE": "memory"}, 'is "memory"'),
+        ({"STORE": "disk"}, "STORE is"),
+        ({"REDIS": f"redis://127.0.0.1:{free_port()}/0"}, "Redis does not answer"),
+    ],
+    ids=str,
+)
+def test_it_says_plainly_what_is_wrong(settings: Any, given: dict[str, str], said: str) -> None:
+    settings.DJANGO_THROTTLE = {**given, "AGENT": False}
+    with pytest.raises(CommandError, match=said):
+        run()
