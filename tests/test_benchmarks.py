@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import sockets
 from tests.benchmarks.player import Result, Round, Subject, compare
 from tests.benchmarks.table import Row, show, write
 
@@ -20,11 +21,21 @@ def test_subjects_take_turns_in_processes_of_their_own(redis_url: str, monkeypat
         Subject("async", "ours", "ours_async", (1,), 100),
         Subject("piped", "ours", "ours_piped", (1,), 100),
         Subject("view", "views", "view", ("ours",), 20),
+        Subject("handshakes", "sockets", "handshakes", ("door",), 20),
+        Subject("messages", "sockets", "messages", ("both",), 20),
     ]
     results = compare(subjects, redis_url, 2)
-    assert [len(result.rounds) for result in results.values()] == [2] * 5
+    assert [len(result.rounds) for result in results.values()] == [2] * 7
     assert all(one.took > 0 for result in results.values() for one in result.rounds)
     assert results["ours"].redis > results["ping"].redis
+
+
+def test_silent_sockets_are_counted_and_weighed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.benchmarks.settings")
+    held = sockets.held(redis_url, "cap", 20, 1)
+    assert held.redis > 0
+    assert 0 < held.scripts < held.commands < 100
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from tests.benchmarks import beat, damper, hammered, latency, memory, outage, redis_cpu, refusals
+from tests.benchmarks import beat, damper, hammered, latency, memory, outage, redis_cpu, refusals, sockets
 from tests.benchmarks.table import Row, circumstances, show, write
 from tests.servers import RedisServer
 
@@ -28,6 +28,7 @@ GROUPS: dict[str, Measure] = {
     "refusals": lambda server, rounds, share: refusals.rows(server.url, rounds),
     "damper": lambda server, rounds, share: damper.rows(server.url, rounds, 60 if share == 1 else 18),
     "connections": lambda server, rounds, share: beat.rows(server.url),
+    "sockets": lambda server, rounds, share: sockets.rows(server.url, rounds, 20 if share == 1 else 6),
     "outage": lambda server, rounds, share: outage.rows(server.port),
 }
 CRASHED = Row("open connections", "slots of a killed process", None, "", note="tests/connections/test_chaos.py")

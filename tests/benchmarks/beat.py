@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from redis import Redis
 
@@ -12,7 +11,7 @@ from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.benchmarks.player import Play, Subject, company
+from tests.benchmarks.player import Play, Subject, company, redis_commands
 from tests.benchmarks.table import Row
 
 FEW, MANY, BEATS = 100, 10_000, 10
@@ -56,17 +55,11 @@ def _sent(url: str, make: str, held: int, calls: int) -> tuple[float, float]:
     """Commands a call: with those that scripts gave, and those that were sent."""
     subject = Subject(f"{make} {held}", "beat", make, (held,))
     with Redis.from_url(url) as server, company([subject], url) as (player,):
-        before = _counts(server)
+        before = redis_commands(server)
         player.tell(calls)
-        after = _counts(server)
+        after = redis_commands(server)
         server.flushdb()
     return tuple((new - old) / calls for new, old in zip(after, before, strict=True))  # type: ignore[return-value]
-
-
-def _counts(server: Redis) -> tuple[int, int]:
-    stats: dict[str, Any] = server.info("commandstats")
-    own = {name: one["calls"] for name, one in stats.items() if name != "cmdstat_info"}
-    return sum(own.values()), own.get("cmdstat_evalsha", 0) + own.get("cmdstat_eval", 0)
 
 
 def _holding(url: str, held: int) -> Refresher:

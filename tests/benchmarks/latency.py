@@ -80,10 +80,10 @@ def view_rows(url: str, rounds: int) -> Iterator[Row]:
     )
     section, bare, ours, ping = "REST framework view", results["unthrottled"], results["RuleThrottle"], results[PING]
     yield Row(section, "unthrottled", bare.took, "µs")
-    added = _added(ours, bare)
+    added = ours.beyond(bare)
     yield Row(section, "RuleThrottle adds", added.took, "µs", added.ratio(ping), "PING", 1.6)
     for name in OTHER_DOORS:
-        theirs = _added(results[name], bare)
+        theirs = results[name].beyond(bare)
         yield Row(section, f"{name} adds", theirs.took, "µs", theirs.ratio(ping), "PING")
         yield Row(section, f"RuleThrottle beside {name}", None, "", added.ratio(theirs), name, 1.0)
 
@@ -102,8 +102,3 @@ def _beside_ping(section: str, results: dict[str, Result], asked: dict[str, floa
     for name, result in results.items():
         ratio, quiet = result.ratio(results[PING]), result.quiet_ratio(results[PING])
         yield Row(section, name, result.took, "µs", ratio, "PING", asked.get(name), quiet=quiet)
-
-
-def _added(result: Result, bare: Result) -> Result:
-    pairs = zip(result.rounds, bare.rounds, strict=True)
-    return Result([one._replace(took=one.took - other.took) for one, other in pairs])

@@ -93,6 +93,11 @@ class Result(NamedTuple):
         pairs = zip(self.rounds, base.rounds, strict=True)
         return median(getattr(mine, of) / getattr(other, of) for mine, other in pairs)
 
+    def beyond(self, base: Result) -> Result:
+        """What each round took longer than the same round of another."""
+        pairs = zip(self.rounds, base.rounds, strict=True)
+        return Result([mine._replace(took=mine.took - other.took) for mine, other in pairs])
+
     def quiet_ratio(self, base: Result) -> float:
         """The ratio of the quietest rounds: what is left when a busy machine disturbs the others."""
         return min(one.took for one in self.rounds) / min(one.took for one in base.rounds)
@@ -124,6 +129,13 @@ def redis_seconds(server: Redis) -> float:
     """Processor time that the server's main thread has used."""
     used = server.info("cpu")
     return float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
+
+
+def redis_commands(server: Redis) -> tuple[int, int]:
+    """Commands so far: with those that scripts gave, and scripts alone."""
+    stats: dict[str, Any] = server.info("commandstats")
+    own = {name: one["calls"] for name, one in stats.items() if name != "cmdstat_info"}
+    return sum(own.values()), own.get("cmdstat_evalsha", 0) + own.get("cmdstat_eval", 0)
 
 
 def _timed(play: Play, calls: int) -> float:
