@@ -1,7 +1,7 @@
 """What was refused a moment ago is refused again without asking Redis.
 
 An attack then costs Redis one call a second for each identity and process, and a budget that is given back
-elsewhere shows here within a second.
+elsewhere shows here within a second. Who keeps coming while all slots are taken costs it ten.
 """
 
 from __future__ import annotations
@@ -9,20 +9,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from django_throttle.core.command import Charge
 from django_throttle.core.decision import Decision
 from django_throttle.forks import in_child
 
+T = TypeVar("T")
+
 LONGEST: Final = 1.0
 MOST: Final = 10_000
+# A slot may come back at any moment: only from so many refusals on, none a second after the last, is one remembered.
+INSISTENT: Final = 10
+A_MOMENT: Final = 0.1
 
 
 class _Denial(NamedTuple):
     decision: Decision
     at: float
     until: float
+
+
+class _Streak(NamedTuple):
+    """Refusals by slots, each less than a second after the one before."""
+
+    refusals: int
+    last: float
 
 
 class Denials:
@@ -34,6 +46,7 @@ class Denials:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: dict[tuple[Charge, ...], _Denial] = {}
+        self._full: dict[tuple[Charge, ...], _Streak] = {}
         self.epoch = 0  # budgets given back so far
         self._lock = Lock()
         in_child(self, type(self)._renew)
@@ -53,7 +66,7 @@ class Denials:
     def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None:
         """Remember a refusal by rates that charge nothing for it; anything else is asked for again each time.
 
-        A slot may come back at any moment, so what only slots refuse is not remembered.
+        What only slots refuse is remembered for a tenth of a second, once it has been refused ten times in a row.
         ``epoch`` was read before asking: what a budget that was given back meanwhile has met is not remembered.
         """
         if decision.allowed or decision.degraded or any(map(_counts_every_call, charges)):
@@ -62,15 +75,23 @@ class Denials:
         waits = [decision.retry_after]
         if any(charge.rule.is_concurrency for charge in charges):
             waits = [one.retry_after for one in decision.outcomes if one.window and not (one.allowed or one.shadow)]
-        wait = max([LONGEST if one is None else min(one, LONGEST) for one in waits], default=None)
-        if wait is None:
-            return
+        wait = max([LONGEST if one is None else min(one, LONGEST) for one in waits], default=0.0)
         with self._lock:
             if epoch != self.epoch:
                 return
-            while len(self._known) >= MOST:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[charges] = _Denial(decision, now, now + wait)
+            if not waits:
+                wait = self._insisted(charges, now)
+            if wait:
+                _keep(self._known, charges, _Denial(decision, now, now + wait))
+
+    def _insisted(self, charges: tuple[Charge, ...], now: float) -> float:
+        """For how long a refusal by slots is remembered: not at all where one of them makes room."""
+        if any(charge.rule.at_limit != "reject" for charge in charges):
+            return 0.0
+        before = self._full.pop(charges, None)
+        count = before.refusals + 1 if before is not None and now - before.last < LONGEST else 1
+        _keep(self._full, charges, _Streak(count, now))
+        return A_MOMENT if count >= INSISTENT else 0.0
 
     def _renew(self) -> None:
         self._lock = Lock()
@@ -80,6 +101,13 @@ class Denials:
         with self._lock:
             self.epoch += 1
             self._known.clear()
+            self._full.clear()
+
+
+def _keep(known: dict[tuple[Charge, ...], T], charges: tuple[Charge, ...], one: T) -> None:
+    while len(known) >= MOST:
+        known.pop(next(iter(known)), None)
+    known[charges] = one
 
 
 def _counts_every_call(charge: Charge) -> bool:

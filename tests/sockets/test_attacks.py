@@ -114,6 +114,29 @@ async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
         assert held(store) == 0
 
 
+async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
+    enforce: Enforce, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rate charges what the cap refuses, so the cap itself bounds what Redis is asked; a free slot shows at once."""
+    enforce(sockets=TWO_SOCKETS, knocks=KNOCKS)
+    monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))
+    both = [await opened(), await opened()]
+    with redis_server.client() as redis:
+        before, began, refused = asked(redis), time.monotonic(), 0
+        while time.monotonic() - began < 1.0:
+            assert (await handshake())[-1]["type"] == "websocket.close"
+            refused += 1
+        took, calls = time.monotonic() - began, asked(redis) - before
+    print(f"{refused} handshakes at a full cap in {took:.2f} s: Redis was asked {calls} times")
+    assert calls <= 10 + 10 * took + 1 < refused
+    await both[0].disconnect()
+    began = time.monotonic()
+    while not (await (again := socket()).connect())[0]:
+        assert time.monotonic() - began < slack(0.5)
+    await again.disconnect()
+    await both[1].disconnect()
+
+
 async def test_a42_what_is_never_finished_has_its_slot_for_a_while(enforce: Enforce) -> None:
     store = enforce(sockets=TWO_SOCKETS, SOCKET_ACCEPT_TIMEOUT=0.2)
     unfinished = [socket(Unfinished.as_asgi()) for _ in range(2)]

@@ -12,9 +12,11 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.command import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.denials import LONGEST, MOST, Denials
+from django_throttle.stores.denials import A_MOMENT, INSISTENT, LONGEST, MOST, Denials
 
 RULE = Rule("api", "2/hour")
+CAP = Rule("cap", limit=2, algorithm="concurrency")
+FULL = Decision(allowed=False, retry_after=5.0)
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(retry: f
         (RULE, Decision(allowed=False, retry_after=10.0, degraded=True)),
         (Rule("login", "2/hour", count_denied=True), Decision(allowed=False, retry_after=10.0)),
         (Rule("watch", "2/hour", action="shadow"), Decision(allowed=False, retry_after=10.0)),
-        (Rule("cap", limit=2, algorithm="concurrency"), Decision(allowed=False, retry_after=5.0)),
+        (CAP, FULL),
     ],
     ids=["allowed", "without the store", "counts denied", "shadow", "slots"],
 )
@@ -109,6 +111,43 @@ def test_only_refusals_by_rates_that_charge_nothing_are_remembered(rule: Rule, d
     denials, charges = Denials(), charges_of(rule, "user:1", 1)
     denials.note(charges, decision, 0)
     assert denials.find(charges) is None
+
+
+def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_asking() -> None:
+    now = [100.0]
+    denials, charges = Denials(lambda: now[0]), charges_of(CAP, "user:1", 1)
+    for _ in range(INSISTENT - 1):
+        denials.note(charges, FULL, 0)
+        now[0] += 0.99
+        assert denials.find(charges) is None
+    denials.note(charges, FULL, 0)
+    now[0] += A_MOMENT - 0.001
+    assert denials.find(charges) is not None
+    now[0] += 0.002
+    assert denials.find(charges) is None
+    denials.note(charges, FULL, 0)
+    assert denials.find(charges) is not None
+    now[0] += 1.2
+    denials.note(charges, FULL, 0)
+    assert denials.find(charges) is None
+
+
+def test_where_room_is_made_every_newcomer_asks() -> None:
+    denials = Denials()
+    charges = charges_of(Rule("cap", limit=2, algorithm="concurrency", at_limit="evict_oldest"), "user:1", 1)
+    for _ in range(2 * INSISTENT):
+        denials.note(charges, FULL, 0)
+        assert denials.find(charges) is None
+
+
+def test_who_insists_is_known_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_throttle.stores.denials.MOST", 4)
+    denials = Denials()
+    for number in range(9):
+        denials.note(charges_of(CAP, f"user:{number}", 1), FULL, 0)
+    assert len(denials._full) == 4
+    denials.clear()
+    assert not denials._full
 
 
 def test_another_cost_another_ident_and_an_edited_rule_are_asked_for() -> None:
