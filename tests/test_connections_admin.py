@@ -243,5 +243,5 @@ class TestBurden:
     def test_dumpdata_finds_no_table_missing(self, options: dict[str, Any]) -> None:
         out = io.StringIO()
         call_command("dumpdata", "django_throttle", stdout=out, **options)
-        assert out.getvalue() == "[]"
+        assert out.getvalue().strip() == "[]"
         assert not ThrottleConnection.objects.exists()
