@@ -1,0 +1,196 @@
+"""A process with open sockets, its agent at work: told what to do over a pipe, one JSON command and answer a line.
+
+``Worker`` starts it as ``python -m tests.sockets.worker '{"DJANGO_THROTTLE": …}'``; what is not given there is as in
+``QUICK``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+SECRET = "the same in all tests of sockets"
+# A tenth of the defaults; what machines may take is no part of it.
+QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "RULES_POLL": 0.1, "DATABASE_RULES": False, "DEADLINE": 5.0}
+ADDRESS = "203.0.113.9"
+GROUP = "news"
+MESSAGE = {"type": "news.told", "text": "news"}
+
+
+class Worker:
+    """Our end of the pipe."""
+
+    def __init__(self, database: Path | None = None, **settings: Any) -> None:
+        whole = {"DJANGO_THROTTLE": {**QUICK, "KEY_SECRET": SECRET, **settings}, "database": str(database or "")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.sockets.worker", json.dumps(whole)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+            text=True,
+            bufsize=1,
+        )
+
+    def say(self, verb: str, **arguments: Any) -> None:
+        """Begin something; ``hear`` what has come of it."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps([verb, arguments]) + "\n")
+
+    def hear(self) -> Any:
+        assert self.process.stdout
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        self.say(verb, **arguments)
+        return self.hear()
+
+    def kill(self) -> None:
+        """SIGKILL: it has no say in what becomes of its sockets."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+
+class Sockets:
+    """The other end: what can be asked for."""
+
+    def __init__(self) -> None:
+        from channels.generic.websocket import AsyncWebsocketConsumer
+
+        from django_throttle.channels import ThrottledConsumerMixin
+
+        class Echo(ThrottledConsumerMixin, AsyncWebsocketConsumer):
+            async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+                await self.send(text_data)
+
+            async def news_told(self, event: dict[str, Any]) -> None:
+                await self.send(event["text"])
+
+        self.consumer = Echo
+        self.lines: list[Any] = []
+
+    async def open(self, user: str, times: int = 1, scope: str = "chat", address: str = ADDRESS) -> list[int]:
+        """So many handshakes at once; returns the codes of those that were refused, and 0 for each other."""
+        from tests.sockets.guarded import Line
+
+        groups = [GROUP] if scope == GROUP else []
+        kind = type("Kind", (self.consumer,), {"throttle_scope": scope, "groups": groups})
+        lines = [Line(kind.as_asgi(), address=address) for _ in range(times)]
+        for line in lines:
+            line.scope["user"] = SimpleNamespace(pk=user, is_authenticated=True)
+        await asyncio.gather(*(line.open() for line in lines))
+        let_in = [line for line in lines if line.sent[0]["type"] == "websocket.accept"]
+        self.lines += let_in
+        return [0 if line in let_in else line.closed["code"] for line in lines]
+
+    async def close(self, times: int) -> None:
+        """The clients of so many sockets go, the oldest first."""
+        await asyncio.gather(*(line.close() for line in self._open()[:times]))
+
+    async def abandon(self, times: int) -> None:
+        """The same, and nobody waits until what they held is given back."""
+        for line in self._open()[:times]:
+            line._queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        await asyncio.sleep(0.05)
+
+    async def shut(self) -> None:
+        """Close whatever is open, and forget all."""
+        await self.close(len(self.lines))
+        self.lines.clear()
+
+    async def count(self) -> int:
+        """How many are open."""
+        return len(self._open())
+
+    async def ended(self) -> list[list[Any]]:
+        """The word and the code that each was told which we have closed."""
+        return [
+            [(line.told("error") or [{}])[-1].get("code"), line.closed["code"]] for line in self.lines if line.closed
+        ]
+
+    async def told(self, text: str) -> list[int]:
+        """How often each was sent this."""
+        return [line.frames.count(text) for line in self._open()]
+
+    async def send(self, times: int, quiet: float = 0.3) -> int:
+        """So many frames on the newest socket; how many came back, when all have or nothing has for some seconds."""
+        line = self._open()[-1]
+        before, seen, since = line.frames.count("x"), -1, 0.0
+        line.send(*["x"] * times)
+        loop = asyncio.get_running_loop()
+        while seen < 0 or (line.frames.count("x") < before + times and loop.time() - since < quiet):
+            if len(line.sent) != seen:
+                seen, since = len(line.sent), loop.time()
+            await asyncio.sleep(0.01)
+        return int(line.frames.count("x")) - before
+
+    async def publish(self, publisher: str, group: str = GROUP, scope: str | None = None) -> list[Any]:
+        """Whether it was sent; where not, the members of the group, and the rule and the ident that refused."""
+        from django_throttle.channels import throttled_group_send
+        from django_throttle.exceptions import PublishRefused
+
+        try:
+            await throttled_group_send(group, MESSAGE, publisher=publisher, scope=scope)
+        except PublishRefused as refused:
+            return [False, refused.members, refused.decision.rule, refused.decision.unavailable]
+        return [True]
+
+    async def migrate(self) -> None:
+        """Make the database."""
+        from asgiref.sync import sync_to_async
+        from django.core.management import call_command
+
+        await sync_to_async(call_command)("migrate", verbosity=0)
+
+    async def block(self, address: str) -> None:
+        """As an operator does."""
+        from asgiref.sync import sync_to_async
+        from django.core.management import call_command
+
+        await sync_to_async(call_command)(
+            "throttle_override", "add", "ip", address, "--block", "--reason", "a test", stdout=io.StringIO()
+        )
+
+    async def uid(self) -> str:
+        from django_throttle.stores import get_store
+
+        return get_store().leases.uid
+
+    def _open(self) -> list[Any]:
+        return [line for line in self.lines if not line.closed and not line.task.done()]
+
+
+async def serve() -> None:
+    sockets = Sockets()
+    print(json.dumps("ready"), flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        verb, arguments = json.loads(line)
+        print(json.dumps(await getattr(sockets, verb)(**arguments)), flush=True)
+
+
+def main(given: dict[str, Any]) -> None:
+    import django
+    from django.conf import settings
+
+    database = given["database"]
+    settings.configure(
+        SECRET_KEY=SECRET,
+        INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_throttle"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": database or ":memory:"}},
+        CHANNEL_LAYERS={"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}},
+        DJANGO_THROTTLE=given["DJANGO_THROTTLE"],
+        USE_TZ=True,
+        LOGGING_CONFIG=None,
+    )
+    django.setup()
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
