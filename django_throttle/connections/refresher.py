@@ -34,6 +34,7 @@ class Refresher:
         self.leases = store.leases
         self.ledger = Ledger(store)
         self._has_looked_around = False
+        self._failovers = store.link.failovers
 
     def beat(self) -> None:
         """Say that this process lives; the number of commands does not depend on how much it holds.
@@ -54,7 +55,13 @@ class Refresher:
         self._retire()
 
     def resend(self) -> None:
-        """Send what Redis does not know: leases taken while it was away, and releases not confirmed."""
+        """Send what Redis does not know: leases taken while it was away, and releases not confirmed.
+
+        A server that has taken over may lack what came last: it is sent everything.
+        """
+        if self.store.link.failovers != self._failovers:
+            self._failovers = self.store.link.failovers
+            self.leases.mistrust()
         for stray in self.leases.take_strays():
             for pair in stray.holds:
                 self.leases.let_go(*pair, stray.id)

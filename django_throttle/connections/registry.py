@@ -52,6 +52,12 @@ class Registry(Holdings):
         with self._lock:
             self._unsent.update(pairs)
 
+    def mistrust(self) -> None:
+        """Redis may have lost what it was told last: send all that is held, and later on compare all that was."""
+        with self._lock:
+            self._unsent.update(self._held)
+            self._suspect.update(dict.fromkeys(self._announced, time.monotonic()))
+
     def take_unsent(self, most: int) -> dict[Pair, dict[str, float]]:
         """Up to ``most`` unsent pairs, each lease with its age in seconds; ``doubt`` what fails."""
         with self._lock:

@@ -39,6 +39,11 @@ class ClusterLink:
         """One for each node that has been asked."""
         return tuple(node.breaker for node in list(self._nodes.values()))
 
+    @property
+    def failovers(self) -> int:
+        """How often other nodes have taken over, as far as was noticed."""
+        return self._router.slots.failovers
+
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """One round trip to all nodes at once, as long as each is where it was."""
         until = time.monotonic() + (seconds or self.seconds)

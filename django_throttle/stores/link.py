@@ -54,6 +54,7 @@ class Link:
 
     def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
         self.seconds = seconds
+        self.failovers = 0  # how often another server has taken over, as far as was noticed
         settings = dict(address.settings)
         if address.service:
             sentinels = Sentinels(address, seconds, max_connections, self._moved)
@@ -122,6 +123,7 @@ class Link:
         return pipeline
 
     def _moved(self) -> None:
+        self.failovers += 1
         self.wire.close_idle()
 
 

@@ -54,6 +54,7 @@ class Slots:
         self._learned_at = float("-inf")
         self.hosts: frozenset[Host] = frozenset(self._seeds)
         self.is_doubtful = True
+        self.failovers = 0
 
     def owner(self, slot: int) -> Host | None:
         return self._owners[slot]
@@ -80,6 +81,7 @@ class Slots:
             served = [_host(node, asked) for node in nodes]
             owners[first : last + 1] = served[:1] * (last + 1 - first)
             hosts.update(served)
+        self.failovers += any(self._owners) and owners != self._owners
         self._owners, self.hosts, self.is_doubtful = owners, frozenset(hosts), False
 
     def someone(self) -> Host:

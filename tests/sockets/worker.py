@@ -19,6 +19,7 @@ from typing import Any
 SECRET = "the same in all tests of sockets"
 # A tenth of the defaults; what machines may take is no part of it.
 QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "RULES_POLL": 0.1, "DATABASE_RULES": False, "DEADLINE": 5.0}
+GRACE_SECONDS = 1.0
 ADDRESS = "203.0.113.9"
 GROUP = "news"
 MESSAGE = {"type": "news.told", "text": "news"}
@@ -189,6 +190,9 @@ def main(given: dict[str, Any]) -> None:
         LOGGING_CONFIG=None,
     )
     django.setup()
+    from django_throttle.connections import ledger, refresher
+
+    ledger.GRACE_SECONDS = refresher.GRACE_SECONDS = GRACE_SECONDS  # type: ignore[misc]
     asyncio.run(serve())
 
 
