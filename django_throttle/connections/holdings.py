@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from django_throttle.connections import process
@@ -46,7 +46,8 @@ class Holdings:
         self.former: tuple[str, ...] = ()  # uids of this process that may still be in Redis
         self.lost = False  # Redis does not know our uid any more
         self._introduced = False
-        self._held: dict[Pair, dict[str, float]] = {}  # lease: when taken or heard of, on the monotonic clock
+        # Lease: when taken or heard of, on the monotonic clock; the pair of which one was taken last is the last.
+        self._held: OrderedDict[Pair, dict[str, float]] = OrderedDict()
         self._announced: set[Pair] = set()
         self._unsent: set[Pair] = set()
         self._owed: set[Owed] = set()
@@ -89,6 +90,7 @@ class Holdings:
         pair = rule_id, ident
         with self._lock:
             self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
+            self._held.move_to_end(pair)
             self._owed.discard(Owed(self.uid, rule_id, ident, lease))  # a failed call, then granted locally
             stray = uid is not None and uid != self.uid
             if uid is not None and stray:  # the uid was replaced while the call was under way

@@ -121,6 +121,11 @@ class Ledger:
         calls = [("extend", (index,), (*common, leases, grace)) for index, leases in expected.items()]
         return [Found(reply[0], list(map(text, reply[1:]))) for reply in check(self.store.pipeline(calls))]
 
+    def lacks(self, uid: str, leases: Iterable[tuple[str, str]]) -> bool:
+        """Whether any of these (index key, lease) is gone; what cannot be asked is not."""
+        replies = self.store.pipeline([("held", (index,), (uid, lease)) for index, lease in leases])
+        return 0 in replies
+
     def _keys(self, *names: str) -> tuple[str, ...]:
         return tuple(map(self.store.process_key, names))
 

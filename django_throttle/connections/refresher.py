@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
 
 FAREWELL_SECONDS: Final = 1.0
+MOST_LOOKED_AT: Final = 100  # pairs, to find one on each node of a Cluster
 
 
 class Registration(NamedTuple):
@@ -53,6 +54,7 @@ class Refresher:
         for uid in seen.claimed:
             self.ledger.sweep(uid)
         self._retire()
+        self._look_for_newest()
 
     def resend(self) -> None:
         """Send what Redis does not know: leases taken while it was away, and releases not confirmed.
@@ -86,6 +88,15 @@ class Refresher:
             uid = self.leases.renew()
             self.ledger.beat((), [uid], buries=False, most=0)
             self.ledger.sweep(uid, FAREWELL_SECONDS)
+
+    def _look_for_newest(self) -> None:
+        """What a server loses as it crashes is what it got last: where that is gone, all is sent again."""
+        uid, newest = self.leases.uid, dict[object, tuple[str, str]]()
+        for pair, lease in self.leases.newest(MOST_LOOKED_AT):
+            key = self.store.key(*pair)
+            newest.setdefault(self.store.link.node_of(key), (key, lease))
+        if newest and self.ledger.lacks(uid, newest.values()):
+            self.leases.mistrust()
 
     def _dead_neighbours(self) -> list[str]:
         """Once, at the start: the successor of a crashed worker frees its slots, without waiting for the silence."""

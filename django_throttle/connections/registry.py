@@ -52,6 +52,12 @@ class Registry(Holdings):
         with self._lock:
             self._unsent.update(pairs)
 
+    def newest(self, most: int) -> list[tuple[Pair, str]]:
+        """The last lease of each of up to ``most`` pairs that Redis knows, of those that had one taken last."""
+        with self._lock:
+            known = (pair for pair in reversed(self._held) if pair not in self._unsent)
+            return [(pair, next(reversed(self._held[pair]))) for pair in islice(known, most)]
+
     def mistrust(self) -> None:
         """Redis may have lost what it was told last: send all that is held, and later on compare all that was."""
         with self._lock:

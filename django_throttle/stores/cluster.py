@@ -44,6 +44,10 @@ class ClusterLink:
         """How often other nodes have taken over, as far as was noticed."""
         return self._router.slots.failovers
 
+    def node_of(self, key: str) -> object:
+        """Which node has a key, as far as is known."""
+        return self._router.slots.owner(slot_of(key))
+
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """One round trip to all nodes at once, as long as each is where it was."""
         until = time.monotonic() + (seconds or self.seconds)

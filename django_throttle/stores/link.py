@@ -69,6 +69,9 @@ class Link:
         """One, of all calls."""
         return (self.breaker,)
 
+    def node_of(self, key: str) -> object:
+        """Which server has a key: there is but one."""
+
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
         if not calls:

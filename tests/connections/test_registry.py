@@ -193,3 +193,24 @@ def test_a_forked_child_holds_nothing() -> None:
     assert held == 0
     assert uid != registry.uid
     assert len(registry) == 1
+
+
+def test_the_newest_of_each_pair_that_redis_knows(registry: Registry) -> None:
+    other, third = ("rule", "user:2"), ("rule", "user:3")
+    registry.confirm(registry.uid, 1, other, third)
+    for pair, lease in ((PAIR, "a"), (other, "b"), (third, "c"), (PAIR, "d")):
+        registry.hold(*pair, lease)
+    assert registry.newest(9) == [(PAIR, "d"), (third, "c"), (other, "b")]
+    assert registry.newest(1) == [(PAIR, "d")]
+    registry.drop(*PAIR, "d")
+    registry.doubt([third])
+    assert registry.newest(9) == [(PAIR, "a"), (other, "b")]
+
+
+def test_mistrusted_redis_is_sent_all_that_is_held_and_compared_to_all_that_was(registry: Registry) -> None:
+    other = ("rule", "user:2")
+    registry.confirm(registry.uid, 1, other)
+    registry.hold(*PAIR, "a")
+    registry.mistrust()
+    assert list(registry.take_unsent(9)) == [PAIR]
+    assert set(registry.take_suspect(0.0, 9)) == {PAIR, other}

@@ -11,7 +11,7 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.fleet import READY, RedisCluster, Sentinels
+from tests.fleet import READY, Sentinels
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.worker import GROUP, QUICK, SECRET, Worker
 from tests.stalls import elapsed
@@ -101,16 +101,16 @@ def test_sockets_outlive_a_master(sentinels: Sentinels, pair: list[Worker]) -> N
         assert first.ask("open", user="1", scope=name, times=2) == codes, name
         sent = first.ask("publish", publisher="user:1", group=GROUP, scope=name)
         assert sent == ([False, 0, f"news {name}", True] if name == "deny" else [True])
-    second.ask("abandon", times=1)
+    second.ask("abandon", times=2)
     assert sentinels.master() is old, "that was to be in between"
     back = fail_over(sentinels, witness, old)
-    wait_until(lambda: (witness.counts("local"), witness.counts("allow")) == (4, 2))
+    wait_until(lambda: (witness.counts("allow"), witness.counts("local")) == (2, 3))
     took = elapsed(back)
     print(f"open sockets are counted, and closed ones not, {took:.2f} s after the new master's first answer")
     assert took < slack(BEAT + 0.5)
-    assert [worker.ask("count") for worker in pair] == [5, 1]
+    assert [worker.ask("count") for worker in pair] == [5, 0]
     wait_until(lambda: first.ask("publish", publisher="user:1", group=GROUP, scope="deny") == [True])
-    assert first.ask("open", user="1", scope="local", times=3) in ([0, 0, 4430], [0, 4430, 0], [4430, 0, 0])
+    assert sorted(first.ask("open", user="1", scope="local", times=5)) == [0, 0, 0, 4430, 4430]
     for worker in pair:
         worker.ask("shut")
     assert witness.counts("local") == witness.counts("allow") == 0
