@@ -13,7 +13,6 @@ from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory, force_authenticate
 from rest_framework.views import APIView
 
-from django_throttle import limiter
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision
 from django_throttle.drf import RuleThrottle
@@ -289,33 +288,3 @@ class TestMessages:
         assert [await communicator.receive_from() for _ in range(5)] == [f"item {n}" for n in range(5)]
         await communicator.disconnect()
         assert get_channel_layer().groups == {}
-
-    async def test_a_timeout_around_receive_loses_no_frame(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def impatient(scope: Any, receive: Any, send: Any) -> None:
-            await receive()
-            await send({"type": "websocket.accept"})
-            while True:
-                try:
-                    event = await asyncio.wait_for(receive(), 0.02)
-                except TimeoutError:
-                    await send({"type": "websocket.send", "text": "still waiting"})
-                    continue
-                if event["type"] == "websocket.disconnect":
-                    return
-                await send({"type": "websocket.send", "text": event["text"]})
-
-        async def slow(facts: Any) -> Decision:
-            await asyncio.sleep(delays.pop() if delays else 0)
-            return Decision()
-
-        enforce()
-        delays = [1.0, 0.0]
-        monkeypatch.setattr(limiter, "adecide", slow)
-        communicator = await opened(ThrottleMiddleware(impatient))
-        await communicator.send_to("hello")
-        while (text := await communicator.receive_from()) == "still waiting":
-            pass
-        assert text == "hello"
-        await communicator.disconnect()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import isawaitable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django_throttle.core import Decision
 from django_throttle.exceptions import Refused
 from django_throttle.http.visit import kept
 from django_throttle.signals import throttled
+
+FRAMES: Final = ("rate_limited", "connection_limit")
 
 
 class _Answer(NamedTuple):
@@ -27,11 +30,15 @@ class _Answer(NamedTuple):
     def is_refused(self) -> bool:
         if self.status is not None:
             return self.status == 429
+        if isinstance(self.given, Mapping):
+            return _is_refusal(self.given)
         return any(not decision.allowed and not decision.unavailable for decision in self.decisions)
 
     @property
     def refusers(self) -> set[str]:
         """The names of the rules that refuse it, as far as they are known."""
+        if isinstance(self.given, Mapping):
+            return {self.given["rule"]} if _is_refusal(self.given) and self.given.get("rule") else set()
         outcomes = [one for decision in self.decisions if not decision.allowed for one in decision.outcomes]
         return {one.rule for one in outcomes if not one.allowed and not one.shadow}
 
@@ -50,7 +57,8 @@ def assert_throttled(
     """Fail unless calls were refused for being too many; returns the last answer.
 
     ``answers`` is a function without arguments, which is called; or the answer to a call; or several, in their
-    order. An answer is a response of Django's or REST framework's, a Decision, or the Refused that was raised.
+    order. An answer is a response of Django's or REST framework's, a Decision, the Refused that was raised, or what a
+    WebSocket was sent: a frame, decoded or not.
     ``after`` calls come first, which must pass. ``times`` is how many are refused: 1 when calling, and of answers
     that are given all others; without ``after`` they may be anywhere among those. ``rule`` names the
     rule that must have refused.
@@ -59,7 +67,7 @@ def assert_throttled(
     if callable(answers) and not _is_answer(answers):
         made = [_call(answers) for _ in range((after or 0) + (1 if times is None else times))]
     else:
-        made = [_Answer(one, _decisions(one)) for one in ([answers] if _is_answer(answers) else answers)]
+        made = [_answer(one) for one in ([answers] if _is_answer(answers) else answers)]
     _demand(bool(made), "no call was made")
     if after is None and times is not None:
         refused = [answer for answer in made if answer.is_refused]
@@ -105,6 +113,8 @@ def _call(function: Callable[[], Any]) -> _Answer:
             if not _is_answer(error):
                 raise
             given = error
+    if _is_answer(given):
+        given = _decoded(given)
     if isawaitable(given):
         getattr(given, "close", lambda: None)()
         raise TypeError("await each call, and give assert_throttled the list of their answers")
@@ -126,7 +136,29 @@ def _listening() -> Iterator[list[Decision]]:
 
 
 def _is_answer(given: Any) -> bool:
-    return isinstance(given, Decision | Refused) or hasattr(given, "status_code")
+    return isinstance(given, Decision | Refused | str | Mapping) or hasattr(given, "status_code")
+
+
+def _answer(given: Any) -> _Answer:
+    if not _is_answer(given):
+        raise TypeError(f"an answer is a response, a Decision, a Refused or a frame, not {given!r}")
+    given = _decoded(given)
+    return _Answer(given, _decisions(given))
+
+
+def _decoded(given: Any) -> Any:
+    """A frame that is text and JSON as what it says."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError:
+        return given
+
+
+def _is_refusal(frame: Mapping[str, Any]) -> bool:
+    """Whether it is what a WebSocket is told that is refused a message, or a connection."""
+    return frame.get("type") == "error" and frame.get("code") in FRAMES
 
 
 def _decisions(given: Any) -> tuple[Decision, ...]:

@@ -216,9 +216,10 @@ def printed() -> str:
     return match[0] if match else ""
 
 
-def shape(table: str) -> str:
-    """A table without its times and the widths that they take."""
-    return re.sub(r"[ =]{2,}", "  ", SECONDS.sub("… s", table))
+def shape(table: str) -> list[list[str]]:
+    """The cells of a table, without the times that were measured."""
+    rows = [re.split(" {2,}", line) for line in table.splitlines() if line.strip("= ")]
+    return [[*row[:2], *(SECONDS.sub("… s", measured) for measured in row[2:])] for row in rows]
 
 
 def main() -> None:

@@ -26,12 +26,12 @@ def measured(redis_server: RedisServer, tmp_path_factory: Any) -> Matrix:
 
 
 def cell(measured: Matrix, row: Row, server: str) -> Cell:
-    """It came to be, and in time; what is stated is a second more where the machine is busy."""
+    """It came to be, and in time; and twice that where the machine may be busy with others."""
     found = measured.cells[row.id, server]
     if found.error:
         raise AssertionError(f"{row.words} on {server}") from found.error
     haste = HASTE if row is KILLED else 1
-    assert found.seconds / haste <= slack(measured.within(row, server) / haste + 1)
+    assert found.seconds / haste <= slack(measured.within(row, server) / haste)
     return found
 
 
@@ -58,7 +58,10 @@ def test_f43_of_a_killed_server_once_it_was_silent_for_long(measured: Matrix, se
 
 @ON_EVERY_SERVER
 def test_f44_of_a_server_that_is_told_to_end(measured: Matrix, server: str) -> None:
-    cell(measured, TERMINATED, server)
+    """By itself: nobody could have swept up after it by then."""
+    assert (
+        cell(measured, TERMINATED, server).seconds <= TERMINATED.within < HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"]
+    )
 
 
 @ON_EVERY_SERVER

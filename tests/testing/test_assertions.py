@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -204,3 +205,25 @@ def test_it_leaves_no_receiver_behind() -> None:
     with pytest.raises(ZeroDivisionError):
         assert_throttled(lambda: 1 / 0)
     assert receivers() == before
+
+
+class TestFrames:
+    ERROR = {"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1.5}
+
+    def test_a_frame_that_refuses_is_a_refusal(self) -> None:
+        assert assert_throttled(self.ERROR, rule="chat") == self.ERROR
+        assert assert_throttled(json.dumps(self.ERROR), rule="chat") == self.ERROR
+        assert_throttled([{"echo": 1}, "2", "three", self.ERROR], after=3, times=1)
+
+    @pytest.mark.parametrize("frame", [{"type": "error", "code": "idle"}, {"type": "news"}, "hello", "[1]"], ids=str)
+    def test_any_other_was_let_through(self, frame: Any) -> None:
+        with pytest.raises(AssertionError, match="let through"):
+            assert_throttled(frame)
+
+    def test_one_of_another_rule(self) -> None:
+        with pytest.raises(AssertionError, match="refused by rule 'chat', not by 'api'"):
+            assert_throttled(self.ERROR, rule="api")
+
+    def test_what_is_no_answer_is_said(self) -> None:
+        with pytest.raises(TypeError, match="an answer is a response"):
+            assert_throttled([(True, None)])

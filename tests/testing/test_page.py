@@ -6,14 +6,16 @@ import unittest
 from typing import Any
 
 import pytest
+from channels.generic.websocket import AsyncWebsocketConsumer
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 
+from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.testing import FrozenClock
 from tests.pages import shown
 
-FUNCTION, CASE, CLOCK, LARGE, ASYNCHRONOUS, FIXTURES = shown("testing")
+FUNCTION, CASE, CLOCK, LARGE, ASYNCHRONOUS, SOCKETS, FIXTURES = shown("testing")
 
 
 async def aview(request: HttpRequest) -> HttpResponse:
@@ -67,6 +69,17 @@ def test_ten_thousand(names: dict[str, Any], client: Client) -> None:
 
 async def test_asynchronously(names: dict[str, Any], async_client: AsyncClient) -> None:
     await names["test_asynchronously"](async_client)
+
+
+@pytest.mark.parametrize("key", ["ip"])
+async def test_sockets(names: dict[str, Any], key: str) -> None:
+    class Echo(ThrottledConsumerMixin, AsyncWebsocketConsumer):
+        async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+            await self.send(text_data)
+
+    names["application"] = Echo.as_asgi()
+    names["RULES"]["chat"]["key"] = key
+    await names["test_chat_is_limited"]()
 
 
 def test_fixtures(names: dict[str, Any], client: Client, throttle_rules: Any, throttle_clock: FrozenClock) -> None:

@@ -1,0 +1,53 @@
+"""manage.py throttle_reset: gives somebody a full budget again, also on sockets that are open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from django_throttle.core import Rule
+from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.models.doubts import misspelt
+from django_throttle.rulebook import sources
+from django_throttle.stores import RedisStore, get_store
+
+KINDS = ("user:42", "ip:203.0.113.9", "everyone")
+
+
+class Command(BaseCommand):
+    """What ``Limiter.reset`` does, under the rules in force."""
+
+    help = "Make the budgets of one identity full again, in every process within a second. What it holds open stays."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("ident", help=f"whose, with its kind, such as {', '.join(KINDS)}")
+        parser.add_argument("--rules", nargs="+", default=[], metavar="NAME", help="names of rules; else every rule")
+
+    def handle(self, *, ident: str, rules: list[str], **options: Any) -> None:
+        try:
+            reading = sources.read()
+            found = reading.rules
+            if reading.failure is not None:
+                self.stderr.write(self.style.WARNING(f"only rules of the settings: {sources.advice(reading.failure)}"))
+            if wrong := misspelt(rules, found):
+                raise CommandError("\n".join(wrong))
+            store = get_store()
+            if not isinstance(store, RedisStore):
+                raise CommandError('DJANGO_THROTTLE["STORE"] is "memory": each process counts by itself.')
+            removed = Limiter(_resettable(found, rules), store).reset(ident)
+        except (InvalidIdent, InvalidSetting) as error:
+            raise CommandError(str(error)) from error
+        except StoreError as error:
+            raise CommandError(f"nothing was reset, as Redis does not answer: {error}") from error
+        if removed:
+            self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
+        else:
+            self.stdout.write(f"{ident}: nothing was counted. Identities are written with their kind: {KINDS[0]}")
+
+
+def _resettable(found: Any, names: list[str]) -> list[Rule]:
+    """A socket's own counters are nobody's in Redis; it empties them when it hears of the reset."""
+    return [rule for rule in found if (not names or rule.name in names) and not rule.is_concurrency]

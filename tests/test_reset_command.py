@@ -1,0 +1,108 @@
+"""manage.py throttle_reset: what was used up is there again."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError
+
+from django_throttle import stores
+from django_throttle.connections.orders import Duties
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.rulebook import sources
+from django_throttle.sockets.live import live
+from tests.connections.evictions import redis_store
+from tests.connections.recorder import Recorder, sockets
+from tests.servers import free_port
+
+RULES: dict[str, dict[str, Any]] = {
+    "api": {"rate": "2/h", "key": "user"},
+    "bucket": {"rate": "2/h", "key": "user", "algorithm": "gcra"},
+    "flood": {"rate": "100/s", "key": "user", "algorithm": "damper"},
+    "sockets": {"limit": 2, "key": "user", "algorithm": "concurrency"},
+    "inward": {"rate": "2/s", "key": "connection", "events": ["message"]},
+}
+SHARED = [Rule.from_options(name, options) for name, options in RULES.items() if options["key"] == "user"]
+RATES = [rule for rule in SHARED if rule.name in ("api", "bucket")]
+
+
+def run(*words: str) -> str:
+    said = io.StringIO()
+    call_command("throttle_reset", *words, stdout=said, stderr=said, no_color=True)
+    return said.getvalue()
+
+
+@pytest.fixture
+def store(settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    settings.DJANGO_THROTTLE = {"RULES": RULES, "AGENT": False, "DATABASE_RULES": False}
+    store = redis_store(redis_url)
+    monkeypatch.setattr(stores, "_store", store)
+    return store
+
+
+def test_every_rate_is_full_again_and_what_is_open_stays(store: Any) -> None:
+    limiter = Limiter([rule for rule in SHARED if not rule.is_damper], store)
+    for ident in ("user:1", "user:2"):
+        assert limiter.acquire(ident).allowed
+        assert limiter.acquire(ident).allowed
+    assert run("user:1") == "user:1: 2 budgets full again\n"
+    held = Limiter([SHARED[-1]], store)
+    assert [Limiter(RATES, store).peek(ident).remaining for ident in ("user:1", "user:2")] == [2, 0]
+    assert held.peek("user:1").remaining == 0
+
+
+def test_only_some_rules(store: Any) -> None:
+    for rule in RATES:
+        Limiter([rule], store).acquire("user:1")
+    assert run("user:1", "--rules", "bucket") == "user:1: 1 budget full again\n"
+    assert [Limiter([rule], store).peek("user:1").remaining for rule in RATES] == [1, 2]
+
+
+def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.clear()
+    (socket,) = sockets(("a", "user:1"))
+    resets: list[str] = []
+    monkeypatch.setattr(Recorder, "forget", lambda self: resets.append(self.id))
+    Refresher(store).beat()
+    duties = Duties(store)
+    duties()
+    Limiter(RATES, store).acquire("user:1")
+    run("user:1")
+    duties()
+    assert resets == [socket.id]
+    live.clear()
+
+
+def test_an_ident_that_nobody_counted(store: Any) -> None:
+    assert "nothing was counted" in run("42")
+    assert "user:42" in run("42")
+
+
+def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = sources.read()
+    monkeypatch.setattr(sources, "read", lambda: replace(reading, failure=DatabaseError("no such table")))
+    assert run("user:1").startswith("only rules of the settings")
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        (("user:1",), {"STORE": "memory"}, 'is "memory"'),
+        (("user:1",), {"REDIS": f"redis://127.0.0.1:{free_port()}/0"}, "nothing was reset"),
+        (("user:1", "--rules", "ap"), {}, "ap"),
+        (("",), {}, "ident"),
+    ],
+    ids=str,
+)
+def test_it_says_plainly_what_is_wrong(
+    settings: Any, redis_url: str, words: tuple[str, ...], given: dict[str, str], said: str
+) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": RULES, "AGENT": False, "DATABASE_RULES": False, **given}
+    with pytest.raises(CommandError, match=said):
+        run(*words)
