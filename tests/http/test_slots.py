@@ -172,14 +172,15 @@ class TestClientsThatLeave:
 
     def test_a_synchronous_view_is_in_flight_until_it_is_through(self, asgi: Site, caller: Caller) -> None:
         """Its thread goes on when its client has gone: leaving is no way to have more than the limit at work."""
+        began = time.monotonic()
         visit = Visit(asgi, f"/middleware/short/{caller.name}")
         wait_until(lambda: caller.held() == 1, timeout=20)
-        began = time.monotonic()
         visit.leave()
+        left = time.monotonic() - began
         wait_until(lambda: caller.held() == 0, timeout=20)
         held = time.monotonic() - began
-        print(f"held for {held:.2f} s more, of the {SHORT} s that the view takes")
-        assert held > SHORT / 2
+        print(f"left after {left:.2f} s, held for {held:.2f} s, of which the view takes {SHORT} s")
+        assert held >= SHORT
 
     @pytest.mark.parametrize("door", ["middleware", "decorator", "drf"])
     def test_from_a_wsgi_server(self, wsgi: Site, caller: Caller, door: str) -> None:
