@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_throttle.conf import conf
 from django_throttle.connections import process
+from django_throttle.core.orders import evicted
 from django_throttle.exceptions import Cause, StoreError
 
 if TYPE_CHECKING:
@@ -99,8 +100,10 @@ class Ledger:
         reaped: list[str] = []
         while indexes := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
             reaped = list(map(text, indexes))
-            replies = self.store.pipeline([("reap", (index,), (uid,)) for index in reaped])
-            freed += sum(check(replies))
+            replies = check(self.store.pipeline([("reap", (index,), (uid,)) for index in reaped]))
+            freed += sum(reply[0] for reply in replies)
+            if lost := [text(lease) for reply in replies for lease in reply[1:]]:
+                self.store.orders.give(evicted(lost))
             if time.monotonic() > until:
                 break
         return freed

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from django_throttle.connections.reports import Reporter
-from django_throttle.core.orders import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order
+from django_throttle.core.orders import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order, evicted
 from django_throttle.sockets.frames import notice
 from django_throttle.sockets.live import Live, Socket, live
 from django_throttle.stores.base import Store
@@ -60,7 +60,7 @@ class Duties:
 
     def gone(self, leases: Iterable[str]) -> None:
         """These leases were taken away, and the order to close their sockets has not been heard."""
-        self._close_leases(Order(CLOSE, lease=lease, why=EVICTED) for lease in leases)
+        self._close_leases(evicted(leases))
 
     def _close_leases(self, orders: Iterable[Order]) -> None:
         now = time.monotonic()

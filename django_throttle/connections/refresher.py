@@ -69,6 +69,7 @@ class Refresher:
                 self.leases.let_go(*pair, stray.id)
         if self.leases.lost:
             self.beat()
+        self.store.evictions.look()
         while taken := self.leases.take_unsent(BATCH):
             if not self._register(taken):
                 break

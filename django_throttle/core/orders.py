@@ -60,3 +60,8 @@ def closing(charge: Charge, victims: Iterable[tuple[str, str]]) -> tuple[Order, 
     """The orders to close what was taken away under a rule; victims are a process and a lease each."""
     name, limit = charge.rule.name, charge.rule.plan.limit
     return tuple([Order(CLOSE, uid, lease, why=EVICTED, rule=name, limit=limit) for uid, lease in victims])
+
+
+def evicted(leases: Iterable[str], rule: str = "", limit: int = 0) -> tuple[Order, ...]:
+    """The same to every process, where nobody knows any more which one has these."""
+    return tuple([Order(CLOSE, lease=lease, why=EVICTED, rule=rule, limit=limit) for lease in dict.fromkeys(leases)])

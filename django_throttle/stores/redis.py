@@ -38,7 +38,7 @@ from django_throttle.stores.errands import (
     ReleaseErrand,
     announce_call,
 )
-from django_throttle.stores.evictions import EvictErrand
+from django_throttle.stores.evictions import EvictErrand, Evictions
 from django_throttle.stores.failures import advice, cause_of
 from django_throttle.stores.forget import ForgetErrand
 from django_throttle.stores.groups import CountErrand
@@ -92,6 +92,7 @@ class RedisStore:
         self.batcher = Batcher(self.link.asend_all, self.now_arg, partial(announce_call, self), self.link.slot_of)
         self.secret = secret_bytes(secret)
         self.orders = RedisOrders(self)
+        self.evictions = Evictions(self)
 
     def execute(self, command: Command) -> Any:
         if isinstance(command, DecideLocally):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Decision, Rule
 from django_throttle.core.command import charge
@@ -12,6 +14,7 @@ from django_throttle.core.orders import Order
 from django_throttle.limiter import decide_flow
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.drive import arun, run
+from django_throttle.stores.scripts import script
 from tests.connections.worker import SECRET
 
 Store = MemoryStore | RedisStore
@@ -60,3 +63,30 @@ class Door:
 def lease_of(decision: Decision) -> str:
     assert decision.allowed and decision.lease is not None
     return decision.lease.id
+
+
+def is_eviction(calls: Any) -> bool:
+    """Whether any of them has a newcomer take a slot."""
+    return any(call.script is script("evict") for call in calls)
+
+
+def lose(door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] = TimeoutError) -> None:
+    """Evictions are carried out, and their replies are lost."""
+    assert isinstance(door.store, RedisStore)
+    link = door.store.link
+    send, asend = link.send_all, link.asend_all
+
+    def send_all(calls: Any, *rest: Any) -> Any:
+        replies = send(calls, *rest)
+        if is_eviction(calls):
+            raise error
+        return replies
+
+    async def asend_all(calls: Any, *rest: Any) -> Any:
+        replies = await asend(calls, *rest)
+        if is_eviction(calls):
+            raise error
+        return replies
+
+    monkeypatch.setattr(link, "send_all", send_all)
+    monkeypatch.setattr(link, "asend_all", asend_all)

@@ -22,6 +22,7 @@ from django_throttle.publishing.sizes import Sizes
 from django_throttle.stores import RedisStore
 from django_throttle.stores.drive import run
 from tests.conftest import immortal_keys
+from tests.connections.evictions import Door, lose
 from tests.fleet import READY, RedisCluster
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.worker import ADDRESS, GROUP, QUICK, SECRET, Worker
@@ -168,6 +169,39 @@ class TestEviction:
         assert left > 0
         wait_until(lambda: used(store, "homes", f"ip:{ADDRESS}") == left)
         assert used(store, "tabs", "user:6") == left
+
+    def test_a_reply_that_was_lost(self, pair: list[Worker], store: RedisStore, monkeypatch: Any) -> None:
+        """The newcomer knows of nobody to be closed; its process asks, in one slot, and orders, in another."""
+        door = self.crowded(pair, store, "14")
+        with monkeypatch.context() as broken:
+            lose(door, broken)
+            assert not door.open("user:14").allowed
+        began = time.monotonic()
+        door.refresher().resend()
+        wait_until(lambda: pair[0].ask("ended") == [["evicted", 4430]])
+        assert elapsed(began) < WITHIN
+        assert used(store, "tabs", "user:14") == 2
+
+    def test_a_newcomer_that_dies_before_it_orders_anything(
+        self, pair: list[Worker], store: RedisStore, monkeypatch: Any
+    ) -> None:
+        """Whoever sweeps it does so in its place."""
+        door = self.crowded(pair, store, "15")
+        began = time.monotonic()
+        monkeypatch.setattr("django_throttle.stores.evictions.EvictErrand._tell", lambda errand: 1 / 0)
+        assert door.open("user:15").allowed
+        wait_until(lambda: pair[0].ask("ended") == [["evicted", 4430]], every=0.05)
+        took = elapsed(began)
+        print(f"closed {took:.2f} s after the last sign of life of the newcomer's process")
+        assert took < QUICK["PROCESS_TTL"] + QUICK["BEAT_INTERVAL"] + WITHIN
+        assert used(store, "tabs", "user:15") == 2
+
+    @staticmethod
+    def crowded(pair: list[Worker], store: RedisStore, user: str) -> Door:
+        """The door of a third process, at which there is no room."""
+        assert apart(store, f"user:{user}", store.process_key("live"))
+        assert pair[0].ask("open", user=user, times=3, scope="tabs") == [0, 0, 0]
+        return Door(store, Rule.from_options("tabs", RULES["tabs"]))
 
 
 class TestOrders:

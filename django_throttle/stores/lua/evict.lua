@@ -1,6 +1,7 @@
 -- A newcomer takes a slot of a full rule; the sockets that were taken in, or last heard of, longest ago make room.
 -- KEYS: index (SET of uids). Derived from it, with the same hash tag and so in the same slot: index:<uid> (ZSET
--- lease: taken or heard of at), index:! (ZSET lease: when it was taken away; see register.lua).
+-- lease: taken or heard of at), index:! (ZSET lease: when it was taken away; see register.lua), index:<lease> (there when
+-- the newcomer has withdrawn; see withdraw.lua).
 -- ARGV: now in microseconds ("" for the server's clock), uid, lease, TTL in milliseconds, limit.
 -- Reply: 1 when the newcomer has its slot, else 0; then uid and lease of each that has lost its own.
 local index, uid, lease, ttl, limit = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
@@ -11,6 +12,7 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 local gone = index .. ':!'
+if redis.call('EXISTS', index .. ':' .. lease) == 1 then return { 0 } end -- whom it closes, nobody would tell any more
 local owners = redis.pcall('SMEMBERS', index)
 if owners.err then -- not ours
   redis.call('DEL', index)

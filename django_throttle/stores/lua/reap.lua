@@ -1,8 +1,12 @@
 -- Takes a dead process out of one connection index.
--- KEYS: index (SET of uids). Its sets index:<uid> are derived from it: the same hash tag, so the same slot.
--- ARGV: uid. Reply: the number of leases freed.
+-- KEYS: index (SET of uids). Its sets index:<uid> and index:! are derived from it: the same hash tag, so the same slot.
+-- ARGV: uid. Reply: the number of leases freed; then leases that sockets of any process have lost and not let go of, as
+-- the dead one may have taken them, and have told nobody.
 local index, uid = KEYS[1], ARGV[1]
 local leases = redis.pcall('ZCARD', index .. ':' .. uid)
 redis.call('DEL', index .. ':' .. uid)
 redis.pcall('SREM', index, uid) -- a foreign value in its place is not ours to judge here
-return type(leases) == 'number' and leases or 0
+local lost = redis.pcall('ZRANGE', index .. ':!', 0, -1)
+local reply = lost.err and {} or lost
+table.insert(reply, 1, type(leases) == 'number' and leases or 0)
+return reply
