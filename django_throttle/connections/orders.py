@@ -12,7 +12,7 @@ from django_throttle.sockets.frames import notice
 from django_throttle.sockets.live import Live, Socket, live
 from django_throttle.stores.base import Store
 
-# The store knows of a lease before its socket is among those that are open: so long an order waits for it.
+# The store knows of a lease before this process does: so long an order waits for it.
 PATIENCE: Final = 10.0
 _SAID: Final = {
     EVICTED: "Another connection has taken the place of this one.",
@@ -64,16 +64,17 @@ class Duties:
 
     def _close_leases(self, orders: Iterable[Order]) -> None:
         now = time.monotonic()
-        waiting = dict.fromkeys(orders, now + PATIENCE)
-        waiting.update({order: until for order, until in self._early.items() if until > now})
+        waiting = {**dict.fromkeys(orders, now + PATIENCE), **self._early}
         self._early = {}
         if not waiting:
             return
         holders = {lease.id: socket for socket in self.sockets.everyone() for lease in socket.leases}
+        is_late = any(until <= now for until in waiting.values())
+        taken = self.store.leases.taken() if is_late else ()  # a handshake may wait for its turn
         for order, until in waiting.items():
             if socket := holders.get(order.lease):
                 _close(socket, order)
-            else:
+            elif until > now or order.lease in taken:
                 self._early[order] = until
 
     def _about_idents(self, orders: Iterable[Order]) -> None:

@@ -22,6 +22,25 @@ class Registry(Holdings):
     pairs may have leases in Redis that nobody holds. *Retiring* pairs are announced without need.
     """
 
+    def restart(self) -> None:
+        super().restart()
+        self._taken_away: set[str] = set()  # leases that have not been given back since; see lose
+
+    def lose(self, rule_id: str, ident: str, lease: str) -> None:
+        """A lease was taken away from its socket, which is open still, or about to be."""
+        with self._lock:
+            if self._drop((rule_id, ident), lease):
+                self._taken_away.add(lease)
+
+    def drop(self, rule_id: str, ident: str, lease: str) -> bool:
+        self._taken_away.discard(lease)
+        return super().drop(rule_id, ident, lease)
+
+    def taken(self) -> set[str]:
+        """The leases that nobody has given back yet, those that were taken away among them."""
+        with self._lock:
+            return self._taken_away.union(*self._held.values())
+
     def renew(self) -> str:
         """Become a new uid, since Redis has buried or lost the old one, which is returned; all is unsent."""
         with self._lock:

@@ -159,7 +159,7 @@ def evict_here(leases: Registry, command: Evict) -> tuple[bool, tuple[Order, ...
     pair, limit = (rule.id, ident), rule.plan.limit
     victims: list[tuple[str, str]] = []
     while leases.count(*pair) >= limit and (lease := leases.first_socket(*pair)):
-        leases.drop(*pair, lease)
+        leases.lose(*pair, lease)
         victims.append((leases.uid, lease))
     taken = leases.count(*pair) < limit
     if taken:

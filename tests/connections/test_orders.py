@@ -12,7 +12,7 @@ import pytest
 from channels.testing import WebsocketCommunicator
 
 from django_throttle import limiter
-from django_throttle.connections import overview
+from django_throttle.connections import orders, overview
 from django_throttle.connections.activity import Activity
 from django_throttle.connections.orders import Duties
 from django_throttle.connections.overview import Overview, look
@@ -209,6 +209,39 @@ class TestCarriedOut:
         await asyncio.to_thread(work)
         told, _ = await goodbye(one)
         assert told["code"] == "evicted"
+
+    async def test_one_whose_handshake_waits_for_longer_than_any_order(
+        self, enforce: Enforce, clock: FrozenClock, monkeypatch: Any
+    ) -> None:
+        """It holds its lease while it waits for its turn."""
+        monkeypatch.setattr(orders, "PATIENCE", 0.0)
+        store = enforce(sockets=EVICTING)
+        leases = []
+        for _ in range(3):
+            leases.append((await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease)
+            clock.tick(0.001)
+        work = Duties(store)
+        for _ in range(3):
+            await asyncio.to_thread(work)
+        one = await opened()
+        (guard,) = live.everyone()
+        guard.leases = (leases[0],)  # type: ignore[assignment]
+        await asyncio.to_thread(work)
+        assert (await goodbye(one))[0]["code"] == "evicted"
+
+    async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: Any) -> None:
+        """Nobody waits for it for longer than an answer of the store may take."""
+        monkeypatch.setattr(orders, "PATIENCE", 0.0)
+        store = enforce(sockets=EVICTING)
+        leases = [(await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease for _ in "123"]
+        work = Duties(store)
+        for _ in range(2):
+            await asyncio.to_thread(work)
+            assert len(work._early) == 1
+        for lease in leases:
+            await limiter.arelease(lease)
+        await asyncio.to_thread(work)
+        assert len(work._early) == 0
 
     async def test_a_site_has_its_own_codes(self, enforce: Enforce, clock: FrozenClock) -> None:
         class Own(AsyncEcho):
