@@ -15,12 +15,14 @@ import django
 import pytest
 
 from django_throttle import agent, jobs, observe
+from django_throttle.connections.activity import Activity
+from django_throttle.connections.orders import Duties
 from django_throttle.core import Rule
 from django_throttle.jobs import Agent
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.crew import SPAWN
-from tests.servers import slack, wait_until
+from tests.servers import RedisServer, slack, wait_until
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
 
@@ -225,3 +227,34 @@ def hold_and_end(url: str) -> None:
     store = RedisStore(url, deadline=5.0)
     assert Limiter([HELD], store).acquire("user:1").remaining == 4
     agent.ensure(store)
+
+
+@pytest.mark.agent
+def test_the_store_is_told_which_sockets_were_heard_of(
+    settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
+    monkeypatch.setattr(agent, "HEARD_SECONDS", 0.02)
+    told: list[object] = []
+    monkeypatch.setattr(Activity, "__call__", lambda activity: told.append(activity.store))
+    store = RedisStore(redis_url, deadline=5.0)
+    agent.ensure(store)
+    wait_until(lambda: len(told) >= 3)
+    assert set(told) == {store}
+
+
+@pytest.mark.agent
+def test_what_redis_does_not_take_back_is_closed(
+    settings: Any, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken away from its socket, and the order to close that one was never heard."""
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
+    gone: list[str] = []
+    monkeypatch.setattr(Duties, "gone", lambda duties, leases: gone.extend(leases))
+    store = RedisStore(redis_url, deadline=5.0)
+    with redis_server.client() as client:
+        client.zadd(f"{store.key('rule', 'user:1')}:!", {"~lost": 0})
+        store.leases.hold("rule", "user:1", "~lost")
+        agent.ensure(store)
+        wait_until(lambda: gone == ["~lost"])
+        client.flushdb()

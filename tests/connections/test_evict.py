@@ -146,6 +146,23 @@ class TestOtherProcesses:
         assert two.store.leases.has(OLDEST.id, "user:1", newcomer)
         assert one.count() == two.count() == 3
 
+    def test_the_oldest_of_all(self, site: MakeDoor) -> None:
+        one, two, three = doors = site(), site(), site()
+        leases = [lease_of(door.open()) for door in (one, two, one)]
+        for expected in ([leases[:1], []], [[], leases[1:2]], [leases[2:], []]):
+            assert lease_of(three.open())
+            assert [door.closed() for door in doors] == [*expected, []]
+
+    def test_the_one_silent_for_longest_of_all(self, site: MakeDoor) -> None:
+        one, two, three = doors = site(IDLE), site(IDLE), site(IDLE)
+        leases = [lease_of(door.open()) for door in (one, two, two)]
+        heard(one, leases[0])
+        heard(two, leases[1])
+        for expected in ([[], leases[2:]], [leases[:1], []], [[], leases[1:2]]):
+            newcomer = lease_of(three.open())
+            heard(three, newcomer)
+            assert [door.closed() for door in doors] == [*expected, []]
+
     def test_its_process_does_not_bring_it_back(self, site: MakeDoor) -> None:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]

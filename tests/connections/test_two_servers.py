@@ -83,10 +83,10 @@ async def shut(*connections: ClientConnection) -> None:
 
 
 class TestEviction:
-    async def test_a_newcomer_on_one_server_closes_the_oldest_on_the_other(
+    async def test_a_newcomer_on_one_server_closes_the_oldest_of_both_on_the_other(
         self, servers: tuple[Server, Server], visitor: Visitor
     ) -> None:
-        oldest, *others = [await visitor.open() for _ in range(CAP)]
+        oldest, *others = [await visitor.open(server=servers[number % 2]) for number in range(CAP)]
         began = time.monotonic()
         newcomer = await visitor.open(server=servers[1])
         let_in = time.monotonic() - began
