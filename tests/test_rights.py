@@ -19,6 +19,7 @@ from django_throttle.core import Rule
 from django_throttle.core.checks import ALGORITHMS
 from django_throttle.core.command import CountMembers, Mark, Once, charge
 from django_throttle.core.flow import release
+from django_throttle.core.orders import Evict
 from django_throttle.damper.flush import flush
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.rulebook import version
@@ -176,6 +177,8 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
         assert decision.allowed and not decision.degraded
     assert decision.lease is not None
     other.call("touch", (other.key(rule.id, "user:1"),), ("", other.leases.uid, decision.lease.id, 0))
+    other.evictions.doubt(Evict(charge(rule, "user:1", 1), "~another"), withdraws=True)
+    other.evictions.look()
     look(other)
     Duties(store)()
     assert look(other).processes
