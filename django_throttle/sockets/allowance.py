@@ -16,10 +16,10 @@ from django_throttle.core import flow, quota
 from django_throttle.core.command import Charge, Refund
 from django_throttle.core.decision import Decision
 from django_throttle.limiter import decide_flow
-from django_throttle.sockets.answers import Bought, Denial, fits, too_late
+from django_throttle.sockets.answers import Bought, Denial, frames_left, too_late
 from django_throttle.sockets.background import spawn
 from django_throttle.sockets.counters import MAX_DELAY
-from django_throttle.sockets.lot import Lot
+from django_throttle.sockets.lot import SHORTEST, Lot
 from django_throttle.sockets.pace import PERIOD, Pace
 from django_throttle.stores import get_store
 from django_throttle.stores.drive import arun
@@ -35,7 +35,8 @@ class Allowance:
     """What one socket may spend, one way, of the rules that it shares. Used on its event loop alone."""
 
     __slots__ = (
-        "_asked", "_asking", "_charges", "_denial", "_ended", "_known", "_lot", "_pace", "_size", "_spent", "_timer",
+        "_age", "_asked", "_asking", "_charges", "_denial", "_ended", "_known", "_lot", "_pace", "_size", "_spent",
+        "_timer",
     )  # fmt: skip
 
     def __init__(self, pace: Pace) -> None:
@@ -47,26 +48,29 @@ class Allowance:
         self._timer: asyncio.TimerHandle | None = None
         self._known = 0  # frames like the last that the rules had left
         self._size, self._spent, self._asked = 1, 0, 0.0
+        self._age = 0  # how often rules or budgets have become others
         self._ended = False
 
     async def take(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> tuple[Decision, float]:
-        """Decide a frame of these costs; returns the decision and for how many seconds the frame is to wait."""
+        """Decide a frame of these costs; returns the decision and for how many seconds the frame is to wait.
+
+        Once the socket is closed nothing is charged, and nothing said: whoever waits for it drops the frame.
+        """
         self._spent += 1
         alone = False
-        while (found := self._at_once(charges, costs)) is None:
+        while not self._ended:
+            found = self._at_once(charges, costs)
+            if found is not None:
+                return found
             bought = await self._buy(charges, costs, alone)
-            if bought is None:  # it was not yet time to ask
+            if bought is None or self._ended:  # it was not yet time to ask, or is too late
                 continue
-            if bought.lot is None:
-                if bought.alone or not fits(bought.decision, costs):
-                    return bought.decision, 0.0
-                alone = True
-            elif bought.charges is charges and bought.lot.covers(costs):
-                wait = bought.lot.spend(costs, monotonic())
-                if bought.lot is not self._lot:  # rules have changed meanwhile
-                    self._return(bought.lot)
-                return bought.decision, wait
-        return found
+            if bought.lot is not None and bought.pays(charges, costs):
+                return bought.decision, bought.lot.spend(costs, monotonic())
+            if bought.refuses(charges, costs):
+                return bought.decision, 0.0
+            alone = alone or bought.lot is None
+        return Decision(), 0.0
 
     def give_back(self) -> None:
         """Return what is left, in the background."""
@@ -74,22 +78,29 @@ class Allowance:
         self._return(lot)
 
     def forget(self) -> None:
-        """Return what is left, and remember no refusal: rules or budgets are others now."""
-        self.give_back()
-        self._denial = None
+        """Rules or budgets are others now: return what is left, and let nothing from before hold a frame up."""
+        self._drop()
+        self._pace.clear()
 
     def end(self) -> None:
         """The socket is closed: what a question on its way will buy goes back too."""
         self._ended = True
         self.give_back()
+        self._pace.wake()
         if self._timer is not None:
             self._timer.cancel()
+
+    def _drop(self) -> None:
+        """Return what is left, and remember no refusal, nor one that is on its way."""
+        self._age += 1
+        self.give_back()
+        self._denial = None
 
     def _at_once(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> tuple[Decision, float] | None:
         """What needs no question; None where one must be asked."""
         if charges is not self._charges:
             if charges != self._charges:
-                self.forget()
+                self._drop()
                 self._known = 0
             self._charges = charges
         now = monotonic()
@@ -110,16 +121,20 @@ class Allowance:
             return await self._ask(charges, costs, 1, now)
         if self._asking is None:
             if wait := self._pace.wait(now):
-                await asyncio.sleep(wait)
+                await self._pace.pause(wait)
                 return None
             self._pace.note(now)
-            self._asking = spawn(self._ask(charges, costs, 1 if alone else self._next(now), now))
+            self._asking = spawn(self._question(charges, costs, 1 if alone else self._next(now), now))
         asking = self._asking
         # Whoever stops waiting leaves the question alone: the frame will be decided again, by what it has bought.
         await asyncio.wait({asking})
-        if self._asking is asking:
-            self._asking = None
         return asking.result()
+
+    async def _question(self, charges: tuple[Charge, ...], costs: tuple[int, ...], size: int, now: float) -> Bought:
+        try:
+            return await self._ask(charges, costs, size, now)
+        finally:  # also where nobody waits any more: the next frame asks its own
+            self._asking = None
 
     def _next(self, now: float) -> int:
         """How many frames to buy at once: as many as came of late in a quarter of a second."""
@@ -131,7 +146,7 @@ class Allowance:
         return max(1, min(wanted, GROWTH * self._size, self._known // PART + 1, MOST))
 
     async def _ask(self, charges: tuple[Charge, ...], costs: tuple[int, ...], size: int, now: float) -> Bought:
-        store = get_store()
+        store, age = get_store(), self._age
         agent.ensure(store, rules=True)
         wanted = tuple([charge._replace(cost=cost * size) for charge, cost in zip(charges, costs, strict=True)])
         whole = store.denials is not None or any(charge.rule.action == "delay" for charge in charges)
@@ -143,20 +158,24 @@ class Allowance:
             self._return(lot)
             decision, lot = too_late(decision), None
         self._size = size
-        left = [one.remaining // cost for one, cost in zip(decision.outcomes, costs, strict=False) if cost]
-        self._known = min(left, default=0)
+        self._known = frames_left(decision, costs)
+        if lot is not None:
+            self._deposit(lot, charges, now)
+        elif store.denials is not None and age == self._age:
+            self._denial = Denial.of(decision, costs, now, lasts=not any(one.rule.count_denied for one in charges))
+        return Bought(decision, charges, costs, lot, size == 1)
+
+    def _deposit(self, lot: Lot, charges: tuple[Charge, ...], now: float) -> None:
+        """Keep it for the frames to come; where it is for none, it goes back from here and from nowhere else."""
+        loop = asyncio.get_running_loop()
         if self._ended:
             self._return(lot)
-        elif lot is not None and charges is self._charges:
-            self._deposit(lot, now)
-        elif lot is None and store.denials is not None:
-            self._denial = Denial.of(decision, costs, now, lasts=not any(one.rule.count_denied for one in charges))
-        return Bought(decision, charges, lot, size == 1)
-
-    def _deposit(self, lot: Lot, now: float) -> None:
-        self._lot, self._denial = lot, None
-        if self._size > 1 and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(lot.until - now, self._lapse)
+        elif charges != self._charges:  # rules have changed meanwhile: it still pays for who waits for it
+            loop.call_later(SHORTEST, self._return, lot)
+        else:
+            self._lot, self._denial = lot, None
+            if self._size > 1 and self._timer is None:
+                self._timer = loop.call_later(lot.until - now, self._lapse)
 
     def _lapse(self) -> None:
         self._timer = None
@@ -173,9 +192,9 @@ class Allowance:
             spawn(self._refund(rest))
 
     async def _refund(self, rest: Refund) -> None:
-        store, now = get_store(), monotonic()
+        store = get_store()
         if store.denials is not None:
-            if not self._ended:
-                await asyncio.sleep(self._pace.wait(now))
+            while not self._ended and (wait := self._pace.wait(monotonic())):
+                await self._pace.pause(wait)
             self._pace.note(monotonic())
         await arun(flow.refund(rest), store)

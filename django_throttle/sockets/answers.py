@@ -32,18 +32,35 @@ class Denial(NamedTuple):
 
 
 class Bought(NamedTuple):
-    """What came of a question about these charges; ``lot`` is None when it was refused."""
+    """What came of a question about frames of these costs; ``lot`` is None when it was refused."""
 
     decision: Decision
     charges: tuple[Charge, ...]
+    costs: tuple[int, ...]
     lot: Lot | None
     alone: bool  # for one frame, and no other
+
+    def pays(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> bool:
+        """Whether a frame can be paid for by it."""
+        return self.lot is not None and charges == self.charges and self.lot.covers(costs)
+
+    def refuses(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> bool:
+        """Whether it says of this frame, too, that it may not pass."""
+        if self.lot is not None or charges != self.charges or any(map(int.__lt__, costs, self.costs)):
+            return False
+        return self.alone or not fits(self.decision, costs)
 
 
 def fits(decision: Decision, costs: Sequence[int]) -> bool:
     """Whether a frame alone would have passed, where several were asked for."""
     told = zip(decision.outcomes, costs, strict=False)
     return not decision.unavailable and all(one.allowed or one.shadow or one.remaining >= cost for one, cost in told)
+
+
+def frames_left(decision: Decision, costs: Sequence[int]) -> int:
+    """For how many frames like this one the rules had room left."""
+    told = zip(decision.outcomes, costs, strict=False)
+    return min([one.remaining // cost for one, cost in told if cost], default=0)
 
 
 def too_late(decision: Decision) -> Decision:

@@ -69,7 +69,7 @@ class Guard(Life):
                 if not self._told:
                     self._told = True
                     return {"type": "websocket.disconnect", "code": self.farewell.code, "reason": self.farewell.reason}
-            elif event is not CUT and await self._admit(event):
+            elif event is not CUT and await self._admit(event) and self.farewell is None:
                 self._kept, self._ready = None, None
                 self._ladder.allowed()
                 return event

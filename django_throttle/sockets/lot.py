@@ -50,11 +50,12 @@ class Lot:
         return wait
 
     def rest(self) -> Refund | None:
-        """What goes back of it."""
+        """What goes back of it, once: nothing is left to be spent afterwards, or to go back again."""
         receipt = self.decision.receipt
+        left = {(charge.rule.id, charge.ident): n for charge, n in zip(self._charges, self._left, strict=True)}
+        self._left = [0] * len(self._left)
         if receipt is None:
             return None
-        left = {(charge.rule.id, charge.ident): n for charge, n in zip(self._charges, self._left, strict=True)}
         paid = [
             one._replace(charge=one.charge._replace(cost=n))
             for one in receipt.paid
