@@ -52,7 +52,7 @@ class ThrottledConsumerMixin:
                 raise TypeError(f"{cls.__name__}: ThrottledConsumerMixin must stand left of {base.__name__}")
 
     def throttle_cost(self, message: Event) -> int:
-        """What an incoming frame (a ``websocket.receive`` event, not decoded) costs."""
+        """What an incoming frame (a ``websocket.receive`` event, not decoded) costs; a number in its place does too."""
         return 1
 
     def throttle_error_payload(self, decision: Decision) -> object:

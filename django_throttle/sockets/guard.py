@@ -15,6 +15,7 @@ from django_throttle.core import Decision
 from django_throttle.core.problem import error_code
 from django_throttle.identity import ScopeWho
 from django_throttle.sockets.asgi import Event, Receive, Scope, Send
+from django_throttle.sockets.costs import cost_of
 from django_throttle.sockets.counters import MAX_DELAY, Counters
 from django_throttle.sockets.frames import Gap, close_reason, frame
 from django_throttle.sockets.gate import Gate
@@ -117,7 +118,7 @@ class Guard(Life):
         """Whether a frame passes, once it has waited for its turn."""
         self._kept = event  # an application that stops waiting (a timeout around receive) gets it next time
         if self._ready is None:
-            decision = await self.way_in.decide(event, self.terms.cost(event))
+            decision = await self.way_in.decide(event, cost_of(self.terms.cost, event))
             if decision is None:
                 return True
             if not decision.allowed:
@@ -144,7 +145,7 @@ class Guard(Life):
         """Whether a refused frame passes after all, when it is held up for as long as any may be."""
         if await self._waiting.on(asyncio.sleep(min(seconds, MAX_DELAY))) is CUT:
             return False
-        again = await self.way_in.decide(event, self.terms.cost(event))
+        again = await self.way_in.decide(event, cost_of(self.terms.cost, event))
         return again is None or again.allowed
 
     async def _let_out(self, event: Event) -> None:

@@ -1,0 +1,97 @@
+"""What a site's hook says of the cost of a frame: whatever that is, no budget fills and no socket ends by it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.sockets import costs
+from django_throttle.sockets.costs import cost_of
+from django_throttle.stores.complaints import Complaints
+from tests.consumers import AsyncEcho, opened
+from tests.doors import Enforce, enforcer
+from tests.sockets.guarded import Line, texts
+
+enforce = pytest.fixture(enforcer)
+OWN = {"rate": "5/h", "events": ["message"], "key": "connection", "algorithm": "fixed_window"}
+SHARED = {**OWN, "key": "everyone"}
+JUNK = [-1000, True, False, float("nan"), float("inf"), 0.5, 1.0, "1", None, [], Decimal(1)]
+FRAME = {"type": "websocket.receive", "text": "x"}
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_complaints", Complaints())
+
+
+class TestWhatCounts:
+    @pytest.mark.parametrize("said", [0, 1, 7, MAX_LIMIT])
+    def test_whole_numbers_said_by_a_function_or_by_themselves(self, said: int, caplog: Any) -> None:
+        assert cost_of(lambda frame: said, FRAME) == cost_of(said, FRAME) == said
+        assert not caplog.records
+
+    def test_what_is_larger_than_any_limit_is_not_made_smaller_than_one(self) -> None:
+        assert cost_of(2**70, FRAME) == MAX_LIMIT
+
+    @pytest.mark.parametrize("junk", JUNK, ids=repr)
+    def test_anything_else_counts_one_and_is_said_once(self, junk: Any, caplog: Any) -> None:
+        def throttle_cost(frame: Any) -> Any:
+            return junk
+
+        assert [cost_of(throttle_cost, FRAME), cost_of(throttle_cost, FRAME)] == [1, 1]
+        (line,) = caplog.messages
+        assert f"throttle_cost says that a message costs {junk!r}" in line
+        assert cost_of(junk, FRAME) == 1
+
+    def test_a_function_that_raises(self, caplog: Any) -> None:
+        def throttle_cost(frame: Any) -> int:
+            return int(frame["text"])
+
+        assert [cost_of(throttle_cost, FRAME), cost_of(throttle_cost, FRAME)] == [1, 1]
+        (record,) = caplog.records
+        assert "throttle_cost raised this" in record.message
+        assert record.exc_info[0] is ValueError
+
+    @pytest.mark.filterwarnings("error::RuntimeWarning")
+    def test_a_function_that_would_have_to_be_awaited(self, caplog: Any) -> None:
+        async def throttle_cost(frame: Any) -> int:
+            return 1
+
+        assert cost_of(throttle_cost, FRAME) == 1  # type: ignore[arg-type]  # that is the point
+        assert "must not be async" in caplog.text
+
+
+@pytest.mark.parametrize("rule", [OWN, SHARED], ids=["own", "shared"])
+@pytest.mark.parametrize("junk", JUNK, ids=repr)
+async def test_a_socket_goes_on_and_its_budget_is_kept(enforce: Enforce, rule: dict[str, Any], junk: Any) -> None:
+    enforce(chat=rule)
+    line = await Line(cost=lambda event: junk).open()
+    line.send(*"1234567")
+    await line.until(lambda: line.told("error"))
+    assert texts(line) == ["1", "2", "3", "4", "5"]
+    await line.close()
+
+
+async def test_a_frame_that_the_function_cannot_read_does_not_end_the_socket(enforce: Enforce) -> None:
+    enforce(chat=OWN)
+    line = await Line(cost=lambda event: int(event["text"])).open()
+    line.send("hello", "4", "1")
+    await line.until(lambda: line.told("error"))
+    assert texts(line) == ["hello", "4"]
+    await line.close()
+
+
+async def test_a_consumer_may_have_a_number(enforce: Enforce) -> None:
+    class Dear(AsyncEcho):
+        throttle_cost = 2  # type: ignore[assignment]
+
+    enforce(chat=OWN)
+    socket = await opened(Dear.as_asgi())
+    for text in ("one", "two", "three"):
+        await socket.send_to(text)
+    assert [await socket.receive_from(), await socket.receive_from()] == ["one", "two"]
+    assert (await socket.receive_json_from())["remaining"] == 1
+    await socket.disconnect()
