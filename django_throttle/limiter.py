@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, observe, rulebook
@@ -27,6 +26,7 @@ from django_throttle.facts import Facts
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Store
 from django_throttle.stores.drive import arun, run
+from django_throttle.threads import in_thread
 
 
 class Limiter:
@@ -138,11 +138,11 @@ def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: 
 
 
 async def _adoor_flow(*call: Any) -> flow.Flow[Decision]:
-    """The same on an event loop: in a thread, where a database has to be asked who is calling."""
+    """The same on an event loop: in a thread, where somebody has to be asked who is calling."""
     try:
         return _door_flow(*call)
     except SynchronousOnlyOperation:
-        return await sync_to_async(_door_flow)(*call)
+        return await in_thread(_door_flow, *call)
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:

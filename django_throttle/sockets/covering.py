@@ -6,7 +6,6 @@ from collections.abc import Collection
 from time import monotonic
 from typing import Final, NamedTuple
 
-from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import rulebook
@@ -16,6 +15,7 @@ from django_throttle.core.decision import Outcome
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.sockets.counters import capped
+from django_throttle.threads import in_thread
 
 # A relief that ends, a user who logs in: what no edit of a rule announces.
 LASTS: Final = 1.0
@@ -55,11 +55,11 @@ class Covering(NamedTuple):
 
 
 async def find(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook.Snapshot) -> Covering:
-    """What covers these events of this socket; in a thread, where a database has to be asked who it is."""
+    """What covers these events of this socket; in a thread, where a database or a session has to be asked who it is."""
     try:
         return _find(scope, events, who, snapshot)
     except SynchronousOnlyOperation:
-        return await sync_to_async(_find)(scope, events, who, snapshot)
+        return await in_thread(_find, scope, events, who, snapshot)
 
 
 def _find(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook.Snapshot) -> Covering:

@@ -30,6 +30,7 @@ from django_throttle.sockets.frames import close_reason, frame
 from django_throttle.sockets.guard import Guard
 from django_throttle.sockets.live import Farewell, live
 from django_throttle.sockets.surplus import Hold, surplus
+from django_throttle.threads import in_thread
 
 logger = logging.getLogger("django_throttle")
 
@@ -75,7 +76,7 @@ async def _look(guard: Guard, old: Snapshot | None, new: Snapshot) -> list[Hold]
     try:
         blocks, lowered = _judged(guard, facts, old, new)
     except SynchronousOnlyOperation:
-        blocks, lowered = await sync_to_async(_judged)(guard, facts, old, new)
+        blocks, lowered = await in_thread(_judged, guard, facts, old, new)
     if blocks is not None:
         guard.leave(_farewell(guard, blocks))
     return lowered
