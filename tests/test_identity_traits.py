@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,7 @@ from django_throttle import limiter
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho, traits
 from tests.doors import Enforce, enforcer
+from tests.sockets.guarded import Line, texts
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -187,6 +190,69 @@ class TestOnTheEventLoop:
             who = ScopeWho({"session": SessionStore(session.session_key)})
             decisions.append((await limiter.adecide(Facts("chat", ("request",), who))).allowed)
         assert decisions == [True, False]
+
+
+class TestSessionsThatNoDatabaseHas:
+    """A cache and files let themselves be read on an event loop, and hold it up."""
+
+    @pytest.fixture(autouse=True, params=["cache", "file"])
+    def engine(self, request: pytest.FixtureRequest, settings: Any, tmp_path: Path, monkeypatch: Any) -> list[bool]:
+        """What the sessions are kept in; tells of each reading whether it held up the event loop."""
+        settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{request.param}"
+        settings.SESSION_FILE_PATH = str(tmp_path)
+        self.store = import_module(settings.SESSION_ENGINE).SessionStore
+        read, held_up = self.store.load, []
+
+        def load(session: Any) -> Any:
+            held_up.append(on_an_event_loop())
+            return read(session)
+
+        monkeypatch.setattr(self.store, "load", load)
+        return held_up
+
+    def known(self) -> str:
+        session = self.store()
+        session["cart"] = 1
+        session.save()
+        return str(session.session_key)
+
+    @pytest.mark.parametrize("key", ["session", "session+ip"])
+    async def test_they_are_read_in_a_thread(self, enforce: Enforce, engine: list[bool], key: str) -> None:
+        enforce(api={"rate": "1/min", "key": key, "events": ["connect"]})
+        name = await sync_to_async(self.known)()
+        engine.clear()
+        decisions = []
+        for _ in range(2):
+            who = ScopeWho({"session": self.store(name), "client": ("203.0.113.9", 1)})
+            decisions.append((await limiter.adecide(Facts("chat", ("connect",), who))).allowed)
+        assert decisions == [True, False]
+        assert engine == [False, False]
+
+    async def test_for_a_socket_s_messages_once(self, enforce: Enforce, engine: list[bool]) -> None:
+        enforce(api={"rate": "1/min", "key": "session", "events": ["message"]})
+        line = Line()
+        line.scope["session"] = self.store(await sync_to_async(self.known)())
+        engine.clear()
+        await line.open()
+        line.send("one", "two")
+        await line.until(lambda: line.told("error"))
+        await line.close()
+        assert texts(line) == ["one"]
+        assert engine == [False]
+
+    async def test_not_at_all_where_no_rule_asks(self, enforce: Enforce, engine: list[bool]) -> None:
+        enforce(api={"rate": "1/min", "key": "ip"}, other={"rate": "1/min", "key": "session", "scopes": ["else"]})
+        who = ScopeWho({"session": self.store("made-up" * 5), "client": ("203.0.113.9", 1)})
+        await limiter.adecide(Facts("chat", ("request",), who))
+        assert engine == []
+
+
+def on_an_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @pytest.mark.django_db

@@ -15,6 +15,7 @@ from django_throttle.identity.address import Address, network
 from django_throttle.identity.credentials import api_key
 from django_throttle.identity.idents import combined, plain, tagged
 from django_throttle.identity.proxies import client_address
+from django_throttle.identity.sessions import key_of
 
 logger = logging.getLogger("django_throttle")
 
@@ -81,11 +82,7 @@ class Caller(ABC):
         return api_key(self.auth()) or self._by_user() or self._by_address("api_key")
 
     def _by_session(self) -> str | None:
-        session = self.session()
-        # Its key is whatever the cookie says until the session has been read.
-        if session is None or not session.session_key or not session.keys():
-            return None
-        return tagged("session", session.session_key)
+        return tagged("session", key_of(self.session()))
 
     def _by_tenant(self) -> str | None:
         return tagged("tenant", self._tenant())
