@@ -44,16 +44,18 @@ class Refusal(NamedTuple):
 class Gate:
     """One way of one socket. ``outer`` is that of a guard around this one, whose rules are not charged again.
 
+    All gates of a socket have one ``pace``.
+
     Used on the event loop of its socket alone.
     """
 
-    __slots__ = ("_allowance", "_counters", "_denial", "_events", "_found", "_outer", "_pace", "_scope", "_who")
+    __slots__ = ("_allowance", "_counters", "_denial", "_events", "_found", "_outer", "_scope", "_who", "pace")
 
     def __init__(
         self, scope: str, event: str, who: ScopeWho, counters: Counters, pace: Pace, outer: Gate | None = None
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
-        self._counters, self._pace = counters, pace
+        self._counters, self.pace = counters, pace
         self._allowance: Allowance | None = None
         self._found: Covering | None = None
         self._denial: Refusal | None = None
@@ -150,7 +152,7 @@ class Gate:
         if not any(costs):  # free, or empty
             return Decision()
         if self._allowance is None:
-            self._allowance = Allowance(self._pace)
+            self._allowance = Allowance(self.pace)
         decision, wait = await self._allowance.take(found.shared, costs)
         return decision if wait == decision.delay else decision._replace(delay=wait)
 

@@ -46,7 +46,7 @@ class Guard(Life):
         name = secrets.token_urlsafe(9) if outer is None else outer.id
         super().__init__(name, ScopeWho(scope), terms, tell, outer)
         self._receive, self._send = receive, send
-        pace = Pace()
+        pace = Pace() if outer is None else outer.way_in.pace
         self._counters, self._ladder = Counters(), Ladder()
         around: tuple[Gate | None, Gate | None] = (None, None) if outer is None else (outer.way_in, outer.way_out)
         self.way_in: Gate = Gate(self.scope, "message", self.who, self._counters, pace, around[0])

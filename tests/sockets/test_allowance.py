@@ -16,7 +16,7 @@ from django_throttle.core.command import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
 from django_throttle.sockets.allowance import Allowance
-from django_throttle.sockets.pace import MOST, PERIOD, Pace
+from django_throttle.sockets.pace import MOST, Pace
 from django_throttle.stores import RedisStore
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -41,14 +41,45 @@ def asked(redis: Redis) -> int:
 
 class TestPace:
     def test_never_more_than_ten_in_any_second(self) -> None:
+        """In these words, the documentation promises it."""
         pace, now, asked = Pace(), 0.0, []
         for _ in range(95):
             now += pace.wait(now)
             pace.note(now)
             asked.append(now)
-        assert asked[MOST - 1] == 0.0, "the first ten go at once"
-        for n, at in enumerate(asked):
-            assert sum(1 for other in asked[n:] if other < at + PERIOD) <= MOST
+        assert asked[9] == 0.0, "the first ten go at once"
+        assert most_in_a_second(asked) == 10
+
+    async def test_of_one_socket_however_many_guards_stand_around_it(
+        self, enforce: Live, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each with a rule of its own: they share the ten."""
+        asked: list[float] = []
+        note = Pace.note
+
+        def noted(pace: Pace, now: float) -> None:
+            asked.append(now)
+            note(pace, now)
+
+        monkeypatch.setattr(Pace, "note", noted)
+        enforce(
+            outer={**CHAT, "rate": "1000000/h", "scopes": ["site"], "count_denied": True},
+            inner={**CHAT, "rate": "1/h", "scopes": ["chat"], "count_denied": True},
+            MAX_VIOLATIONS=0,
+        )
+        line = Line()
+        line.app = ThrottleMiddleware(line.app, "site")
+        await line.open()
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until or len(asked) < 15:
+            line.send(*["x"] * 5)
+            await asyncio.sleep(0.02)
+        assert most_in_a_second(asked) <= 10
+        await line.close()
+
+
+def most_in_a_second(asked: list[float]) -> int:
+    return max(sum(1 for other in asked if at <= other < at + 1.0) for at in asked)
 
 
 class TestQuestions:
