@@ -1,0 +1,134 @@
+"""Budgets that are given back and rules that are edited reach a socket whatever it remembers, flooded or not.
+
+Here nothing that a socket or its process remembers ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from django_throttle import rulebook
+from django_throttle.conf import conf
+from django_throttle.connections.orders import Duties
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Rule
+from django_throttle.core.command import Charge
+from django_throttle.limiter import Limiter
+from django_throttle.rulebook import Snapshot
+from django_throttle.sockets.allowance import Allowance
+from django_throttle.sockets.live import live
+from django_throttle.sockets.pace import MOST, Pace
+from django_throttle.stores import RedisStore
+from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
+
+enforce = pytest.fixture(live_enforcer)
+IDENT = "ip:203.0.113.9"
+CHAT = {"rate": "5/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
+FOR_EVER = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "sockets.pace.PERIOD",
+        "sockets.answers.LONGEST",
+        "sockets.covering.LASTS",
+        "sockets.lot.LONGEST",
+        "sockets.lot.SHORTEST",
+        "stores.denials.LONGEST",
+    ):
+        monkeypatch.setattr(f"django_throttle.{name}", FOR_EVER)
+    live.clear()
+
+
+@pytest.fixture(params=[False, True], ids=["remembered", "counted"])
+def counts_denied(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+async def flooded() -> Line:
+    """A socket that has used up its budget, and its questions."""
+    line = await Line().open()
+    line.send(*["x"] * 40)
+    await becomes(lambda: sum(socket.received for socket in live.everyone()) == 40)
+    await line.until(lambda: len(texts(line)) == 5 and line.told("error"))
+    return line
+
+
+async def test_a_reset_elsewhere_reaches_a_flooded_socket(enforce: Live, redis_url: str, counts_denied: bool) -> None:
+    store = enforce(chat={**CHAT, "count_denied": counts_denied}, MAX_VIOLATIONS=0)
+    Refresher(store).beat()
+    line = await flooded()
+    duties = Duties(store)
+    await asyncio.to_thread(duties)
+    elsewhere = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
+    assert await Limiter([rulebook.current().rules[0]], elsewhere).areset(IDENT) == 1
+    await asyncio.to_thread(duties)
+    line.send(*["again"] * 9)
+    await line.until(lambda: len(texts(line)) == 10)
+    await line.close()
+
+
+async def test_so_it_does_where_rules_are_the_socket_s_own(enforce: Live) -> None:
+    enforce(own={**CHAT, "key": "connection"}, MAX_VIOLATIONS=0)
+    line = await flooded()
+    live.everyone()[0].reset()
+    await asyncio.sleep(0)
+    line.send(*["x"] * 9)
+    await line.until(lambda: len(texts(line)) == 10)
+    await line.close()
+
+
+async def test_a_frame_that_waits_for_its_turn_to_ask_is_heard_at_once(enforce: Live) -> None:
+    enforce(chat=CHAT)
+    pace, charges = Pace(), (Charge(rulebook.current().rules[0], IDENT, 1),)
+    for _ in range(MOST):
+        pace.note(asyncio.get_running_loop().time())
+    allowance = Allowance(pace)
+    taking = asyncio.ensure_future(allowance.take(charges, (1,)))
+    await asyncio.sleep(0.01)
+    assert not taking.done()
+    allowance.forget()
+    decision, _ = await asyncio.wait_for(taking, 10)
+    assert decision.allowed
+
+
+async def test_an_edited_rule_holds_for_a_flooded_socket(enforce: Live) -> None:
+    enforce(chat=CHAT, MAX_VIOLATIONS=0)
+    line = await flooded()
+    before = rulebook.pin(Snapshot([rule("8/h")]))
+    try:
+        line.send(*["x"] * 9)
+        await line.until(lambda: len(texts(line)) == 8)
+    finally:
+        rulebook.pin(before)
+        await line.close()
+
+
+async def test_what_was_bought_goes_back_when_rules_are_edited(enforce: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another frame."""
+    monkeypatch.setattr(Allowance, "_next", lambda self, now: 64)
+    store = enforce(chat={**CHAT, "rate": "1000/h"})
+    line = await Line().open()
+    line.send("x")
+    await line.until(lambda: texts(line))
+    assert used(store) == 64
+    before = rulebook.pin(Snapshot([rule("1000/h"), rule("9/h", "other")]))
+    try:
+        await becomes(lambda: used(store) == 1)
+    finally:
+        rulebook.pin(before)
+        await line.close()
+
+
+def rule(rate: str, name: str = "chat") -> Rule:
+    return Rule(name, rate, events=("message",), key="ip", algorithm="fixed_window")
+
+
+def used(store: Any) -> int:
+    decision = Limiter([rule("1000/h")], store).peek(IDENT)
+    assert decision.limit is not None and decision.remaining is not None
+    return decision.limit - decision.remaining
