@@ -15,7 +15,7 @@ from django_throttle.publishing.layer import CountingLayer, name_of
 from django_throttle.publishing.publisher import Publisher, awho_of, who_of
 from django_throttle.publishing.sizes import sizes, wanted
 from django_throttle.stores import get_store
-from django_throttle.stores.drive import arun, run
+from django_throttle.stores.drive import run
 
 
 async def throttled_group_send(
@@ -28,8 +28,9 @@ async def throttled_group_send(
     None. What the layer fails to send stays charged.
     """
     found, alias = _layer(layer)
+    _check(found, group)
     who = Publisher(await awho_of(publisher), name_of(alias, group))
-    many = await arun(sizes.of(who.group, get_store()), get_store()) if wanted(await rulebook.acurrent()) else 0
+    many = await sizes.aof(who.group, get_store()) if wanted(await rulebook.acurrent()) else 0
     _pass(await limiter.adecide(_facts(who, scope or group, many)), group, many)
     await found.group_send(group, message)
 
@@ -39,6 +40,7 @@ def throttled_group_send_sync(
 ) -> None:
     """Do the same where nothing is awaited: in views, tasks and synchronous consumers."""
     found, alias = _layer(layer)
+    _check(found, group)
     who = Publisher(who_of(publisher), name_of(alias, group))
     many = run(sizes.of(who.group, get_store()), get_store()) if wanted(rulebook.current()) else 0
     _pass(limiter.decide(_facts(who, scope or group, many)), group, many)
@@ -52,6 +54,13 @@ def _facts(who: Who, scope: str, many: int) -> Facts:
 def _pass(decision: Decision, group: str, many: int) -> None:
     if not decision.allowed:
         raise PublishRefused(decision, group, many)
+
+
+def _check(layer: Any, group: str) -> None:
+    """Raise TypeError for a name that the layer would not send to, before anything is charged for it."""
+    check = getattr(layer, "require_valid_group_name", None)
+    if check is not None:  # else it takes any, or says so itself
+        check(group)
 
 
 def _layer(given: Any) -> tuple[Any, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final, NamedTuple
 
@@ -11,7 +12,9 @@ from django_throttle.core.command import CountMembers
 from django_throttle.core.flow import Flow
 from django_throttle.exceptions import StoreError
 from django_throttle.publishing.members import Members, members
+from django_throttle.sockets.background import spawn
 from django_throttle.stores.base import Store
+from django_throttle.stores.drive import arun
 
 REMEMBERED_SECONDS: Final = 1.0
 MOST: Final = 4096
@@ -31,6 +34,7 @@ class Sizes:
     def __init__(self, own: Members = members) -> None:
         self.own = own
         self._known: dict[str, Others] = {}
+        self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[int]] = {}
 
     def of(self, group: str, store: Store) -> Flow[int]:
         """The number of members; raises nothing of the store's."""
@@ -48,6 +52,26 @@ class Sizes:
                 self._known.clear()
             self._known[group] = known
         return self.own.count(group) + known.members
+
+    async def aof(self, group: str, store: Store) -> int:
+        """The same on an event loop, where those who ask at the same time ask once."""
+        if self._is_known(group, store):
+            return await arun(self.of(group, store), store)
+        here = (asyncio.get_running_loop(), group)
+        asking = self._asking.get(here)
+        if asking is None:
+            asking = self._asking[here] = spawn(arun(self.of(group, store), store))
+            asking.add_done_callback(lambda _: self._asking.pop(here, None))
+        return await asyncio.shield(asking)  # whoever stops waiting leaves it to the others
+
+    def at_least(self, group: str, store: Store) -> int:
+        """The number of members as far as it is known here, without asking."""
+        others = self._known[group].members if self._is_known(group, store) else 0
+        return self.own.count(group) + others
+
+    def _is_known(self, group: str, store: Store) -> bool:
+        known = self._known.get(group)
+        return known is not None and known.store is store and time.monotonic() < known.until
 
     def forget(self) -> None:
         """Ask anew for every group."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer, JsonWebsocketConsumer
 from channels.layers import get_channel_layer
 from channels.testing import WebsocketCommunicator
@@ -168,6 +168,7 @@ async def test_where_no_rule_counts_publications_nobody_asks_for_a_size(
 ) -> None:
     enforce()
     monkeypatch.setattr("django_throttle.publishing.sizes.Sizes.of", None)
+    monkeypatch.setattr("django_throttle.publishing.sizes.Sizes.aof", None)
     assert await publishes("news", "user:1")
 
 
@@ -177,6 +178,43 @@ async def test_who_publishes_is_said_so_that_it_can_be_counted(enforce: Enforce)
         await throttled_group_send("news", MESSAGE, publisher=None)
     with pytest.raises(InvalidIdent):
         await throttled_group_send("news", MESSAGE, publisher="")
+
+
+class Recording:
+    """A channel layer that only remembers what it was to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    async def group_send(self, group: str, message: Any) -> None:
+        self.sent.append(group)
+
+
+async def test_what_is_refused_is_not_even_given_to_the_layer(enforce: Enforce) -> None:
+    enforce(news={**TEN, "rate": "1/min"})
+    layer = Recording()
+    assert await publishes("news", "user:1", layer=layer)
+    assert not await publishes("news", "user:1", layer=layer)
+    assert layer.sent == ["news"]
+
+
+def test_nor_by_the_synchronous_twin(enforce: Enforce) -> None:
+    enforce(news={**TEN, "rate": "1/min"})
+    layer = Recording()
+    throttled_group_send_sync("news", MESSAGE, publisher="user:1", layer=layer)
+    with pytest.raises(PublishRefused):
+        throttled_group_send_sync("news", MESSAGE, publisher="user:1", layer=layer)
+    assert layer.sent == ["news"]
+
+
+@pytest.mark.parametrize("name", ["", "two words", "x" * 200, None], ids=repr)
+async def test_a_name_that_no_group_can_have_costs_nothing(enforce: Enforce, name: Any) -> None:
+    store = enforce(news=TEN)
+    with pytest.raises(TypeError, match="Group name"):
+        await throttled_group_send(name, MESSAGE, publisher="user:1")
+    with pytest.raises(TypeError, match="Group name"):
+        await sync_to_async(throttled_group_send_sync)(name, MESSAGE, publisher="user:1")
+    assert store._counters == {}
 
 
 async def test_a_damper_refuses_a_share(enforce: Enforce) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -75,6 +76,29 @@ class TestSizes:
         pair[0].join("a")
         pair[0].tell()
         assert await arun(Sizes(pair[1].members).of(NAME, pair[1].store), pair[1].store) == 1
+
+    async def test_many_who_ask_at_once_ask_once(
+        self, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, asked = pair[0].store, []
+        ask, sizes = store.aexecute, Sizes(pair[1].members)
+
+        async def counted(command: Any) -> Any:
+            asked.append(command)
+            await asyncio.sleep(0.01)
+            return await ask(command)
+
+        pair[0].join("a")
+        pair[0].tell()
+        monkeypatch.setattr(store, "aexecute", counted)
+        asking = [asyncio.ensure_future(sizes.aof(NAME, store)) for _ in range(50)]
+        await asyncio.sleep(0)
+        asking[0].cancel()
+        assert await asyncio.gather(*asking[1:]) == [1] * 49
+        assert len(asked) == 1
+        assert sizes.at_least(NAME, store) == 1 == await sizes.aof(NAME, store)
+        assert sizes.at_least("group:default:other", store) == 0
+        assert len(asked) == 1
 
     def test_who_is_silent_is_dead(self, pair: tuple[Process, Process], clock: FrozenClock) -> None:
         first, second = pair
