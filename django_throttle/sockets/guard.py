@@ -78,15 +78,15 @@ class Guard(Life):
     async def send(self, event: Event) -> None:
         """Pass the application's event on, unless the socket was closed here: then nothing more may follow."""
         if self.farewell is not None:
-            return
-        if event["type"] == "websocket.send":
+            self.unheard()
+        elif event["type"] == "websocket.send":
             await self._let_out(event)
-            return
-        if event["type"] in _ENDING:
-            self.over()
-        await self._send(event)
-        if event["type"] == "websocket.accept":
-            self.accepted()
+        else:
+            if event["type"] in _ENDING:
+                self.over()
+            await self._pass_on(event)
+            if event["type"] == "websocket.accept":
+                self.accepted()
 
     def forget(self) -> None:
         self._counters.clear()
@@ -157,7 +157,7 @@ class Guard(Life):
             out.refused(event, self.terms.coalesce(event), decision.retry_after)
             return
         if decision is not None:
-            await asyncio.sleep(decision.delay)
+            await self._waiting.on(asyncio.sleep(decision.delay))
         if out is not None and not self._over:
             out.overtaken(self.terms.coalesce(event))
             await out.tell()
@@ -166,7 +166,15 @@ class Guard(Life):
     async def _let_go(self, event: Event) -> None:
         if self.farewell is None:
             self.sent += 1
-            await self._send(event)
+            await self._pass_on(event)
+
+    async def _pass_on(self, event: Event) -> None:
+        """Until we have closed it: a client that reads nothing holds the application up no longer than that."""
+        try:
+            await self._waiting.on(self._send(event))
+        except Exception:  # each server has its own for what comes after a close, which is our doing
+            if self.farewell is None:
+                raise
 
     async def _tell_of(self, gap: Gap) -> None:
         if self._open:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Final
 
 from django_throttle.conf import conf
@@ -17,6 +18,9 @@ from django_throttle.sockets.telling import parting, turning_away
 from django_throttle.sockets.terms import Terms
 from django_throttle.sockets.waiting import Waiting
 
+# How long an application may go on sending to a client that we have closed, before it gets an error for it; seconds.
+MOMENT: Final = 10.0
+
 _WHY: Final = {
     "idle": "Nothing has come from you for too long.",
     "too_old": "This connection has been open for as long as one may be.",
@@ -27,7 +31,9 @@ _WHY: Final = {
 class Life(Socket):
     """A socket from its handshake to its end. ``terms`` are what its door says of it; ``tell`` sends our own frames."""
 
-    __slots__ = ("_deadlines", "_open", "_outer", "_over", "_releasing", "_waiting", "farewell", "tell", "terms")
+    __slots__ = (
+        "_deadlines", "_left", "_open", "_outer", "_over", "_releasing", "_waiting", "farewell", "tell", "terms",
+    )  # fmt: skip
 
     def __init__(self, id: str, who: ScopeWho, terms: Terms, tell: Send, outer: Life | None) -> None:  # noqa: A002
         super().__init__(id, terms.scope, who.subject.get("path", ""), who)
@@ -38,6 +44,7 @@ class Life(Socket):
         self._open = False  # between accept and close: frames can be sent
         self._over = False  # closed by the application or by the client
         self.farewell: Farewell | None = None  # closed by us
+        self._left = 0.0  # when that was
 
     def start(self) -> None:
         """It has been let in, to the application."""
@@ -71,7 +78,7 @@ class Life(Socket):
         """Say goodbye, close, and have the application hear of it; its leases do not wait for any of that."""
         if self.farewell is not None or self._over:
             return
-        self.farewell = farewell
+        self.farewell, self._left = farewell, monotonic()
         was_open, self._open = self._open, False
         self.over()
         by_frame = (self.terms.refuse or conf().REFUSE_SOCKET) == "frame"
@@ -79,6 +86,14 @@ class Life(Socket):
         for event in events:
             await self.tell(event)
         self._waiting.cut()
+
+    def unheard(self) -> None:
+        """The application sends although we have closed: in vain at first, so that it can end what it is doing.
+
+        Whoever never listens would go on for ever. Raises what servers do for a closed socket (ASGI: an OSError).
+        """
+        if monotonic() > self._left + MOMENT:
+            raise ConnectionAbortedError("this socket was closed by its limiter")
 
     def over(self) -> None:
         """Nothing more will come of it: it is looked after no longer, and its leases go back."""

@@ -1,4 +1,4 @@
-"""A wait that can be cut short from outside, without a task of its own for each."""
+"""Waits that can be cut short from outside, without a task of its own for each."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ CUT: Final[Any] = object()
 
 
 class Waiting:
-    """What one task waits for."""
+    """What the tasks of one application wait for: each for one thing at a time."""
 
-    __slots__ = ("_cut", "_task")
+    __slots__ = ("_tasks",)
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[Any] | None = None
-        self._cut = False
+        self._tasks: set[asyncio.Task[Any] | None] = set()
 
     async def on(self, work: Awaitable[Any]) -> Any:
         """Wait for this; returns CUT when ``cut`` is called meanwhile."""
-        task = self._task = asyncio.current_task()
+        task = asyncio.current_task()
         before = task.cancelling() if task is not None else 0
+        self._tasks.add(task)
         try:
             return await work
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Exception):  # a server may have an error of its own for a frame that is cut
             # As asyncio.timeout does it: a cancellation that is not ours goes on.
-            if not self._cut or task is None or task.uncancel() > before:
+            if task is None or task in self._tasks or task.uncancel() > before:
                 raise
             return CUT
         finally:
-            self._task, self._cut = None, False
+            self._tasks.discard(task)
 
     def cut(self) -> None:
-        """End the wait, if there is one."""
-        if self._task is not None and not self._cut:
-            self._cut = True
-            self._task.cancel()
+        """End all that are waited for."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            if task is not None:
+                task.cancel()

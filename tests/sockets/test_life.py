@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.sockets import telling
+from django_throttle.sockets import life, telling
 from django_throttle.sockets.frames import notice
 from django_throttle.sockets.live import Socket, live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
@@ -27,6 +27,15 @@ PER_ADDRESS = {**TWO_SOCKETS, "key": "ip"}
 def only() -> Socket:
     (found,) = live.everyone()
     return found
+
+
+class Deaf(Line):
+    """A client that reads nothing but the answer to its handshake."""
+
+    async def _take(self, event: Any) -> None:
+        if event["type"] != "websocket.accept":
+            await asyncio.Event().wait()
+        await super()._take(event)
 
 
 class TestDeadlines:
@@ -240,20 +249,84 @@ class TestLive:
     async def test_a_client_that_reads_nothing_keeps_nobody(self, enforce: Enforce, monkeypatch: Any) -> None:
         monkeypatch.setattr(telling, "PATIENCE", 0.1)
         store = enforce(sockets=TWO_SOCKETS)
-        stuck = asyncio.Event()
-
-        class Stuck(Line):
-            async def _take(self, event: Any) -> None:
-                if event["type"] != "websocket.accept":
-                    await stuck.wait()
-                await super()._take(event)
-
-        line = await Stuck().open()
+        line = await Deaf().open()
         only().close(4000, "goodbye", {"type": "error"})
         assert line.task is not None
         await asyncio.wait({line.task}, timeout=slack(2.0))
         assert line.task.done()
         assert held(store) == 0
+
+    async def test_nor_does_it_keep_an_application_that_is_sending(self, enforce: Enforce, monkeypatch: Any) -> None:
+        """What it sends is cut, wherever it does so, and it hears of the end in its next receive."""
+        monkeypatch.setattr(telling, "PATIENCE", 0.05)
+        store = enforce(sockets=TWO_SOCKETS)
+        heard: list[Any] = []
+
+        async def ticker(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            beside = asyncio.ensure_future(send({"type": "websocket.send", "text": "beside"}))
+            await send({"type": "websocket.send", "text": "tick"})
+            await send({"type": "websocket.close"})
+            heard.append(await receive())
+            await beside
+
+        line = Deaf(ThrottleMiddleware(ticker, "chat"))
+        await line.open()
+        only().close(4000, "goodbye")
+        assert line.task is not None
+        await asyncio.wait({line.task}, timeout=slack(5.0))
+        assert heard == [{"type": "websocket.disconnect", "code": 4000, "reason": "goodbye"}]
+        assert (line.task.exception(), held(store)) == (None, 0)
+        assert [event["type"] for event in line.sent] == ["websocket.accept"]
+
+    async def test_who_sends_and_never_listens_is_let_be_for_a_moment(self, enforce: Enforce, monkeypatch: Any) -> None:
+        """Then it gets what a server gives to whoever sends to nobody, and ends."""
+        monkeypatch.setattr(life, "MOMENT", 0.2)
+        enforce()
+        raised: list[Exception] = []
+
+        async def ticker(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            try:
+                while True:
+                    await send({"type": "websocket.send", "text": "tick"})
+                    await asyncio.sleep(0.01)
+            except OSError as error:
+                raised.append(error)
+                raise
+
+        line = await Line(ThrottleMiddleware(ticker, "chat")).open()
+        only().close(4000, "goodbye")
+        assert line.task is not None
+        began = time.monotonic()
+        await asyncio.wait({line.task}, timeout=slack(5.0))
+        assert time.monotonic() - began >= 0.19
+        assert (len(raised), line.task.exception()) == (1, None), "it is no fault of the application"
+        assert line.sent[-1]["type"] == "websocket.close"
+
+    async def test_what_a_server_says_of_a_frame_that_came_too_late_is_not_told(self, enforce: Enforce) -> None:
+        enforce()
+        going = asyncio.Event()
+
+        class Strict(Line):
+            async def _take(self, event: Any) -> None:
+                if event.get("text") == "late":
+                    await going.wait()
+                    raise RuntimeError("a frame after the close")
+                await super()._take(event)
+                if event["type"] == "websocket.close":
+                    going.set()
+
+        line = await Strict().open()
+        line.send("late")
+        await line.until(lambda: texts(line))
+        only().close(4000, "goodbye")
+        assert line.task is not None
+        await asyncio.wait({line.task}, timeout=slack(5.0))
+        assert line.task.exception() is None
+        assert line.got[-1]["type"] == "websocket.disconnect"
 
     async def test_a_reset_clears_what_a_socket_remembers(self, enforce: Enforce) -> None:
         enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
