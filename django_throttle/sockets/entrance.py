@@ -41,7 +41,7 @@ async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, 
             guard.start()
             await app(scope, guard.receive, guard.send)
         else:
-            await terms.refusal()(scope, guard.tell, refused, terms.payload(refused), terms.close_code)
+            await terms.refusal()(scope, guard.tell, refused, terms.said(refused), terms.close_code)
     except ConnectionAbortedError:  # it went on sending for long after we had closed
         if guard.farewell is None:
             raise

@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+from django.core.serializers.json import DjangoJSONEncoder
+from django.utils.functional import Promise
+
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
 from django_throttle.core.problem import detail, error_code, refusing
@@ -60,12 +63,22 @@ def close_reason(decision: Decision) -> str:
     return reason[:MAX_REASON]
 
 
+def encoded(payload: object) -> str | bytes:
+    """Text and bytes as they are, anything else as JSON; raises TypeError or ValueError for what is none of them."""
+    if isinstance(payload, Promise):  # a text that waits for its language
+        payload = str(payload)
+    if isinstance(payload, str):
+        payload.encode()  # half of a surrogate pair can be sent by no server
+        return payload
+    if payload is None:
+        raise TypeError("None is nothing to tell a client")
+    return payload if isinstance(payload, bytes) else json.dumps(payload, cls=DjangoJSONEncoder, allow_nan=False)
+
+
 def frame(payload: object) -> Event:
-    """A payload as the event that sends it: text and bytes as they are, anything else as JSON."""
-    if isinstance(payload, bytes):
-        return {"type": "websocket.send", "bytes": payload}
-    text = payload if isinstance(payload, str) else json.dumps(payload, default=str)
-    return {"type": "websocket.send", "text": text}
+    """A payload as the event that sends it; raises what ``encoded`` does."""
+    content = encoded(payload)
+    return {"type": "websocket.send", "bytes" if isinstance(content, bytes) else "text": content}
 
 
 def _short(seconds: float | None) -> float | None:

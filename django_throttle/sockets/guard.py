@@ -131,7 +131,7 @@ class Guard(Life):
         self.refused += 1
         measure = self._ladder.climb(self.terms, decision)
         if measure != "drop" and self._open and self._ladder.may_tell(decision):
-            await self.tell(frame(self.terms.payload(decision)))
+            await self.tell(frame(self.terms.said(decision)))
         if measure == "delay" and decision.retry_after and await self._waited(event, decision.retry_after):
             return True
         self._kept = None
@@ -154,12 +154,12 @@ class Guard(Life):
         if decision is not None and not decision.allowed:
             if out is None:
                 out = self._outgoing = Outgoing(self.way_out.decide, self._let_go, self._tell_of, self._lose)
-            out.refused(event, self.terms.coalesce(event), decision.retry_after)
+            out.refused(event, self.terms.kind(event), decision.retry_after)
             return
         if decision is not None:
             await self._waiting.on(asyncio.sleep(decision.delay))
         if out is not None and not self._over:
-            out.overtaken(self.terms.coalesce(event))
+            out.overtaken(self.terms.kind(event))
             await out.tell()
         await self._let_go(event)
 
@@ -178,7 +178,7 @@ class Guard(Life):
 
     async def _tell_of(self, gap: Gap) -> None:
         if self._open:
-            await self.tell(frame(self.terms.continuity(gap)))
+            await self.tell(frame(self.terms.gap(gap)))
 
     def _lose(self) -> None:
         self.lost += 1

@@ -83,9 +83,11 @@ class Life(Socket):
         self.over()
         by_frame = (self.terms.refuse or conf().REFUSE_SOCKET) == "frame"
         events = parting(farewell) if was_open else turning_away(farewell, self.who.subject, by_frame=by_frame)
-        for event in events:
-            await self.tell(event)
-        self._waiting.cut()
+        try:
+            for event in events:
+                await self.tell(event)
+        finally:
+            self._waiting.cut()
 
     def unheard(self) -> None:
         """The application sends although we have closed: in vain at first, so that it can end what it is doing.

@@ -120,9 +120,9 @@ async def _too_many(guard: Guard, hold: Hold) -> None:
     if guard.terms.on_rule_change == "close":
         guard.leave(_farewell(guard, decision))
     else:
-        await guard.tell(frame(guard.terms.payload(decision)))
+        await guard.tell(frame(guard.terms.said(decision)))
 
 
 def _farewell(guard: Guard, decision: Decision) -> Farewell:
     code = guard.terms.close_code(error_code(decision))
-    return Farewell(code, close_reason(decision), guard.terms.payload(decision))
+    return Farewell(code, close_reason(decision), guard.terms.said(decision))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -10,6 +11,8 @@ from typing import Any, Final
 from django_throttle.sockets.asgi import Event, Send
 from django_throttle.sockets.frames import MAX_REASON, frame
 from django_throttle.sockets.live import Farewell
+
+logger = logging.getLogger("django_throttle")
 
 # A client that reads nothing lets a server wait for ever.
 PATIENCE: Final = 1.0
@@ -39,7 +42,10 @@ def past(outer: Send, send: Send) -> Send:
 def parting(farewell: Farewell) -> Iterator[Event]:
     """The events that close an open socket."""
     if farewell.payload is not None:
-        yield frame(farewell.payload)
+        try:
+            yield frame(farewell.payload)
+        except Exception:  # whatever is wrong with it, the socket can be closed
+            logger.exception("what a client was to be told cannot be sent")
     yield closing(farewell)
 
 

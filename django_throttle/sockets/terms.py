@@ -12,6 +12,7 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.sockets.asgi import Event
 from django_throttle.sockets.codes import check_codes, check_word, code_of
 from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
+from django_throttle.sockets.hooks import kind_of, told
 from django_throttle.sockets.refusal import REFUSALS, Refusal
 
 # What is done about a refused frame, the mildest first.
@@ -65,6 +66,18 @@ class Terms:
         if way not in REFUSALS:
             raise InvalidSetting(f"a socket is refused by one of {', '.join(REFUSALS)}, not {way!r}")
         return REFUSALS[way]
+
+    def said(self, decision: Decision) -> str | bytes:
+        """The content of the frame that tells of a refusal: what the site says, if that can be sent."""
+        return told(self.payload, error_payload, decision)
+
+    def gap(self, gap: Gap) -> str | bytes:
+        """The content of the frame that tells of a gap, likewise."""
+        return told(self.continuity, continuity_payload, gap)
+
+    def kind(self, message: Event) -> Hashable | None:
+        """Of which kind an outgoing frame is; None where the site's own function fails."""
+        return kind_of(self.coalesce, message)
 
     def close_code(self, word: str) -> int:
         """The code that a socket is closed with for this reason."""
