@@ -9,14 +9,17 @@ event ``publish`` for everyone whom a publication reaches.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from django_throttle.core import Decision
 from django_throttle.publishing.layer import Counted
 from django_throttle.publishing.sending import throttled_group_send, throttled_group_send_sync
 from django_throttle.sockets.asgi import Application, Event, Receive, Scope, Send
+from django_throttle.sockets.attributes import OPTIONS, check_class, terms_of
 from django_throttle.sockets.entrance import guarded
 from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
+from django_throttle.sockets.options import check_names
 from django_throttle.sockets.terms import Terms
 
 __all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin", "throttled_group_send", "throttled_group_send_sync"]
@@ -39,8 +42,8 @@ class ThrottledConsumerMixin:
     refuse: str | None = None
     throttle_ladder: Mapping[str, int] | None = None
     throttle_close_codes: Mapping[str, int] = {}
-    throttle_idle_timeout: float | None = None
-    throttle_max_age: float | None = None
+    throttle_idle_timeout: float | timedelta | None = None
+    throttle_max_age: float | timedelta | None = None
     throttle_on_rule_change: str = "warn"
     channel_layer: Any = Counted()
 
@@ -50,6 +53,7 @@ class ThrottledConsumerMixin:
         for base in left:
             if "__call__" in vars(base) and not issubclass(base, ThrottledConsumerMixin):
                 raise TypeError(f"{cls.__name__}: ThrottledConsumerMixin must stand left of {base.__name__}")
+        check_class(cls)
 
     def throttle_cost(self, message: Event) -> int:
         """What an incoming frame (a ``websocket.receive`` event, not decoded) costs; a number in its place does too."""
@@ -71,21 +75,8 @@ class ThrottledConsumerMixin:
         return continuity_payload(gap)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        terms = Terms(
-            self.throttle_scope or type(self).__name__,
-            self.refuse,
-            self.throttle_cost,
-            self.throttle_error_payload,
-            self.throttle_coalesce,
-            self.throttle_continuity_payload,
-            self.throttle_close_codes,
-            self.throttle_ladder,
-            self.throttle_idle_timeout,
-            self.throttle_max_age,
-            self.throttle_on_rule_change,
-        )
         try:
-            await guarded(super().__call__, scope, receive, send, terms)  # type: ignore[misc]
+            await guarded(super().__call__, scope, receive, send, terms_of(self))  # type: ignore[misc]
         finally:
             Counted.end(self)
 
@@ -101,8 +92,10 @@ class ThrottleMiddleware:
     def __init__(
         self, app: Application, scope: str = "websocket", *, refuse: str | None = None, **options: Any
     ) -> None:
+        check_names(options, OPTIONS.values())
         self.app = app
         self.terms = Terms(scope, refuse, **options)
+        self.terms.check()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await guarded(self.app, scope, receive, send, self.terms)

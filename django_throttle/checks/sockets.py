@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Warning
+from django.core.checks import CheckMessage, Warning, register
 from django.utils.module_loading import import_string
 
 from django_throttle.rulebook import sources
+from django_throttle.sockets.attributes import misspelt
 
 DAPHNE: Final = "daphne"
 
@@ -43,6 +44,16 @@ def delay_messages() -> Iterator[CheckMessage]:
         )
         message = f"messages wait by {', '.join(waiting)}; daphne reads on meanwhile, and a flood fills its memory"
         yield Warning(message, hint=hint, id="django_throttle.W043")
+
+
+@register("django_throttle")
+def check_names(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """Attributes of consumers that mean nothing, and are nearly one that does."""
+    return [
+        Warning(f"{consumer.__name__}.{name} means nothing; did you mean {meant!r}?", id="django_throttle.W044")
+        for consumer in _throttled()
+        for name, meant in misspelt(consumer)
+    ]
 
 
 def _application() -> Any:
@@ -79,14 +90,22 @@ def _consumers(app: Any, *, cookies: bool = False, guarded: bool = False) -> Ite
 
 def _delaying() -> list[str]:
     """The consumers, of those loaded, that hold refused messages up."""
+    return sorted({one.__name__ for one in _throttled() if _delays(one.throttle_ladder)})
+
+
+def _throttled() -> Iterator[Any]:
+    """The classes, of those loaded, that have the mixin."""
     if find_spec("channels") is None:
-        return []
+        return
     from django_throttle.channels import ThrottledConsumerMixin
 
-    found, classes = [], [ThrottledConsumerMixin]
+    classes = ThrottledConsumerMixin.__subclasses__()
     while classes:
         one = classes.pop()
         classes += one.__subclasses__()
-        if (one.throttle_ladder or {}).get("delay"):
-            found.append(one.__name__)
-    return sorted(set(found))
+        yield one
+
+
+def _delays(ladder: object) -> bool:
+    """Not of a property, which is known only of instances."""
+    return isinstance(ladder, Mapping) and bool(ladder.get("delay"))

@@ -6,11 +6,11 @@ carry the distinction, because some servers drop the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Final
 
 from django_throttle.exceptions import InvalidSetting
+from django_throttle.sockets.options import check_word
 
 RATE_LIMITED: Final = 4429
 CONNECTION_LIMIT: Final = 4430
@@ -38,17 +38,11 @@ def code_of(word: str, own: Mapping[str, int] = {}) -> int:
     return own.get(word) or CODES.get(word, RATE_LIMITED)
 
 
-def check_codes(own: Mapping[str, int]) -> None:
+def check_codes(own: object) -> None:
     """Raise InvalidSetting for a word that means nothing here, or a code that not every server can send."""
+    if not isinstance(own, Mapping):
+        raise InvalidSetting(f"close codes are a dictionary such as {{'idle': 4001}}, not {own!r}")
     for word, code in own.items():
         check_word("a close code", word, CODES)
         if type(code) is not int or not (code == 1000 or 3000 <= code <= 4999):
             raise InvalidSetting(f"a close code is 1000 or from 3000 to 4999, not {code!r}")
-
-
-def check_word(what: str, word: str, known: Iterable[str]) -> None:
-    """Raise InvalidSetting for a word that is not known, naming the nearest that is."""
-    if word not in known:
-        near = get_close_matches(str(word), tuple(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InvalidSetting(f"{what} is for one of {', '.join(known)}, not {word!r}{hint}")

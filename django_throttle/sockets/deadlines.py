@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import monotonic
+from typing import Final
 
 from django_throttle.conf import conf
 
+# While an application is busy its client's silence does not grow; how often that is looked at, in seconds.
+LOOK_AGAIN: Final = 0.05
+
 
 class Deadlines:
-    """Calls ``ring`` with the word of the first deadline that has passed: not_accepted, idle or too_old."""
+    """Calls ``ring`` with the word of the first deadline that has passed: not_accepted, idle or too_old.
 
-    __slots__ = ("_heard", "_idle", "_oldest", "_opened", "_ring", "_timer", "accepted")
+    ``silence`` says for how long the application has listened and heard nothing, in seconds.
+    """
 
-    def __init__(self, ring: Callable[[str], None], heard: Callable[[], float]) -> None:
-        self._ring, self._heard = ring, heard
+    __slots__ = ("_idle", "_oldest", "_opened", "_ring", "_silence", "_timer", "accepted")
+
+    def __init__(self, ring: Callable[[str], None], silence: Callable[[], float]) -> None:
+        self._ring, self._silence = ring, silence
         self._opened = monotonic()
         self._idle = self._oldest = 0.0
         self.accepted = False
@@ -45,7 +52,7 @@ class Deadlines:
             return (self._opened + wait, "not_accepted") if wait else None
         found = []
         if self._idle:
-            found.append((self._heard() + self._idle, "idle"))
+            found.append((monotonic() + self._idle - self._silence(), "idle"))
         if self._oldest:
             found.append((self._opened + self._oldest, "too_old"))
         return min(found, default=None)
@@ -54,7 +61,7 @@ class Deadlines:
         due = self._next()
         if due is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due[0] - monotonic()), self._look)
+            self._timer = loop.call_later(max(LOOK_AGAIN, due[0] - monotonic()), self._look)
 
     def _look(self) -> None:
         self._timer = None

@@ -29,6 +29,7 @@ async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, 
         await app(scope, receive, send)
         return
     terms.check()
+    refuse = terms.refusal()
     outer: Guard | None = scope.get(SOCKET)
     if outer is not None and outer.scope == terms.scope:
         outer.adopt(terms)
@@ -41,7 +42,7 @@ async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, 
             guard.start()
             await app(scope, guard.receive, guard.send)
         else:
-            await terms.refusal()(scope, guard.tell, refused, terms.said(refused), terms.close_code)
+            await refuse(scope, guard.tell, refused, terms.said(refused), terms.close_code)
     except ConnectionAbortedError:  # it went on sending for long after we had closed
         if guard.farewell is None:
             raise

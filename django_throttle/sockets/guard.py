@@ -108,9 +108,13 @@ class Guard(Life):
             self._outgoing = None
 
     async def _next(self) -> Any:
-        event = await self._waiting.on(self._receive())
+        self._listens = monotonic()
+        try:
+            event = await self._waiting.on(self._receive())
+        finally:
+            self._silent, self._listens = self.silence(), None
         if event is not CUT and event["type"] == "websocket.receive":
-            self.heard = monotonic()
+            self.heard, self._silent = monotonic(), 0.0
             self.received += 1
         return event
 

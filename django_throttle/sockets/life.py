@@ -32,7 +32,8 @@ class Life(Socket):
     """A socket from its handshake to its end. ``terms`` are what its door says of it; ``tell`` sends our own frames."""
 
     __slots__ = (
-        "_deadlines", "_left", "_open", "_outer", "_over", "_releasing", "_waiting", "farewell", "tell", "terms",
+        "_deadlines", "_left", "_listens", "_open", "_outer", "_over", "_releasing", "_silent", "_waiting", "farewell",
+        "tell", "terms",
     )  # fmt: skip
 
     def __init__(self, id: str, who: ScopeWho, terms: Terms, tell: Send, outer: Life | None) -> None:  # noqa: A002
@@ -41,6 +42,8 @@ class Life(Socket):
         self._waiting = Waiting()
         self._deadlines: Deadlines | None = None
         self._releasing: asyncio.Task[None] | None = None
+        self._silent = 0.0  # what has been listened in vain, up to the last wait
+        self._listens: float | None = None  # since when the application waits for its client
         self._open = False  # between accept and close: frames can be sent
         self._over = False  # closed by the application or by the client
         self.farewell: Farewell | None = None  # closed by us
@@ -52,7 +55,7 @@ class Life(Socket):
             live.add(self)
         else:
             self._outer.leases += self.leases
-        self._deadlines = Deadlines(self._ring, lambda: self.heard)
+        self._deadlines = Deadlines(self._ring, self.silence)
         self._deadlines.start(*self.terms.lifetimes())
 
     def adopt(self, terms: Terms) -> None:
@@ -64,9 +67,19 @@ class Life(Socket):
     def close_code(self, word: str) -> int:
         return self.terms.close_code(word)
 
+    def silence(self) -> float:
+        """For how long the application has listened since its client was last heard, or accepted; in seconds.
+
+        What a client sends to an application that is busy stays unread, and is not held to be silence.
+        """
+        return self._silent if self._listens is None else self._silent + monotonic() - self._listens
+
     def accepted(self) -> None:
         """The application has accepted it."""
         self._open = not self._over
+        self._silent = 0.0
+        if self._listens is not None:
+            self._listens = monotonic()
         if self._deadlines is not None:
             self._deadlines.accept()
 

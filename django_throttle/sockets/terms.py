@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.exceptions import InvalidSetting
 from django_throttle.sockets.asgi import Event
-from django_throttle.sockets.codes import check_codes, check_word, code_of
+from django_throttle.sockets.codes import check_codes, code_of
 from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
 from django_throttle.sockets.hooks import kind_of, told
+from django_throttle.sockets.options import (
+    check_function,
+    check_ladder,
+    check_scope,
+    check_seconds,
+    check_word,
+    seconds,
+)
 from django_throttle.sockets.refusal import REFUSALS, Refusal
 
 # What is done about a refused frame, the mildest first.
@@ -46,25 +54,27 @@ class Terms:
     continuity: Callable[[Gap], object] = continuity_payload
     close_codes: Mapping[str, int] = field(default_factory=dict)
     ladder: Mapping[str, int] | None = None
-    idle_timeout: float | None = None
-    max_age: float | None = None
+    idle_timeout: float | timedelta | None = None
+    max_age: float | timedelta | None = None
     on_rule_change: str = "warn"
 
     def check(self) -> None:
-        """Raise InvalidSetting for a word that means nothing here, naming the nearest that does."""
-        self.refusal()
+        """Raise InvalidSetting for what makes no sense here; the settings are not looked at."""
+        check_scope(self.scope)
+        if self.refuse is not None:
+            check_word("refuse", self.refuse, REFUSALS)
         check_codes(self.close_codes)
         check_word("on_rule_change", self.on_rule_change, ON_RULE_CHANGE)
-        for word, number in (self.ladder or {}).items():
-            check_word("a ladder", word, LADDER)
-            if type(number) is not int or number < 0:
-                raise InvalidSetting(f"a ladder has whole numbers of refusals in a row, not {number!r}")
+        check_ladder(self.ladder, LADDER)
+        check_seconds("idle_timeout", self.idle_timeout)
+        check_seconds("max_age", self.max_age)
+        for what in ("payload", "coalesce", "continuity"):
+            check_function(what, getattr(self, what))
 
     def refusal(self) -> Refusal:
         """How a handshake is refused; raises InvalidSetting for a way that does not exist."""
         way = self.refuse or conf().REFUSE_SOCKET
-        if way not in REFUSALS:
-            raise InvalidSetting(f"a socket is refused by one of {', '.join(REFUSALS)}, not {way!r}")
+        check_word("REFUSE_SOCKET", way, REFUSALS)
         return REFUSALS[way]
 
     def said(self, decision: Decision) -> str | bytes:
@@ -93,4 +103,5 @@ class Terms:
         """For how long a socket may be silent, and open; seconds, 0 for ever."""
         settings = conf()
         idle = settings.SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else self.idle_timeout
-        return idle, settings.SOCKET_MAX_AGE if self.max_age is None else self.max_age
+        oldest = settings.SOCKET_MAX_AGE if self.max_age is None else self.max_age
+        return seconds(idle), seconds(oldest)

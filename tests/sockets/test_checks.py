@@ -110,3 +110,13 @@ class TestDelays:
 
         (message,) = self.found(settings, monkeypatch, events=["request"])
         assert f"throttle_ladder of {Slow.__name__}" in message.msg
+
+
+def test_attributes_of_consumers_that_mean_nothing() -> None:
+    class Misspelt(Guarded):
+        throttle_max_aeg = 60
+
+    found = [message for message in sockets.check_names(None) if Misspelt.__name__ in message.msg]
+    assert [(message.id, message.msg) for message in found] == [
+        ("django_throttle.W044", "Misspelt.throttle_max_aeg means nothing; did you mean 'throttle_max_age'?")
+    ]

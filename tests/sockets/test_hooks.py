@@ -31,13 +31,13 @@ def fails(_: object) -> object:
     raise ZeroDivisionError
 
 
-async def waits(_: object) -> object:
+async def waits() -> object:
     return {"type": "error"}
 
 
 JUNK: dict[str, Any] = {
     "raises": fails,
-    "asynchronous": waits,
+    "asynchronous": lambda _: waits(),
     "nothing": lambda _: None,
     "a set": lambda _: {1, 2},
     "keys of no JSON": lambda _: {("a", 1): 2},

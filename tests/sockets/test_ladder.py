@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
-from django_throttle.exceptions import InvalidSetting
 from django_throttle.sockets.ladder import AT_ONCE, Ladder
 from django_throttle.sockets.live import live
 from django_throttle.sockets.terms import Terms
@@ -47,27 +45,6 @@ class TestMeasures:
         ours = refused(1.0, Reason.STORE_FAILED)
         assert {ladder.climb(Terms("chat"), ours) for _ in range(50)} == {"error"}
         assert ladder.violations == 0
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"ladder": {"clsoe": 3}}, "did you mean 'close'"),
-            ({"ladder": {"close": -1}}, "whole numbers"),
-            ({"ladder": {"close": True}}, "whole numbers"),
-            ({"close_codes": {"rate_limit": 4000}}, "did you mean 'rate_limited'"),
-            ({"close_codes": {"rate_limited": 1008}}, "from 3000 to 4999"),
-            ({"close_codes": {"rate_limited": "4429"}}, "from 3000 to 4999"),
-            ({"on_rule_change": "shrug"}, "one of ignore, warn, close"),
-        ],
-    )
-    async def test_words_that_mean_nothing_are_said_at_once(
-        self, enforce: Enforce, options: dict[str, Any], message: str
-    ) -> None:
-        enforce()
-        line = await Line(**options).open()
-        assert line.task is not None
-        with pytest.raises(InvalidSetting, match=message):
-            await line.task
 
     def test_error_frames_are_few_even_where_streaks_are_short(self) -> None:
         ladder, told = Ladder(), 0
@@ -136,8 +113,6 @@ class TestSockets:
         line.send("in", "over")
         await line.until(lambda: line.closed)
         assert line.frames == ["in", "own!"]
-        with pytest.raises(TypeError):
-            ThrottleMiddleware(line.echo, "chat", laddder={})
 
     async def test_the_text_of_a_close_is_always_the_same(self, enforce: Enforce) -> None:
         """A48: nothing of what is inside, and nothing of who it is."""

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 import weakref
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
@@ -68,17 +69,73 @@ class TestDeadlines:
     async def test_what_is_sent_to_a_client_is_no_sign_of_life(self, enforce: Enforce) -> None:
         enforce()
         line = await Line(idle_timeout=0.2).open()
-        while not line.closed:
-            await line.say({"type": "websocket.send", "text": "tick"})
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(slack(10.0)):
+            while not line.closed:
+                await line.say({"type": "websocket.send", "text": "tick"})
+                await asyncio.sleep(0.02)
         assert line.told("error")[0]["code"] == "idle"
+
+    async def test_who_speaks_to_an_application_that_is_busy_is_not_idle(self, enforce: Enforce) -> None:
+        enforce()
+        go_on = asyncio.Event()
+
+        async def busy(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await receive()
+            await go_on.wait()
+            while (await receive())["type"] != "websocket.disconnect":
+                pass
+
+        line = await Line(ThrottleMiddleware(busy, "chat", idle_timeout=0.2)).open()
+        line.send(*["hello"] * 5)
+        await asyncio.sleep(0.5)
+        assert line.closed is None
+        go_on.set()
+        await line.until(lambda: only().received == 5)
+        assert line.closed is None
+        began = time.monotonic()
+        await line.until(lambda: line.closed)
+        assert (line.closed["reason"], time.monotonic() - began >= 0.15) == ("idle", True)
+
+    async def test_silence_counts_from_when_the_application_has_accepted(self, enforce: Enforce) -> None:
+        enforce()
+
+        async def late(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            listening = asyncio.ensure_future(receive())
+            await asyncio.sleep(0.4)
+            await send({"type": "websocket.accept"})
+            await listening
+
+        line = await Line(ThrottleMiddleware(late, "chat", idle_timeout=0.3)).open()
+        accepted = time.monotonic()
+        await line.until(lambda: line.closed)
+        assert time.monotonic() - accepted >= 0.25
+        assert line.closed["reason"] == "idle"
+
+    async def test_an_application_that_looks_up_now_and_then_has_listened_all_the_same(self, enforce: Enforce) -> None:
+        enforce()
+
+        async def looking(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            event = {"type": ""}
+            while event["type"] != "websocket.disconnect":
+                with suppress(TimeoutError):
+                    event = await asyncio.wait_for(receive(), 0.02)
+
+        line = await Line(ThrottleMiddleware(looking, "chat", idle_timeout=0.2)).open()
+        await line.until(lambda: line.closed)
+        assert line.closed["reason"] == "idle"
 
     async def test_an_old_socket_is_closed_however_busy(self, enforce: Enforce) -> None:
         enforce(SOCKET_MAX_AGE=0.3)
         line = await Line().open()
-        while not line.closed:
-            line.send("busy")
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(slack(10.0)):
+            while not line.closed:
+                line.send("busy")
+                await asyncio.sleep(0.02)
         assert (line.told("error")[0]["code"], line.closed["code"]) == ("too_old", 4408)
 
     async def test_a_consumer_has_its_own_and_may_have_none(self, enforce: Enforce) -> None:

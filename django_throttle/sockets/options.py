@@ -1,0 +1,70 @@
+"""What a door may be told, checked as soon as it is: each raises InvalidSetting for what makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from inspect import iscoroutinefunction
+from math import isfinite
+
+from django_throttle.exceptions import InvalidSetting
+
+
+def meant(word: object, known: Iterable[str]) -> str:
+    """The nearest of the known words, as the end of a message; empty where none is near."""
+    near = get_close_matches(str(word), tuple(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_word(what: str, word: object, known: Iterable[str]) -> None:
+    """One of the known words."""
+    if not isinstance(word, str) or word not in known:
+        raise InvalidSetting(f"{what} is for one of {', '.join(known)}, not {word!r}{meant(word, known)}")
+
+
+def check_scope(scope: object) -> None:
+    """A name."""
+    if not isinstance(scope, str) or not scope:
+        raise InvalidSetting(f"the scope of sockets is a name, not {scope!r}")
+
+
+def check_seconds(what: str, given: object) -> None:
+    """None, a number of seconds, or a timedelta; 0 for never."""
+    if given is None:
+        return
+    number = seconds(given) if isinstance(given, timedelta) else given
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
+        raise InvalidSetting(f"{what} is a number of seconds, 0 for never, not {given!r}")
+
+
+def seconds(given: float | timedelta) -> float:
+    """In seconds."""
+    return given.total_seconds() if isinstance(given, timedelta) else given
+
+
+def check_ladder(ladder: object, known: Iterable[str]) -> None:
+    """None, or from which refusal in a row on each of these is done."""
+    if ladder is None:
+        return
+    if not isinstance(ladder, Mapping):
+        raise InvalidSetting(f"a ladder is a dictionary such as {{'close': 20}}, not {ladder!r}")
+    for word, number in ladder.items():
+        check_word("a ladder", word, known)
+        if type(number) is not int or number < 0:
+            raise InvalidSetting(f"a ladder has whole numbers of refusals in a row, not {number!r}")
+
+
+def check_function(what: str, given: object) -> None:
+    """A function that answers at once."""
+    if not callable(given):
+        raise InvalidSetting(f"{what} is a function, not {given!r}")
+    if iscoroutinefunction(given):
+        raise InvalidSetting(f"{what} is a plain function: an asynchronous one has no answer at once")
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Nothing but options that there are."""
+    for name in given:
+        if name not in known:
+            raise InvalidSetting(f"ThrottleMiddleware has no option {name!r}{meant(name, known)}")

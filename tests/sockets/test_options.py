@@ -1,0 +1,134 @@
+"""What a door is told, and makes no sense, is said where it is written: not at the first handshake."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from channels.consumer import AsyncConsumer
+from channels.generic.http import AsyncHttpConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
+
+from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.sockets.attributes import OPTIONS, misspelt
+from django_throttle.sockets.terms import Terms
+from tests.consumers import AsyncEcho, handshake
+from tests.doors import Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+ATTRIBUTES = {option: name for name, option in OPTIONS.items()}
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+async def asynchronous(_: Any) -> None: ...
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("scope", ["chat"], "is a name, not \\['chat'\\]"),
+    ("scope", 7, "is a name"),
+    ("refuse", "frmae", "one of http, frame, not 'frmae'; did you mean 'frame'"),
+    ("refuse", ["frame"], "one of http, frame"),
+    ("payload", {"error": "slow down"}, "payload is a function"),
+    ("payload", asynchronous, "an asynchronous one has no answer at once"),
+    ("coalesce", "symbol", "coalesce is a function"),
+    ("continuity", asynchronous, "continuity is a plain function"),
+    ("close_codes", {"rate_limit": 4000}, "did you mean 'rate_limited'"),
+    ("close_codes", {"rate_limited": 1008}, "from 3000 to 4999"),
+    ("close_codes", {"rate_limited": "4429"}, "from 3000 to 4999"),
+    ("close_codes", {4429: 4000}, "a close code is for one of"),
+    ("close_codes", 4000, "are a dictionary"),
+    ("close_codes", None, "are a dictionary"),
+    ("ladder", {"clsoe": 3}, "did you mean 'close'"),
+    ("ladder", {"close": -1}, "whole numbers"),
+    ("ladder", {"close": True}, "whole numbers"),
+    ("ladder", ["close"], "a ladder is a dictionary"),
+    ("idle_timeout", -1, "idle_timeout is a number of seconds, 0 for never, not -1"),
+    ("idle_timeout", float("nan"), "not nan"),
+    ("idle_timeout", "10", "not '10'"),
+    ("idle_timeout", True, "not True"),
+    ("max_age", float("inf"), "max_age is a number of seconds"),
+    ("max_age", timedelta(seconds=-1), "max_age is a number of seconds"),
+    ("on_rule_change", "shrug", "one of ignore, warn, close"),
+    ("on_rule_change", None, "one of ignore, warn, close"),
+]
+EACH = pytest.mark.parametrize(
+    ("option", "value", "message"), WRONG, ids=[f"{name} {value}" for name, value, _ in WRONG]
+)
+
+
+@EACH
+def test_the_middleware_says_so_when_it_is_made(option: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        ThrottleMiddleware(app, **{option: value})
+
+
+@EACH
+def test_a_consumer_says_so_when_its_class_is_made(option: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        type("Wrong", (AsyncEcho,), {ATTRIBUTES[option]: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"), [("reufse", "refuse"), ("laddder", "ladder"), ("idle_timout", "idle_timeout")]
+)
+def test_an_option_that_there_is_not_is_named_with_the_nearest(option: str, meant: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"no option '{option}'; did you mean '{meant}'"):
+        ThrottleMiddleware(app, "chat", **{option: None})
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 60, timedelta(minutes=1)])
+def test_times_are_numbers_of_seconds_or_timedeltas(settings: Any, value: Any) -> None:
+    settings.DJANGO_THROTTLE = {}
+    terms = ThrottleMiddleware(app, idle_timeout=value, max_age=value).terms
+    expected = 60.0 if isinstance(value, timedelta) else value
+    assert terms.lifetimes() == (expected, expected)
+
+
+def test_any_mapping_does() -> None:
+    Terms("chat", ladder=UserDict(close=3), close_codes=UserDict(idle=4001)).check()
+
+
+async def test_what_a_property_says_is_known_at_the_handshake(enforce: Enforce) -> None:
+    class Choosing(AsyncEcho):
+        @property
+        def throttle_ladder(self) -> Any:  # type: ignore[override]
+            return {"clsoe": 1}
+
+    enforce()
+    with pytest.raises(InvalidSetting, match="did you mean 'close'"):
+        await handshake(Choosing.as_asgi())
+
+
+def test_a_consumer_of_requests_is_no_socket() -> None:
+    with pytest.raises(TypeError, match="Polled: ThrottledConsumerMixin limits sockets"):
+        type("Polled", (ThrottledConsumerMixin, AsyncHttpConsumer), {})
+
+
+def test_a_mixin_of_ones_own_and_a_bare_consumer_are_fine() -> None:
+    base = type("Base", (ThrottledConsumerMixin,), {"throttle_scope": "chat"})
+    type("Chat", (base, AsyncWebsocketConsumer), {})
+    type("Bare", (base, AsyncConsumer), {})
+
+
+def test_attributes_that_are_nearly_ours() -> None:
+    names = {
+        "throttle_laddder": 1,
+        "throttle_refuse": 1,
+        "throttle_payload": 1,
+        "throttle_idle_timout": 1,
+        "throttle_ladder": {},
+        "throttle_channel": "a site's own",
+        "throttled_by": "a site's own",
+        "laddder": "not for us to say",
+    }
+    assert dict(misspelt(type("Misspelt", (AsyncEcho,), names))) == {
+        "throttle_laddder": "throttle_ladder",
+        "throttle_refuse": "refuse",
+        "throttle_payload": "throttle_error_payload",
+        "throttle_idle_timout": "throttle_idle_timeout",
+    }
