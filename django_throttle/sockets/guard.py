@@ -83,7 +83,10 @@ class Guard(Life):
             await self._let_out(event)
         else:
             if event["type"] in _ENDING:
+                words = self.last_words()
                 self.over()
+                for word in words:
+                    await self.tell(word)
             await self._pass_on(event)
             if event["type"] == "websocket.accept":
                 self.accepted()
@@ -98,6 +101,11 @@ class Guard(Life):
         self._ladder.quiet_until = 0.0
         self.way_in.forget()
         self.way_out.forget()
+
+    def last_words(self) -> tuple[Event, ...]:
+        out, self._outgoing = self._outgoing, None
+        gap = out.end() if out is not None else None
+        return () if gap is None or not self._open else (frame(self.terms.gap(gap)),)
 
     def over(self) -> None:
         super().over()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from time import monotonic
 from typing import Final
 
 from django_throttle.conf import conf
 from django_throttle.identity import ScopeWho
-from django_throttle.sockets.asgi import Send
+from django_throttle.sockets.asgi import Event, Send
 from django_throttle.sockets.background import spawn
 from django_throttle.sockets.deadlines import Deadlines
 from django_throttle.sockets.frames import notice
@@ -92,15 +93,19 @@ class Life(Socket):
         if self.farewell is not None or self._over:
             return
         self.farewell, self._left = farewell, monotonic()
-        was_open, self._open = self._open, False
+        words, was_open = self.last_words(), self._open
         self.over()
         by_frame = (self.terms.refuse or conf().REFUSE_SOCKET) == "frame"
         events = parting(farewell) if was_open else turning_away(farewell, self.who.subject, by_frame=by_frame)
         try:
-            for event in events:
+            for event in chain(words, events):
                 await self.tell(event)
         finally:
             self._waiting.cut()
+
+    def last_words(self) -> tuple[Event, ...]:
+        """What its client is told before it closes, whoever closes it: of the frames that it was not sent."""
+        return ()
 
     def unheard(self) -> None:
         """The application sends although we have closed: in vain at first, so that it can end what it is doing.

@@ -66,13 +66,16 @@ class Outgoing:
         gap, self.lost, self._since, self._told = Gap(self.lost, self._since), 0, None, monotonic()
         await self._tell(gap)
 
-    def end(self) -> None:
-        """The socket is closed: nothing more is sent."""
-        self._kept.clear()
+    def end(self) -> Gap | None:
+        """The socket closes, and nothing more is sent: what its client has not been told that it has missed."""
+        while self._kept:
+            self.overtaken(next(iter(self._kept)))
+        gap = Gap(self.lost, self._since) if self.lost and self._since is not None else None
         self.lost = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        return gap
 
     def _lose(self) -> None:
         self.lost += 1

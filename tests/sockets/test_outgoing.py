@@ -127,6 +127,46 @@ class TestLoss:
         assert [await communicator.receive_from() for _ in range(3)] == ["0", "1", "3 missing"]
         await communicator.disconnect()
 
+    async def test_who_sends_too_much_and_closes_tells_of_the_gap_first(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "2/hour"})
+        line = await Line(coalesce=lambda event: event["text"] if event["text"] in "xy" else None).open()
+        await say(line, *"abcdexyx")
+        await line.say({"type": "websocket.close", "code": 1000})
+        assert [frame if isinstance(frame, str) else frame["lost"] for frame in line.frames] == ["a", "b", 6]
+        assert [event["type"] for event in line.sent[-2:]] == ["websocket.send", "websocket.close"]
+        assert live.everyone() == ()
+        await line.close()
+
+    async def test_it_does_so_a_moment_after_it_was_told_of_another(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "1/100ms"})
+        line = await Line().open()
+        await say(line, "a", "lost")
+        await line.until(lambda: line.told("continuity_lost"))
+        await say(line, "b", "lost")
+        await line.say({"type": "websocket.close"})
+        assert [gap["lost"] for gap in line.told("continuity_lost")] == [1, 1]
+        await line.close()
+
+    async def test_so_does_who_is_closed_by_us(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "1/hour"})
+        line = await Line().open()
+        await say(line, "a", "lost", "lost")
+        live.everyone()[0].close(4410, "closed", {"type": "error"})
+        await line.until(lambda: line.closed)
+        assert [frame if isinstance(frame, str) else frame["type"] for frame in line.frames] == [
+            "a", "continuity_lost", "error",
+        ]  # fmt: skip
+        await line.close()
+
+    async def test_a_close_without_a_gap_says_nothing(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "1/100ms"})
+        line = await Line().open()
+        await say(line, "a", "lost")
+        await line.until(lambda: line.told("continuity_lost"))
+        await line.say({"type": "websocket.close"})
+        assert len(line.told("continuity_lost")) == 1
+        await line.close()
+
     async def test_shared_rules_hold_on_the_way_out_too(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "2/min", "key": "ip"})
         first, second = await Line().open(), await Line().open()
