@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from django_throttle.core import Decision
 from django_throttle.core.problem import error_code
@@ -17,26 +17,21 @@ from django_throttle.identity import ScopeWho
 from django_throttle.sockets.asgi import Event, Receive, Scope, Send
 from django_throttle.sockets.costs import cost_of
 from django_throttle.sockets.counters import MAX_DELAY, Counters
-from django_throttle.sockets.frames import Gap, close_reason, frame
+from django_throttle.sockets.frames import close_reason, frame
 from django_throttle.sockets.gate import Gate
 from django_throttle.sockets.ladder import Ladder
-from django_throttle.sockets.life import Life
 from django_throttle.sockets.live import Farewell
-from django_throttle.sockets.outgoing import Outgoing
+from django_throttle.sockets.outward import Outward
 from django_throttle.sockets.pace import Pace
 from django_throttle.sockets.telling import past, to_whoever_is_there
 from django_throttle.sockets.terms import Terms
 from django_throttle.sockets.waiting import CUT
 
-_ENDING: Final = ("websocket.close", "websocket.http.response.start")
 
-
-class Guard(Life):
+class Guard(Outward):
     """Stands between a server and the application of one socket."""
 
-    __slots__ = (
-        "_counters", "_kept", "_ladder", "_outgoing", "_ready", "_receive", "_send", "_told", "way_in", "way_out",
-    )  # fmt: skip
+    __slots__ = ("_counters", "_kept", "_ladder", "_ready", "_receive", "_told", "way_in")
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, terms: Terms, first: Event, outer: Guard | None = None
@@ -44,14 +39,13 @@ class Guard(Life):
         # What a guard says of itself, no guard counts.
         tell = to_whoever_is_there(send) if outer is None else past(outer.tell, send)
         name = secrets.token_urlsafe(9) if outer is None else outer.id
-        super().__init__(name, ScopeWho(scope), terms, tell, outer)
-        self._receive, self._send = receive, send
+        super().__init__(name, ScopeWho(scope), terms, tell, outer, send)
+        self._receive = receive
         pace = Pace() if outer is None else outer.way_in.pace
         self._counters, self._ladder = Counters(), Ladder()
         around: tuple[Gate | None, Gate | None] = (None, None) if outer is None else (outer.way_in, outer.way_out)
         self.way_in: Gate = Gate(self.scope, "message", self.who, self._counters, pace, around[0])
         self.way_out: Gate = Gate(self.scope, "send", self.who, self._counters, pace, around[1])
-        self._outgoing: Outgoing | None = None
         self._kept: Event | None = first
         self._ready: float | None = None  # when the kept frame, which was allowed, has its turn
         self._told = False  # the application, of our farewell
@@ -75,26 +69,12 @@ class Guard(Life):
                 self._ladder.allowed()
                 return event
 
-    async def send(self, event: Event) -> None:
-        """Pass the application's event on, unless the socket was closed here: then nothing more may follow."""
-        if self.farewell is not None:
-            self.unheard()
-        elif event["type"] == "websocket.send":
-            await self._let_out(event)
-        else:
-            if event["type"] in _ENDING:
-                words = self.last_words()
-                self.over()
-                for word in words:
-                    await self.tell(word)
-            await self._pass_on(event)
-            if event["type"] == "websocket.accept":
-                self.accepted()
-
     def forget(self) -> None:
         self._counters.clear()
         self._ladder.allowed()
         self.renew()
+        for one in self.within:
+            one.forget()
 
     def renew(self) -> None:
         """Rules are others now: nothing that was bought or refused holds any more."""
@@ -102,18 +82,9 @@ class Guard(Life):
         self.way_in.forget()
         self.way_out.forget()
 
-    def last_words(self) -> tuple[Event, ...]:
-        out, self._outgoing = self._outgoing, None
-        gap = out.end() if out is not None else None
-        return () if gap is None or not self._open else (frame(self.terms.gap(gap)),)
-
     def over(self) -> None:
         super().over()
         self.way_in.end()
-        self.way_out.end()
-        if self._outgoing is not None:
-            self._outgoing.end()
-            self._outgoing = None
 
     async def _next(self) -> Any:
         self._listens = monotonic()
@@ -159,38 +130,3 @@ class Guard(Life):
             return False
         again = await self.way_in.decide(event, cost_of(self.terms.cost, event))
         return again is None or again.allowed
-
-    async def _let_out(self, event: Event) -> None:
-        decision = await self.way_out.decide(event)
-        out = self._outgoing
-        if decision is not None and not decision.allowed:
-            if out is None:
-                out = self._outgoing = Outgoing(self.way_out.decide, self._let_go, self._tell_of, self._lose)
-            out.refused(event, self.terms.kind(event), decision.retry_after)
-            return
-        if decision is not None:
-            await self._waiting.on(asyncio.sleep(decision.delay))
-        if out is not None and not self._over:
-            out.overtaken(self.terms.kind(event))
-            await out.tell()
-        await self._let_go(event)
-
-    async def _let_go(self, event: Event) -> None:
-        if self.farewell is None:
-            self.sent += 1
-            await self._pass_on(event)
-
-    async def _pass_on(self, event: Event) -> None:
-        """Until we have closed it: a client that reads nothing holds the application up no longer than that."""
-        try:
-            await self._waiting.on(self._send(event))
-        except Exception:  # each server has its own for what comes after a close, which is our doing
-            if self.farewell is None:
-                raise
-
-    async def _tell_of(self, gap: Gap) -> None:
-        if self._open:
-            await self.tell(frame(self.terms.gap(gap)))
-
-    def _lose(self) -> None:
-        self.lost += 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import chain
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from django_throttle.conf import conf
 from django_throttle.identity import ScopeWho
@@ -34,12 +35,13 @@ class Life(Socket):
 
     __slots__ = (
         "_deadlines", "_left", "_listens", "_open", "_outer", "_over", "_releasing", "_silent", "_waiting", "farewell",
-        "tell", "terms",
+        "tell", "terms", "within",
     )  # fmt: skip
 
     def __init__(self, id: str, who: ScopeWho, terms: Terms, tell: Send, outer: Life | None) -> None:  # noqa: A002
         super().__init__(id, terms.scope, who.subject.get("path", ""), who)
         self.terms, self.tell, self._outer = terms, tell, outer
+        self.within: tuple[Life, ...] = ()  # guards of other scopes, nearer to the application
         self._waiting = Waiting()
         self._deadlines: Deadlines | None = None
         self._releasing: asyncio.Task[None] | None = None
@@ -56,8 +58,15 @@ class Life(Socket):
             live.add(self)
         else:
             self._outer.leases += self.leases
+            self._outer.within += (self,)
         self._deadlines = Deadlines(self._ring, self.silence)
         self._deadlines.start(*self.terms.lifetimes())
+
+    def nest(self) -> Iterator[Any]:
+        """This one, and those within."""
+        yield self
+        for one in self.within:
+            yield from one.nest()
 
     def adopt(self, terms: Terms) -> None:
         """A guard inside, of the same scope, leaves its part to this one, which goes by its terms from now on."""
@@ -90,7 +99,8 @@ class Life(Socket):
 
     async def depart(self, farewell: Farewell) -> None:
         """Say goodbye, close, and have the application hear of it; its leases do not wait for any of that."""
-        if self.farewell is not None or self._over:
+        around = self._outer is not None and self._outer.farewell is not None
+        if self.farewell is not None or self._over or around:
             return
         self.farewell, self._left = farewell, monotonic()
         words, was_open = self.last_words(), self._open
@@ -122,10 +132,11 @@ class Life(Socket):
         if self._deadlines is not None:
             self._deadlines.end()
             self._deadlines = None
+        if self._outer is not None:
+            self._outer.within = tuple([one for one in self._outer.within if one is not self])
+            self._outer.leases = tuple([one for one in self._outer.leases if one not in self.leases])
         if self.leases and self._releasing is None:
             self._releasing = give_back(self.leases)
-            if self._outer is not None:
-                self._outer.leases = tuple([one for one in self._outer.leases if one not in self.leases])
 
     async def gone(self) -> None:
         """The application has ended: its leases are given back, or will be."""

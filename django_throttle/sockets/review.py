@@ -12,6 +12,7 @@ from asyncio import AbstractEventLoop
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from asgiref.sync import sync_to_async
@@ -57,7 +58,7 @@ def _begin(guards: list[Guard], old: Snapshot | None, new: Snapshot) -> None:
 async def review(guards: Iterable[Guard], old: Snapshot | None, new: Snapshot) -> None:
     """Look at each of these sockets of the running loop, a few at a time."""
     lowered: dict[Hold, list[Guard]] = defaultdict(list)
-    for number, guard in enumerate(guards, 1):
+    for number, guard in enumerate(chain.from_iterable(guard.nest() for guard in guards), 1):
         try:
             for hold in await _look(guard, old, new):
                 lowered[hold].append(guard)
@@ -66,7 +67,7 @@ async def review(guards: Iterable[Guard], old: Snapshot | None, new: Snapshot) -
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
     for hold, guard in await _beyond(lowered):
-        await _too_many(guard, hold)
+        _too_many(guard, hold)
 
 
 async def _look(guard: Guard, old: Snapshot | None, new: Snapshot) -> list[Hold]:
@@ -113,14 +114,18 @@ async def _beyond(lowered: dict[Hold, list[Guard]]) -> list[tuple[Hold, Guard]]:
     ]
 
 
-async def _too_many(guard: Guard, hold: Hold) -> None:
+def _too_many(guard: Guard, hold: Hold) -> None:
     wait = ASK_AGAIN / 1_000_000
     outcome = Outcome(hold.rule, hold.ident, False, hold.limit, 0, wait, wait, Reason.EXCEEDED)
     decision = conclude((outcome,))
     if guard.terms.on_rule_change == "close":
         guard.leave(_farewell(guard, decision))
     else:
-        await guard.tell(frame(guard.terms.said(decision)))
+        spawn(_warn(guard, decision))  # one that reads nothing keeps none of the others waiting
+
+
+async def _warn(guard: Guard, decision: Decision) -> None:
+    await guard.tell(frame(guard.terms.said(decision)))
 
 
 def _farewell(guard: Guard, decision: Decision) -> Farewell:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.core import Decision
+from django_throttle.core import Decision, Rule
 from django_throttle.sockets.live import live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer
+from tests.sockets.test_review import Pin, blocked, change
+
+__all__ = ["change", "enforce"]
 
 enforce = pytest.fixture(enforcer)
 WINDOW = {"algorithm": "fixed_window", "key": "everyone"}
@@ -94,6 +98,72 @@ class TestTwoScopes:
         assert held(store) == 2
         await communicator.disconnect()
         assert held(store) == 0
+
+    async def test_a_lower_limit_of_the_inner_one_reaches_it(self, enforce: Enforce, change: Pin) -> None:
+        options: dict[str, Any] = {**TWO_SOCKETS, "scopes": ("chat",), "events": ("connection",)}
+        store = enforce(sockets={**options, "limit": 5})
+
+        class Yielding(AsyncEcho):
+            throttle_on_rule_change = "close"
+
+        communicators = [await opened(around(Yielding, "site")) for _ in range(3)]
+        change(Rule("sockets", **{**options, "limit": 2}))
+        assert (await communicators[2].receive_json_from())["rule"] == "sockets"
+        assert (await communicators[2].receive_output())["code"] == 4430
+        await communicators[2].wait()
+        assert held(store) == 2
+        for communicator in communicators[:2]:
+            await communicator.send_to("still here")
+            assert await communicator.receive_from() == "still here"
+            await communicator.disconnect()
+        assert held(store) == 0
+
+    @pytest.mark.parametrize("rules", [("inside",), ("*",)])
+    async def test_a_block_of_the_inner_one_s_rules_closes_it_once(
+        self, enforce: Enforce, change: Pin, rules: tuple[str, ...]
+    ) -> None:
+        knocks = {"key": "ip", "events": ("connect",), "rate": "100/min"}
+        enforce(inside={**knocks, "scopes": ["chat"]})
+        communicator = await opened(around(AsyncEcho, "site"), client=["203.0.113.9", 1])
+        change(Rule("inside", scopes=("chat",), **knocks), overrides=(blocked(rules=rules),))
+        assert (await communicator.receive_json_from())["code"] == "blocked"
+        closing = await communicator.receive_output()
+        assert (closing["type"], closing["code"]) == ("websocket.close", 4403)
+        await communicator.wait()
+        assert live.everyone() == ()
+
+    async def test_a_reset_reaches_the_inner_one(self, enforce: Enforce) -> None:
+        enforce(
+            own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra", "scopes": ["chat"]}
+        )
+        communicator = await opened(around(AsyncEcho, "site"))
+        for text in ("in", "over"):
+            await communicator.send_to(text)
+        assert await communicator.receive_from() == "in"
+        assert (await communicator.receive_json_from())["rule"] == "own"
+        live.everyone()[0].reset()
+        await asyncio.sleep(0)
+        await communicator.send_to("again")
+        assert await communicator.receive_from() == "again"
+        await communicator.disconnect()
+
+    async def test_an_inner_one_that_is_over_is_forgotten(self, enforce: Enforce) -> None:
+        enforce()
+
+        async def twice(scope: Any, receive: Any, send: Any) -> None:
+            await ThrottleMiddleware(greets, "chat")(scope, receive, send)
+            (found,) = live.everyone()
+            assert found.within == ()  # type: ignore[attr-defined]
+            assert (await receive())["type"] == "websocket.disconnect"
+
+        async def greets(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            (found,) = live.everyone()
+            assert len(tuple(found.nest())) == 2  # type: ignore[attr-defined]
+            await send({"type": "websocket.accept"})
+
+        communicator = await opened(ThrottleMiddleware(twice, "site"))
+        await communicator.disconnect()
 
     async def test_what_the_inner_one_says_of_itself_does_not_count_outside(self, enforce: Enforce) -> None:
         enforce(
