@@ -126,6 +126,42 @@ class TestHandshake:
         assert close["reason"].startswith("connection limit; retry_after=")
         await communicator.disconnect()
 
+    @pytest.mark.parametrize("refuse", ["http", "frame"])
+    async def test_too_many_handshakes_are_too_many_connections(self, enforce: Enforce, refuse: str) -> None:
+        """4430 also for a rate of handshakes: what is to be done about it is another thing than about messages."""
+        enforce(knocks={"rate": "1/min", "events": ["connect"], "key": "ip"})
+        app = ThrottleMiddleware(PlainEcho.as_asgi(), "chat", refuse=refuse)
+        await (await opened(app, client=["203.0.113.9", 1])).disconnect()
+        *_, close = await handshake(app, client=["203.0.113.9", 2])
+        assert (close["type"], close["code"]) == ("websocket.close", 4430)
+        assert close["reason"].startswith("rate limited; retry_after=")
+        await (await opened(app, client=["198.51.100.7", 1])).disconnect()
+
+    async def test_what_a_consumer_says_holds_for_refused_handshakes_too(self, enforce: Enforce) -> None:
+        class Own(AsyncEcho):
+            refuse = "frame"
+            throttle_close_codes = {"connection_limit": 4001}
+
+            def throttle_error_payload(self, decision: Decision) -> object:
+                return f"no room by {decision.rule}"
+
+        enforce(sockets={**TWO_SOCKETS, "limit": 1})
+        communicator = await opened(Own.as_asgi())
+        _, frame, close = await handshake(Own.as_asgi())
+        assert (frame["text"], close["code"]) == ("no room by sockets", 4001)
+        Own.refuse = "http"
+        (close,) = await handshake(Own.as_asgi())
+        assert close["code"] == 4001
+        await communicator.disconnect()
+
+    async def test_the_setting_says_how_where_nobody_else_does(self, enforce: Enforce) -> None:
+        enforce(sockets={**TWO_SOCKETS, "limit": 1}, REFUSE_SOCKET="frame")
+        communicator = await opened()
+        assert [event["type"] for event in await handshake()] == [
+            "websocket.accept", "websocket.send", "websocket.close",
+        ]  # fmt: skip
+        await communicator.disconnect()
+
     async def test_the_setting_and_the_middleware_choose_how_to_refuse(self, enforce: Enforce, settings: Any) -> None:
         enforce(sockets={**TWO_SOCKETS, "limit": 1})
         communicator = await opened()

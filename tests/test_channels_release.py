@@ -12,7 +12,7 @@ from channels.exceptions import DenyConnection
 from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 
 from django_throttle import limiter
-from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core.command import Command, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
@@ -24,6 +24,7 @@ from tests.consumers import (
     TWO_FRAMES,
     TWO_SOCKETS,
     AsyncEcho,
+    PlainEcho,
     count_in_redis,
     handshake,
     held,
@@ -176,6 +177,13 @@ class TestStoreFailure:
         assert await handshake() == [
             {"type": "websocket.close", "code": 4503, "reason": "limiter unavailable; retry_after=3"}
         ]
+
+    async def test_deny_tells_a_browser_so_in_a_frame(self, broken: Callable[..., None]) -> None:
+        broken(knocks={"rate": "5/min", "events": ["connect"], "key": "everyone", "on_store_failure": "deny"})
+        app = ThrottleMiddleware(PlainEcho.as_asgi(), "chat", refuse="frame")
+        accept, frame, close = await handshake(app, extensions=DENIAL)
+        assert accept["type"] == "websocket.accept"
+        assert (json.loads(frame["text"])["code"], close["code"]) == ("limiter_unavailable", 4503)
 
     async def test_deny_refuses_frames_but_never_closes(self, broken: Callable[..., None]) -> None:
         broken(frames={**TWO_FRAMES, "on_store_failure": "deny"})

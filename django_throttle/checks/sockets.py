@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Warning, register
+from django.core.checks import CheckMessage, Tags, Warning, register
+from django.db import Error as DatabaseFailure
 from django.utils.module_loading import import_string
 
+from django_throttle.core import Rule
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.reading import Found
 from django_throttle.sockets.attributes import misspelt
 
 DAPHNE: Final = "daphne"
@@ -30,14 +33,34 @@ def origin_messages() -> Iterator[CheckMessage]:
 
 def delay_messages() -> Iterator[CheckMessage]:
     """Messages that wait on daphne, which goes on reading meanwhile, into memory."""
-    if DAPHNE not in settings.INSTALLED_APPS:
-        return
-    waiting = [
-        f"rule {rule.name!r}"
-        for rule in sources.from_settings().rules.values()
-        if rule.enabled and rule.action == "delay" and "message" in rule.events
-    ]
-    waiting += [f"throttle_ladder of {name}" for name in _delaying()]
+    if DAPHNE in settings.INSTALLED_APPS:
+        waiting = [f"rule {rule.name!r}" for rule in _queues(sources.from_settings())]
+        waiting += [f"throttle_ladder of {name}" for name in _delaying()]
+        waiting += [f"the ladder of ThrottleMiddleware, scope {scope!r}" for scope in _laddered(_application())]
+        yield from _of(waiting)
+
+
+@register(Tags.database)
+def check_waiting_rows(
+    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """The same of rules in the database, only where it may be asked."""
+    if DAPHNE not in settings.INSTALLED_APPS or sources.alias() not in (databases or ()):
+        return []
+    try:
+        found = sources.from_database()
+    except DatabaseFailure:
+        return []  # not migrated yet
+    return list(_of([f"rule {rule.name!r} in the database" for rule in _queues(found)]))
+
+
+def _queues(found: Found) -> list[Rule]:
+    """The rules by which messages wait."""
+    rules = found.rules.values()
+    return [rule for rule in rules if rule.enabled and rule.action == "delay" and "message" in rule.events]
+
+
+def _of(waiting: list[str]) -> Iterator[CheckMessage]:
     if waiting:
         hint = (
             "Refuse them (action reject), or serve WebSockets by a server that holds its clients up, such as uvicorn."
@@ -86,6 +109,19 @@ def _consumers(app: Any, *, cookies: bool = False, guarded: bool = False) -> Ite
     elif not isinstance(app, OriginValidator):
         knows = isinstance(app, (CookieMiddleware, SessionMiddleware))
         yield from _consumers(getattr(app, "inner", None), cookies=cookies or knows, guarded=guarded)
+
+
+def _laddered(app: Any) -> Iterator[str]:
+    """The scopes of middleware, in this application, that holds refused messages up."""
+    if app is None or find_spec("channels") is None:
+        return
+    from django_throttle.channels import ThrottleMiddleware
+
+    if isinstance(app, ThrottleMiddleware) and _delays(app.terms.ladder):
+        yield app.terms.scope
+    for route in getattr(app, "routes", ()):
+        yield from _laddered(getattr(route, "callback", None))
+    yield from _laddered(app.app if isinstance(app, ThrottleMiddleware) else getattr(app, "inner", None))
 
 
 def _delaying() -> list[str]:

@@ -16,6 +16,7 @@ from django.urls import path, re_path
 from django_throttle import checks
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import sockets
+from django_throttle.models import ThrottleRule
 
 
 class Guarded(ThrottledConsumerMixin, AsyncWebsocketConsumer):
@@ -24,6 +25,9 @@ class Guarded(ThrottledConsumerMixin, AsyncWebsocketConsumer):
 
 class Bare(AsyncWebsocketConsumer):
     pass
+
+
+QUEUEING: Any = {"algorithm": "leaky_bucket", "action": "delay", "max_delay": 1}
 
 
 async def own(scope: Any, receive: Any, send: Any) -> None: ...
@@ -103,6 +107,26 @@ class TestDelays:
         for fine in ({"events": ["request"]}, {"events": ["message"], "enabled": False}):
             found = self.found(settings, monkeypatch, **fine)
             assert "rule" not in "".join(message.msg for message in found)
+
+    def test_a_middleware_s_ladder(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        slow = ThrottleMiddleware(own, "slow", ladder={"delay": 3})
+        around = AuthMiddlewareStack(ThrottleMiddleware(URLRouter([path("slow", slow), path("own", own)]), "calm"))
+        monkeypatch.setattr(sockets, "_application", lambda: around)
+        (message,) = self.found(settings, monkeypatch, events=["request"])
+        assert "the ladder of ThrottleMiddleware, scope 'slow'" in message.msg
+        assert "calm" not in message.msg
+
+    @pytest.mark.django_db
+    def test_rules_in_the_database(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        ThrottleRule.objects.create(name="row", rate="5/s", events=["message"], **QUEUEING)
+        ThrottleRule.objects.create(name="other", rate="5/s", events=["request"], **QUEUEING)
+        monkeypatch.setattr(sockets, "DAPHNE", "django_throttle")
+        (message,) = sockets.check_waiting_rows(None, databases=["default"])
+        assert message.id == "django_throttle.W043"
+        assert message.msg.startswith("messages wait by rule 'row' in the database; daphne")
+        assert sockets.check_waiting_rows(None) == sockets.check_waiting_rows(None, databases=[]) == []
+        monkeypatch.setattr(sockets, "DAPHNE", "not.installed")
+        assert sockets.check_waiting_rows(None, databases=["default"]) == []
 
     def test_a_consumer_s_ladder(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         class Slow(Guarded):

@@ -9,6 +9,8 @@ import pytest
 
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
+from django_throttle.sockets import guard
+from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.ladder import AT_ONCE, Ladder
 from django_throttle.sockets.live import live
 from django_throttle.sockets.terms import Terms
@@ -92,6 +94,18 @@ class TestSockets:
             {"type": "websocket.close", "code": 4000, "reason": "enough"},
             {"type": "websocket.disconnect", "code": 4000, "reason": "enough"},
         )
+
+    async def test_held_up_for_as_long_as_any_may_be(self, enforce: Enforce, monkeypatch: Any) -> None:
+        """However long it would be until it may pass: a minute here."""
+        assert MAX_DELAY == 2.0
+        monkeypatch.setattr(guard, "MAX_DELAY", 0.1)
+        enforce(own=OWN)
+        line = await Line(ladder={"error": 0, "delay": 1, "close": 3}).open()
+        began = time.monotonic()
+        line.send("in", *["over"] * 3)
+        await line.until(lambda: line.closed)
+        assert time.monotonic() - began >= 0.19, "two of them were held up"
+        assert texts(line) == ["in"]
 
     async def test_a_consumer_says_so_by_attributes(self, enforce: Enforce) -> None:
         class Strict(AsyncEcho):

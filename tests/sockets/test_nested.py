@@ -67,6 +67,27 @@ class TestOneScope:
         assert (await communicator.receive_output())["code"] == 4429
         await communicator.wait()
 
+    async def test_so_do_its_timeouts(self, enforce: Enforce) -> None:
+        class Hasty(AsyncEcho):
+            throttle_idle_timeout = 0.2
+            throttle_close_codes = {"idle": 4001}
+
+        class Aging(AsyncEcho):
+            throttle_max_age = 0.2
+
+        class Patient(AsyncEcho):
+            throttle_idle_timeout = 0
+
+        enforce(SOCKET_IDLE_TIMEOUT=0.3)
+        patient, hasty, aging = [await opened(around(one, "chat")) for one in (Patient, Hasty, Aging)]
+        assert (await hasty.receive_json_from())["code"] == "idle"
+        assert (await hasty.receive_output())["code"] == 4001
+        assert (await aging.receive_json_from())["code"] == "too_old"
+        await asyncio.sleep(0.3)
+        await patient.send_to("hello")
+        assert await patient.receive_from() == "hello"
+        await patient.disconnect()
+
 
 class TestTwoScopes:
     @BOTH

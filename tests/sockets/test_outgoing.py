@@ -210,6 +210,19 @@ class TestCoalescing:
         assert sum(told["lost"] for told in line.told("continuity_lost")) == 3, "x1 and x2 overtaken, c left out"
         await line.close()
 
+    async def test_what_was_kept_keeps_the_pace_too(self, enforce: Enforce) -> None:
+        """A frame of each of twenty kinds waits: they go one by one, each when there is room for it."""
+        enforce(outward={**OUT, "rate": "1/100ms"})
+        line = await Line(coalesce=lambda event: event["text"]).open()
+        began = time.monotonic()
+        await say(line, *[f"{n}" for n in range(20)])
+        await line.until(lambda: len(line.frames) >= 4)
+        seconds = time.monotonic() - began
+        print(f"{len(line.frames)} frames at 10/s in {seconds:.2f} s")
+        assert len(line.frames) <= 1 + seconds / 0.1
+        assert line.frames == [*range(len(line.frames))]
+        await line.close()
+
     async def test_what_passes_overtakes_what_was_kept(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "1/150ms"})
         line = await Line(coalesce=self.kind).open()

@@ -21,7 +21,7 @@ from django_throttle.sockets.surplus import Hold
 from django_throttle.stores import RedisStore
 from django_throttle.stores.drive import run
 from tests.clock import FrozenClock
-from tests.consumers import held
+from tests.consumers import AsyncEcho, held
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -209,6 +209,22 @@ class TestLimits:
         assert [line.closed for line in lines] == [None] * 3
         for line in lines:
             await line.close()
+
+    async def test_a_consumer_that_says_nothing_has_its_clients_warned(self, enforce: Enforce, change: Pin) -> None:
+        class Closing(AsyncEcho):
+            throttle_on_rule_change = "close"
+
+        enforce(sockets={**SOCKETS, "limit": 2})
+        for consumer, closed in ((AsyncEcho, None), (Closing, 4430)):
+            lines = [await Line(consumer.as_asgi()).open() for _ in range(2)]
+            change(sockets(1))
+            await lines[1].until(lambda line=lines[1]: line.told("error"))
+            if closed:
+                await lines[1].until(lambda line=lines[1]: line.closed)
+            assert [lines[0].closed, lines[1].closed and lines[1].closed["code"]] == [None, closed]
+            for line in lines:
+                await line.close()
+            change(sockets(2))
 
     async def test_or_nothing_happens(self, enforce: Enforce, change: Pin) -> None:
         enforce(sockets={**SOCKETS, "limit": 2})
