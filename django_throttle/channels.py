@@ -97,5 +97,10 @@ class ThrottleMiddleware:
         self.terms = Terms(scope, refuse, **options)
         self.terms.check()
 
+    @property
+    def _path_routing(self) -> bool:
+        """A URLRouter around it asks so whether it is to leave a part of the path for another one inside."""
+        return getattr(self.app, "_path_routing", False)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await guarded(self.app, scope, receive, send, self.terms)

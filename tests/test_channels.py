@@ -197,6 +197,14 @@ class TestHandshake:
         assert (await socket(routed).connect())[0] is False
         await (await opened(KINDS["async"])).disconnect()
 
+    async def test_it_stands_between_two_routers(self, enforce: Enforce) -> None:
+        enforce(sockets={**TWO_SOCKETS, "limit": 1})
+        inner = ThrottleMiddleware(URLRouter([path("chat", PlainEcho.as_asgi())]), "chat")
+        app = URLRouter([path("", inner)])
+        communicator = await opened(app)
+        assert (await socket(app).connect())[0] is False
+        await communicator.disconnect()
+
     async def test_users_and_addresses_hold_their_own(self, enforce: Enforce) -> None:
         enforce(sockets={**TWO_SOCKETS, "limit": 1, "key": "user_or_ip"})
         callers = [{"user": User(pk=1)}, {"user": User(pk=2)}, {"client": ["203.0.113.9", 1]}]

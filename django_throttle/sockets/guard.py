@@ -91,7 +91,7 @@ class Guard(Outward):
         try:
             event = await self._waiting.on(self._receive())
         finally:
-            self._silent, self._listens = self.silence(), None
+            self._silent, self._listens = self.listened(), None
         if event is not CUT and event["type"] == "websocket.receive":
             self.heard, self._silent = monotonic(), 0.0
             self.received += 1

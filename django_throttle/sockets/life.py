@@ -34,8 +34,8 @@ class Life(Socket):
     """A socket from its handshake to its end. ``terms`` are what its door says of it; ``tell`` sends our own frames."""
 
     __slots__ = (
-        "_deadlines", "_left", "_listens", "_open", "_outer", "_over", "_releasing", "_silent", "_waiting", "farewell",
-        "tell", "terms", "within",
+        "_deadlines", "_left", "_listens", "_open", "_outer", "_over", "_releasing", "_silent", "_stuck", "_waiting",
+        "farewell", "tell", "terms", "within",
     )  # fmt: skip
 
     def __init__(self, id: str, who: ScopeWho, terms: Terms, tell: Send, outer: Life | None) -> None:  # noqa: A002
@@ -47,6 +47,7 @@ class Life(Socket):
         self._releasing: asyncio.Task[None] | None = None
         self._silent = 0.0  # what has been listened in vain, up to the last wait
         self._listens: float | None = None  # since when the application waits for its client
+        self._stuck: float | None = None  # since when it is sending a frame
         self._open = False  # between accept and close: frames can be sent
         self._over = False  # closed by the application or by the client
         self.farewell: Farewell | None = None  # closed by us
@@ -80,8 +81,13 @@ class Life(Socket):
     def silence(self) -> float:
         """For how long the application has listened since its client was last heard, or accepted; in seconds.
 
-        What a client sends to an application that is busy stays unread, and is not held to be silence.
+        What a client sends to an application that is busy stays unread, and is not held to be silence. But one that
+        does not take a frame for so long has gone, or might as well have.
         """
+        return max(self.listened(), monotonic() - self._stuck if self._stuck is not None else 0.0)
+
+    def listened(self) -> float:
+        """As above, in vain, whatever is being sent."""
         return self._silent if self._listens is None else self._silent + monotonic() - self._listens
 
     def accepted(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Final
 
 from django_throttle.identity import ScopeWho
@@ -78,11 +79,17 @@ class Outward(Life):
 
     async def _pass_on(self, event: Event) -> None:
         """Until we have closed it: a client that reads nothing holds the application up no longer than that."""
+        is_first = self._stuck is None
+        if is_first:
+            self._stuck = monotonic()
         try:
             await self._waiting.on(self._send(event))
         except Exception:  # each server has its own for what comes after a close, which is our doing
             if self.farewell is None:
                 raise
+        finally:
+            if is_first:
+                self._stuck = None
 
     async def _tell_of(self, gap: Gap) -> None:
         if self._open:

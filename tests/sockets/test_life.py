@@ -98,6 +98,24 @@ class TestDeadlines:
         await line.until(lambda: line.closed)
         assert (line.closed["reason"], time.monotonic() - began >= 0.15) == ("idle", True)
 
+    async def test_who_takes_no_frame_for_so_long_is(self, enforce: Enforce, monkeypatch: Any) -> None:
+        """Else an application that sends to a client that has vanished would keep its slot for ever."""
+        monkeypatch.setattr(telling, "PATIENCE", 0.05)
+        store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=0.2)
+
+        async def sending(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.send", "text": "news"})
+            assert (await receive())["reason"] == "idle"
+
+        line = Deaf(ThrottleMiddleware(sending, "chat"))
+        await line.open()
+        assert line.task is not None
+        await asyncio.wait({line.task}, timeout=slack(5.0))
+        assert (line.task.done(), held(store)) == (True, 0)
+        await line.task
+
     async def test_silence_counts_from_when_the_application_has_accepted(self, enforce: Enforce) -> None:
         enforce()
 
