@@ -95,7 +95,7 @@ class Refused(ThrottleError):
 
 
 class PublishRefused(Refused):
-    """What was to be published reached nobody; ``members`` is how large its group was."""
+    """What was to be published reached nobody; ``members`` is how large its group was, as far as was known."""
 
     def __init__(self, decision: Decision, group: str, members: int) -> None:
         super().__init__(decision)

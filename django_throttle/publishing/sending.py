@@ -6,15 +6,16 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from django_throttle import limiter, rulebook
-from django_throttle.core import Decision
+from django_throttle import limiter, observe, rulebook
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused
 from django_throttle.facts import Facts, Who
 from django_throttle.publishing.layer import CountingLayer, name_of
 from django_throttle.publishing.publisher import Publisher, awho_of, who_of
+from django_throttle.publishing.refusals import refusals
 from django_throttle.publishing.sizes import sizes, wanted
 from django_throttle.stores import get_store
+from django_throttle.stores.base import Store
 from django_throttle.stores.drive import run
 
 
@@ -29,9 +30,19 @@ async def throttled_group_send(
     """
     found, alias = _layer(layer)
     _check(found, group)
-    who = Publisher(await awho_of(publisher), name_of(alias, group))
-    many = await sizes.aof(who.group, get_store()) if wanted(await rulebook.acurrent()) else 0
-    _pass(await limiter.adecide(_facts(who, scope or group, many)), group, many)
+    who, store = Publisher(await awho_of(publisher), name_of(alias, group)), get_store()
+    snapshot, many, epoch = await rulebook.acurrent(), 0, _epoch(store)
+    if wanted(snapshot):
+        least = _facts(who, scope or group, sizes.at_least(who.group, store))
+        if decision := refusals.find(snapshot, least, store):
+            await observe.atell(least, decision)
+            raise PublishRefused(decision, group, least.cost - 1)
+        many = await sizes.aof(who.group, store)
+    facts = _facts(who, scope or group, many)
+    decision = await limiter.adecide(facts)
+    if not decision.allowed:
+        refusals.note(snapshot, facts, decision, store, epoch)
+        raise PublishRefused(decision, group, many)
     await found.group_send(group, message)
 
 
@@ -41,9 +52,19 @@ def throttled_group_send_sync(
     """Do the same where nothing is awaited: in views, tasks and synchronous consumers."""
     found, alias = _layer(layer)
     _check(found, group)
-    who = Publisher(who_of(publisher), name_of(alias, group))
-    many = run(sizes.of(who.group, get_store()), get_store()) if wanted(rulebook.current()) else 0
-    _pass(limiter.decide(_facts(who, scope or group, many)), group, many)
+    who, store, snapshot = Publisher(who_of(publisher), name_of(alias, group)), get_store(), rulebook.current()
+    many, epoch = 0, _epoch(store)
+    if wanted(snapshot):
+        least = _facts(who, scope or group, sizes.at_least(who.group, store))
+        if decision := refusals.find(snapshot, least, store):
+            observe.tell(least, decision)
+            raise PublishRefused(decision, group, least.cost - 1)
+        many = run(sizes.of(who.group, store), store)
+    facts = _facts(who, scope or group, many)
+    decision = limiter.decide(facts)
+    if not decision.allowed:
+        refusals.note(snapshot, facts, decision, store, epoch)
+        raise PublishRefused(decision, group, many)
     async_to_sync(found.group_send)(group, message)
 
 
@@ -51,9 +72,8 @@ def _facts(who: Who, scope: str, many: int) -> Facts:
     return Facts(scope, ("publish",), who, min(1 + many, MAX_LIMIT))
 
 
-def _pass(decision: Decision, group: str, many: int) -> None:
-    if not decision.allowed:
-        raise PublishRefused(decision, group, many)
+def _epoch(store: Store) -> int:
+    return 0 if store.denials is None else store.denials.epoch
 
 
 def _check(layer: Any, group: str) -> None:
