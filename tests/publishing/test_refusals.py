@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import rulebook
 from django_throttle.channels import throttled_group_send, throttled_group_send_sync
-from django_throttle.core import Override, Rule
-from django_throttle.core.decision import Decision
+from django_throttle.core import Outcome, Override, Rule
+from django_throttle.core.decision import Decision, Reason
 from django_throttle.exceptions import PublishRefused
 from django_throttle.publishing import sending
 from django_throttle.publishing.layer import name_of
@@ -41,7 +43,7 @@ class Silent:
         return None
 
 
-async def refusal(group: str, publisher: str = "user:1") -> PublishRefused | None:
+async def refusal(group: str, publisher: Any = "user:1") -> PublishRefused | None:
     try:
         await throttled_group_send(group, MESSAGE, publisher=publisher, layer=Silent())
     except PublishRefused as refused:
@@ -49,9 +51,9 @@ async def refusal(group: str, publisher: str = "user:1") -> PublishRefused | Non
     return None
 
 
-def refusal_sync(group: str) -> PublishRefused | None:
+def refusal_sync(group: str, publisher: Any = "user:1") -> PublishRefused | None:
     try:
-        throttled_group_send_sync(group, MESSAGE, publisher="user:1", layer=Silent())
+        throttled_group_send_sync(group, MESSAGE, publisher=publisher, layer=Silent())
     except PublishRefused as refused:
         return refused
     return None
@@ -190,3 +192,44 @@ async def test_receivers_hear_of_it(enforce: Live) -> None:
     finally:
         throttled.disconnect(refused)
     assert [decision.rule for decision in heard] == ["posts"] * 2
+
+
+def slowly(scope: Any) -> str:
+    """A key of the site's that asks the database."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return "somebody"
+    raise SynchronousOnlyOperation
+
+
+async def test_whom_only_a_database_knows_is_asked_about(enforce: Live, monkeypatch: Any) -> None:
+    store, scope = enforce(posts={**FIVE, "key": "tests.publishing.test_refusals.slowly"}), {"type": "websocket"}
+    assert [bool(await refusal("room.0", scope)) for _ in range(6)] == [False] * 5 + [True]
+    await sync_to_async(refusal_sync)("room.0", scope)
+    asked = counted(store, monkeypatch)
+    assert await refusal("room.1", scope)
+    assert asked
+
+
+async def test_what_a_damper_refuses_says_nothing_of_the_next(enforce: Live, monkeypatch: Any) -> None:
+    """It refuses a share; the others were not asked. Refusals that are said again count as attempts to it."""
+    store = enforce(posts=FIVE, smooth={**ROOMS, "rate": "100000/s", "algorithm": "damper", "key": "everyone"})
+    outcome = Outcome("smooth", "everyone", False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED)
+    with monkeypatch.context() as busy:
+        busy.setattr(store.meters, "judge", lambda charges, **_: (outcome,))
+        assert await refusal("room.0")
+    await used_up()
+    judged: list[Any] = []
+    monkeypatch.setattr(store.meters, "judge", lambda charges, **_: judged.extend(charges))
+    assert await refusal("room.1")
+    assert [charge.rule.name for charge in judged] == ["smooth"]
+
+
+async def test_no_more_is_remembered_than_there_is_room_for(enforce: Live, monkeypatch: Any) -> None:
+    monkeypatch.setattr("django_throttle.publishing.refusals.MOST", 3)
+    enforce(posts={**FIVE, "rate": "1/h"})
+    for number in range(5):
+        assert await refusal("room", f"user:{number}") is None
+        assert await refusal("room", f"user:{number}")
+    assert len(sending.refusals._known) == 2

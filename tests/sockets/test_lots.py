@@ -215,3 +215,19 @@ async def test_a_frame_whose_socket_is_closed_meanwhile_reaches_nobody_and_costs
     assert texts(line) == []
     await becomes(lambda: found.back >= LOT)
     assert used(store) == OTHERS
+
+
+async def test_what_goes_back_waits_for_its_turn_unless_the_socket_is_closed(held: Set) -> None:
+    store, found = held()
+    found.go.set()
+    pace, frame = Pace(), charges()
+    allowance = Allowance(pace)
+    await allowance.take(frame, (1,))
+    for _ in range(MOST):
+        pace.note(asyncio.get_running_loop().time() + 3600)
+    allowance.give_back()
+    await asyncio.sleep(0.05)
+    assert found.back == 0
+    allowance.end()
+    await becomes(lambda: found.back == LOT - 1)
+    assert used(store) == OTHERS + 1
