@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, observe, rulebook
@@ -137,12 +138,14 @@ def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: 
     return corrected(decided, facts.charged, snapshot.by_name) if facts.charged else decided
 
 
-async def _adoor_flow(*call: Any) -> flow.Flow[Decision]:
-    """The same on an event loop: in a thread, where somebody has to be asked who is calling."""
+async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> flow.Flow[Decision]:
+    """The same on an event loop: in a thread, where a database has to be asked who is calling."""
     try:
-        return _door_flow(*call)
+        return _door_flow(snapshot, facts, *call)
     except SynchronousOnlyOperation:
-        return await in_thread(_door_flow, *call)
+        if "connect" in facts.events:
+            return await in_thread(_door_flow, snapshot, facts, *call)
+        return await sync_to_async(_door_flow)(snapshot, facts, *call)  # as a view would
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:

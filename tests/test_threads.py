@@ -55,16 +55,12 @@ class TestInThread:
             if fails:
                 raise LookupError
 
-        class Connections:
-            def close_all(self) -> None:
-                done.append(("close", threading.get_ident()))
-
-        monkeypatch.setattr(threads, "connections", Connections())
+        monkeypatch.setattr(threads, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
         try:
             await in_thread(work)
         except LookupError:
             assert fails
-        assert [name for name, _ in done] == ["work", "close"]
+        assert [name for name, _ in done] == ["close", "work", "close"]
         assert len({thread for _, thread in done}) == 1
 
     async def test_it_does_not_wait_for_synchronous_consumers(self) -> None:
