@@ -1,73 +1,126 @@
-"""A server for the JavaScript helper's tests: a page that loads it, and sockets that do as they are told."""
+"""A page that loads the JavaScript helper; its clock and the server behind its socket are the test's, or real."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.datastructures import Headers
-from websockets.http11 import Request, Response
+from playwright.sync_api import Page, Route
 
 SCRIPT = Path(__file__).parent.parent / "django_throttle" / "static" / "django_throttle" / "throttled-socket.js"
-PAGE = b"""<!doctype html><meta charset=utf-8><link rel=icon href=data:,><script type=module>
-import { ThrottledSocket } from "/throttled-socket.js";
-window.open_socket = (path, options) => {
-  const socket = new ThrottledSocket(path, options);
-  window.told = [];
-  window.began = performance.now();
-  const at = () => (performance.now() - window.began) / 1000;
-  for (const type of ["open", "close", "throttled", "waiting", "resumed", "dropped", "lost"]) {
-    socket.addEventListener(type, (event) => window.told.push({ ...event.detail, type, at: at() }));
+PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href=data:,><script type=module>
+import { ThrottledSocket, parseError } from "/throttled-socket.js";
+const seconds = () => performance.now() / 1000;
+window.wires = [];
+// A WebSocket whose server is the test: what it checks and when it tells is as in the standard.
+class Wire extends EventTarget {
+  static CONNECTING = 0; static OPEN = 1; static CLOSING = 2; static CLOSED = 3;
+  readyState = 0; sent = []; at = seconds();
+  constructor() { super(); window.wires.push(this); }
+  send(text) { this.sent.push(text); window.told.push({ type: "sent", data: text, at: seconds() }); }
+  close(code, reason) {
+    if (code !== 1000 && !(code >= 3000 && code <= 4999)) throw new DOMException(`not ${code}`, "InvalidAccessError");
+    this.readyState = Math.max(this.readyState, 2);
   }
-  socket.addEventListener("message", (event) => window.told.push({ type: "message", at: at(), data: event.data }));
-  window.socket = socket;
+  accept() { this.readyState = 1; this.dispatchEvent(new Event("open")); }
+  say(data) { this.dispatchEvent(new MessageEvent("message", { data })); }
+  end(code, reason = "") { this.readyState = 3; this.dispatchEvent(new CloseEvent("close", { code, reason })); }
+}
+if (location.hash === "#wire") window.WebSocket = Wire;
+window.chance = window.timers = 0;
+window.told = [];
+const real = setTimeout;
+window.setTimeout = (...given) => {
+  window.timers += 1;
+  if (window.timers > 5000) throw new Error("it never rests");
+  return real(...given);
 };
+window.reset = () => { window.socket?.close(); wires.length = window.timers = 0; window.told = []; };
+window.begin = (path, options, name = "socket") => {
+  const socket = window[name] = new ThrottledSocket(path, { random: () => window.chance, ...options });
+  const told = window[name === "socket" ? "told" : `${name}_told`] = [];
+  for (const type of ["open", "close", "throttled", "waiting", "resumed", "dropped", "lost"]) {
+    socket.addEventListener(type, (event) => told.push({ ...event.detail, type, at: seconds() }));
+  }
+  socket.addEventListener("message", (event) => told.push({ type: "message", at: seconds(), data: event.data }));
+};
+window.parseError = parseError;
 window.ready = true;
 </script>"""
+START = 1000  # seconds that the page's clock shows when it stands still
 
 
-class Server:
-    """Answers as the real doors do; ``script`` says what each further connection meets."""
+def load(page: Page, origin: str, fragment: str = "") -> Page:
+    """The page as if it came from there; only its sockets ask who listens there."""
 
-    def __init__(self) -> None:
-        self.received: list[tuple[float, str]] = []
-        self.connections = 0
-        self.script: list[list[dict[str, Any]]] = []
+    def answer(route: Route) -> None:
+        script = route.request.url.endswith("/throttled-socket.js")
+        body, kind = (SCRIPT.read_text("utf-8"), "text/javascript") if script else (PAGE, "text/html")
+        route.fulfill(body=body, content_type=kind)
 
-    async def run(self, port: int, started: Any, ended: asyncio.Event) -> None:
-        async with serve(self.talk, "127.0.0.1", port, process_request=self.page):
-            started.set()
-            await ended.wait()
+    page.route(f"{origin}/**", answer)
+    page.goto(f"{origin}/{fragment}")
+    page.wait_for_function("window.ready")
+    return page
 
-    def page(self, connection: ServerConnection, request: Request) -> Response | None:
-        if "Upgrade" in request.headers:
-            return None
-        script = request.path == "/throttled-socket.js"
-        body, kind = (SCRIPT.read_bytes(), "text/javascript") if script else (PAGE, "text/html")
-        headers = Headers({"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"})
-        return Response(HTTPStatus.OK, "OK", headers, body)
 
-    async def talk(self, connection: ServerConnection) -> None:
-        steps = self.script[self.connections] if self.connections < len(self.script) else []
-        self.connections += 1
-        for step in steps:
-            await self.take(step, connection)
-        async for message in connection:
-            self.note(message)
-            await connection.send(message)
+class Stage:
+    """One page where nothing moves by itself; numbers are seconds, chance is what the page draws at random."""
 
-    async def take(self, step: dict[str, Any], connection: ServerConnection) -> None:
-        if "after" in step:
-            for _ in range(step["after"]):
-                self.note(await connection.recv())
-        if "say" in step:
-            await connection.send(json.dumps(step["say"]))
-        if "close" in step:
-            await connection.close(step["close"], step.get("reason", ""))
+    def __init__(self, page: Page) -> None:
+        page.clock.install(time=0)
+        self.page = load(page, "http://throttled.test", "#wire")
+        page.clock.pause_at(START)
 
-    def note(self, message: str | bytes) -> None:
-        self.received.append((asyncio.get_running_loop().time(), str(message)))
+    def reset(self) -> Stage:
+        """Nobody is left of those who were here before."""
+        self.do("reset()")
+        return self
+
+    def begin(self, chance: float = 0.0, **options: Any) -> Stage:
+        self.page.evaluate(
+            "([chance, options]) => { window.chance = chance; begin('/ws/chat/', options); }", [chance, options]
+        )
+        return self
+
+    def opened(self, **options: Any) -> Stage:
+        """Connected, and beyond the moment in which a handshake may yet be refused."""
+        self.begin(**options).accept()
+        return self.run(0.1)
+
+    def run(self, seconds: float) -> Stage:
+        self.page.clock.run_for(round(seconds * 1000))
+        return self
+
+    def do(self, script: str) -> Any:
+        return self.page.evaluate(script)
+
+    def send(self, *texts: str) -> list[bool]:
+        sent: list[bool] = self.page.evaluate("texts => texts.map((text) => socket.send(text))", texts)
+        return sent
+
+    def accept(self) -> None:
+        self.do("wires.at(-1).accept()")
+
+    def say(self, frame: dict[str, Any] | str) -> None:
+        """A frame of the server, as Python writes it."""
+        self.page.evaluate("data => wires.at(-1).say(data)", frame if isinstance(frame, str) else json.dumps(frame))
+
+    def end(self, code: int, reason: str = "") -> None:
+        self.page.evaluate("([code, reason]) => wires.at(-1).end(code, reason)", [code, reason])
+
+    @property
+    def connections(self) -> int:
+        return int(self.do("wires.length"))
+
+    def told(self, *kinds: str) -> list[dict[str, Any]]:
+        """What the page was told, and what was ``sent``, in order; all, or of these kinds."""
+        told: list[dict[str, Any]] = self.do("told")
+        return [one for one in told if not kinds or one["type"] in kinds]
+
+    def kinds(self) -> list[str]:
+        return [one["type"] for one in self.told()]
+
+    def texts(self, kind: str = "sent") -> list[str]:
+        return [one["data"] for one in self.told(kind)]

@@ -1,21 +1,27 @@
-"""The JavaScript helper in a real browser: it waits, paces, queues and comes back as the server says."""
+"""The JavaScript helper in a real browser: it waits, paces, queues and comes back as the server says.
+
+By a clock that stands still and a server that the test plays; what a real guard says is in
+``test_throttled_socket_served``.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import json
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
-from tests.servers import free_port, slack
-from tests.sockets_page import Server
+from django_throttle.sockets.codes import CODES
+from django_throttle.sockets.frames import notice
+from tests.sockets_page import Stage
 from tests.test_demo_page import FLAGS
 
+MONTH = 30 * 86400
 LIMITED = {"type": "error", "code": "rate_limited", "detail": "Slow down.", "rule": "chat", "limit": 20, "remaining": 0}
-QUICK = {"firstWait": 0.05, "jitter": 0.1}
+CROWDED = {**LIMITED, "code": "connection_limit", "limit": 5, "window": None}
 
 
 @pytest.fixture(scope="module")
@@ -26,196 +32,526 @@ def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
+def empty(browser: Browser) -> Iterator[Stage]:
+    with browser.new_page() as page:
+        yield Stage(page)
 
 
 @pytest.fixture
-def server(port: int) -> Iterator[Server]:
-    """In a thread of its own, as the browser is driven from this one."""
-    server, started, loops = Server(), threading.Event(), []
-
-    async def main() -> None:
-        ended = asyncio.Event()
-        loops.append((asyncio.get_running_loop(), ended))
-        await server.run(port, started, ended)
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    assert started.wait(slack(10))
-    yield server
-    loop, ended = loops[0]
-    loop.call_soon_threadsafe(ended.set)
-    thread.join(slack(20))
+def stage(empty: Stage) -> Iterator[Stage]:
+    mistakes: list[str] = []
+    empty.page.on("pageerror", lambda error: mistakes.append(str(error)))
+    yield empty.reset()
+    assert mistakes == []
 
 
-@pytest.fixture
-def page(browser: Browser, server: Server, port: int) -> Iterator[Page]:
-    page = browser.new_page()
-    page.set_default_timeout(slack(10) * 1000)
-    page.goto(f"http://127.0.0.1:{port}/")
-    page.wait_for_function("window.ready")
-    yield page
-    page.close()
+def limited(retry_after: Any, limit: int = 20, window: float = 1, **others: Any) -> dict[str, Any]:
+    return {**LIMITED, "limit": limit, "window": window, "retry_after": retry_after, **others}
 
 
-def begin(page: Page, **options: Any) -> None:
-    page.evaluate("options => open_socket('/ws/chat/', options)", {**QUICK, **options})
+def gaps(stage: Stage, kind: str = "sent") -> list[float]:
+    """Seconds between events of a kind."""
+    return [round(after["at"] - before["at"], 3) for before, after in pairwise(stage.told(kind))]
 
 
-def until(page: Page, kind: str, number: int = 1) -> list[dict[str, Any]]:
-    """Wait for so many events of a kind; all that was told."""
-    page.wait_for_function(
-        "([kind, number]) => told.filter(one => one.type === kind).length >= number", arg=[kind, number]
+def numbers(count: int, first: int = 0) -> list[str]:
+    return [str(number) for number in range(first, first + count)]
+
+
+class TestQueue:
+    def test_what_is_sent_before_the_connection_is_open_waits_in_order(self, stage: Stage) -> None:
+        stage.begin()
+        assert stage.send("one", "two") == [False, False]
+        stage.accept()
+        stage.run(0.1)
+        assert stage.texts() == ["one", "two"]
+        assert stage.send("three") == [True]
+        assert stage.do("[socket.queued, socket.readyState, socket.wait]") == [0, 1, 0]
+
+    def test_a_handshake_that_is_refused_by_a_frame_swallows_no_message(self, stage: Stage) -> None:
+        """The server accepts, says why not, and closes: what waited was sent to nobody."""
+        stage.begin()
+        stage.send("one")
+        stage.accept()
+        stage.run(0.01).say({**CROWDED, "retry_after": 5})
+        stage.end(4430)
+        assert (stage.texts(), stage.do("socket.queued")) == ([], 1)
+        stage.run(5).accept()
+        stage.run(0.1)
+        assert stage.texts() == ["one"]
+
+    def test_a_long_queue_goes_out_gently_until_a_frame_says_how_much_may(self, stage: Stage) -> None:
+        """At five a second, and answers that take 50 ms: of twenty the server drops a few, not fifteen."""
+        stage.begin()
+        stage.send(*numbers(20))
+        stage.accept()
+        for _ in range(1000):
+            stage.run(0.005)
+            if len(stage.texts()) > 5:
+                break
+        stage.run(0.05).say(limited(1, limit=5))
+        lost = len(stage.texts()) - 5
+        assert 1 <= lost <= 2
+        stage.run(10)
+        assert stage.texts() == numbers(20)
+        assert min(gaps(stage)[4 + lost :]) >= 0.2
+
+    def test_a_long_queue_goes_out_faster_and_faster_where_nothing_is_refused(self, stage: Stage) -> None:
+        stage.begin()
+        stage.send(*numbers(1000))
+        stage.accept()
+        stage.run(1.1)
+        assert 90 < len(stage.texts()) < 130
+        stage.run(3)
+        assert stage.texts() == numbers(1000)
+        assert all(stage.send(*numbers(100)))
+
+    def test_a_known_pace_is_kept_from_the_first_message_on(self, stage: Stage) -> None:
+        """So many in any such window, which no algorithm refuses."""
+        stage.begin(pace={"limit": 5, "window": 2})
+        stage.send(*numbers(12))
+        stage.accept()
+        stage.run(0.1)
+        assert stage.texts() == numbers(5)
+        assert stage.do("socket.wait") == pytest.approx(2, abs=0.2)
+        stage.run(10)
+        assert stage.texts() == numbers(12)
+        times = [one["at"] for one in stage.told("sent")]
+        assert all(later - sooner >= 2 for sooner, later in zip(times, times[5:], strict=False))
+        assert times[-1] - times[0] < 4.5
+
+    def test_it_is_bounded_and_says_what_it_drops(self, stage: Stage) -> None:
+        stage.opened(maxQueue=2).send("refused")
+        stage.say(limited(0.3))
+        stage.send("a", "b", "c")
+        assert stage.told("dropped") == [
+            {"type": "dropped", "data": "a", "reason": "full", "at": stage.do("told.at(-1).at")}
+        ]
+        stage.run(1)
+        assert stage.texts() == ["refused", "b", "c"]
+
+    def test_without_a_queue_only_what_can_go_at_once_is_sent(self, stage: Stage) -> None:
+        stage.opened(maxQueue=0)
+        assert stage.send("now") == [True]
+        stage.say(limited(1))
+        assert stage.send("later") == [False]
+        assert (stage.texts(), stage.texts("dropped")) == (["now"], ["later"])
+
+    def test_old_messages_are_dropped_when_they_are_too_old(self, stage: Stage) -> None:
+        """And not only when their turn comes, which may be in a month."""
+        stage.opened(maxAge=2).send("refused")
+        stage.say(limited(MONTH))
+        stage.send("stale")
+        stage.run(1).send("stale, too")
+        stage.run(1.5)
+        assert stage.texts("dropped") == ["stale"]
+        stage.run(1)
+        assert [(one["data"], one["reason"]) for one in stage.told("dropped")] == [
+            ("stale", "old"),
+            ("stale, too", "old"),
+        ]
+        assert stage.do("socket.queued") == 0
+
+
+class TestRefusals:
+    def test_a_refused_message_makes_the_others_wait_as_long_as_the_server_says(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(4))
+        (refused,) = stage.told("throttled")
+        assert (refused["rule"], refused["code"], refused["message"]) == ("chat", "rate_limited", "Slow down.")
+        assert refused["seconds"] == 4
+        assert stage.send("later") == [False]
+        assert stage.do("[socket.queued, socket.wait]") == [1, 4]
+        stage.run(3.99)
+        assert stage.kinds() == ["open", "sent", "throttled"]
+        stage.run(0.02)
+        assert stage.kinds() == ["open", "sent", "throttled", "resumed", "sent"]
+
+    @pytest.mark.parametrize(("chance", "seconds"), [(0.0, 8), (0.5, 9), (1.0, 10)])
+    def test_some_of_a_wait_is_random(self, stage: Stage, chance: float, seconds: float) -> None:
+        """So that a crowd which was refused together comes back apart."""
+        stage.opened(chance=chance).send("refused")
+        stage.say(limited(8))
+        assert stage.told("throttled")[0]["seconds"] == pytest.approx(seconds)
+        stage.end(4429)
+        stage.run(seconds - 0.01)
+        assert stage.connections == 1
+        stage.run(0.02)
+        assert stage.connections == 2
+
+    def test_of_a_month_a_minute_is_random(self, stage: Stage) -> None:
+        stage.opened(chance=1).send("refused")
+        stage.say(limited(MONTH))
+        assert stage.told("throttled")[0]["seconds"] == MONTH + 60
+
+    def test_it_keeps_the_pace_of_the_rule_afterwards(self, stage: Stage) -> None:
+        """20 in 2 seconds: a tenth of a second apart, however many wait."""
+        stage.opened().send("refused")
+        stage.say(limited(0.1, window=2))
+        stage.send(*numbers(100))
+        stage.run(11)
+        assert stage.texts() == ["refused", *numbers(100)]
+        assert set(gaps(stage)[1:]) == {0.1}
+
+    def test_the_pace_is_over_when_nothing_has_waited_for_two_windows(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(1, window=2))
+        assert stage.send("a", "b") == [False, False]
+        stage.run(3)
+        assert stage.send("c", "d") == [True, False]
+        stage.run(5)
+        assert all(stage.send(*numbers(20)))
+
+    def test_a_pace_that_is_over_is_forgotten(self, stage: Stage) -> None:
+        """Also by what queues up later, or waits for another rule."""
+        stage.opened().send("refused")
+        stage.say(limited(1, limit=1, window=MONTH))
+        stage.run(100).send("a")
+        stage.end(1006)
+        stage.send("b", "c")
+        stage.run(1).accept()
+        stage.run(1)
+        assert stage.texts() == ["refused", "a", "b", "c"]
+        stage.say(limited(1, limit=10, window=1))
+        stage.send("d", "e")
+        stage.run(2)
+        assert stage.texts()[4:] == ["d", "e"]
+
+    def test_the_pace_outlives_the_connection(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(2, limit=1))
+        stage.send(*numbers(3))
+        stage.end(1006)
+        stage.run(0.5).accept()
+        stage.run(10)
+        assert stage.texts() == ["refused", *numbers(3)]
+        assert stage.told("sent")[1]["at"] >= stage.told("throttled")[0]["at"] + 2
+        assert min(gaps(stage)[1:]) >= 1
+
+    @pytest.mark.parametrize("code", ["limiter_unavailable", "blocked"])
+    def test_a_failure_and_a_block_make_it_rest_too(self, stage: Stage, code: str) -> None:
+        """Without a pace: the rule's numbers are not what refused."""
+        stage.opened().send("refused")
+        stage.say(limited(5, code=code, limit=1, window=60))
+        stage.send("a", "b")
+        stage.run(4.9)
+        assert stage.texts() == ["refused"]
+        stage.run(0.2)
+        assert stage.texts() == ["refused", "a", "b"]
+
+    def test_a_block_without_an_end_is_tried_again_now_and_then(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say({**notice("blocked", "Access is blocked."), "rule": "chat"})
+        stage.send("later")
+        stage.run(59)
+        assert stage.texts() == ["refused"]
+        stage.run(2)
+        assert stage.texts() == ["refused", "later"]
+
+    def test_a_message_too_large_for_ever_holds_up_no_other(self, stage: Stage) -> None:
+        stage.opened().send("large")
+        stage.say(limited(None))
+        assert stage.told("throttled")[0]["seconds"] == 0
+        assert stage.send("small", "small") == [True, True]
+        stage.end(1006)
+        assert stage.told("waiting")[0]["seconds"] < 1
+
+    def test_lost_continuity_is_told_to_the_page(self, stage: Stage) -> None:
+        stage.opened().say({"type": "continuity_lost", "lost": 7, "since": "2026-11-20T12:34:56.789Z"})
+        assert stage.told("lost")[0]["lost"] == 7
+
+
+class TestFrames:
+    @pytest.mark.parametrize("code", CODES)
+    def test_ours_are_known(self, stage: Stage, code: str) -> None:
+        stage.opened().say(notice(code, "Why."))
+        assert [one["code"] for one in stage.told("throttled")] == [code]
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            {"type": "error", "text": "mine"},
+            {"type": "error", "code": "invalid_input", "detail": "mine"},
+            {"type": "error", "code": "rate_limited", "detail": "mine, too"},
+            {"type": "error", "code": "out_of_stock", "rule": "one each", "retry_after": 5},
+            {"type": "continuity_lost", "chapter": 7},
+            '{"type": "error", oops',
+            '{"type": "error", "code": null}',
+            "plain",
+        ],
+        ids=str,
     )
-    told: list[dict[str, Any]] = page.evaluate("told")
-    return told
+    def test_those_of_the_application_are_its_own(self, stage: Stage, frame: Any) -> None:
+        stage.opened().say(frame)
+        assert stage.texts("message") == [frame if isinstance(frame, str) else json.dumps(frame)]
+        assert stage.told("throttled", "lost") == []
+        stage.end(1006)
+        assert stage.told("waiting")[0]["seconds"] < 1
+
+    def test_a_site_with_a_payload_of_its_own_says_how_to_read_it(self, stage: Stage) -> None:
+        stage.do(
+            """() => begin("/ws/chat/", { parse: (data) => {
+              const { error } = JSON.parse(data);
+              return error ? { type: "error", code: "rate_limited", retry_after: error.seconds } : parseError(data);
+            } })"""
+        )
+        stage.accept()
+        stage.run(0.1).send("refused")
+        stage.say({"error": {"code": "slow_down", "seconds": 3}})
+        assert stage.do("socket.wait") == 3
 
 
-def of(told: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [one for one in told if one["type"] == kind]
+class TestComingBack:
+    def test_after_a_loss_it_sends_what_waited(self, stage: Stage) -> None:
+        stage.opened().end(1012)
+        stage.send("still here")
+        stage.run(1).accept()
+        stage.run(0.1)
+        assert stage.kinds() == ["open", "close", "waiting", "open", "sent"]
+        assert [one["attempt"] for one in stage.told("open")] == [0, 1]
+        assert stage.told("close")[0]["final"] is False
+
+    @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
+    def test_it_backs_off_longer_and_longer(self, stage: Stage, chance: float, share: float) -> None:
+        """Half of each wait is random; a minute is the longest."""
+        stage.begin(chance=chance)
+        for attempt in range(1, 10):
+            stage.end(1006)
+            (*_, waiting) = stage.told("waiting")
+            assert waiting["attempt"] == attempt
+            assert waiting["seconds"] == pytest.approx(share * min(60, 0.5 * 2 ** (attempt - 1)))
+            stage.run(waiting["seconds"] - 0.01)
+            assert stage.connections == attempt
+            stage.run(0.02)
+            assert stage.connections == attempt + 1
+
+    def test_a_connection_that_lasts_makes_waits_short_again(self, stage: Stage) -> None:
+        stage.begin()
+        for _ in range(4):
+            stage.end(1006)
+            stage.run(5)
+        stage.accept()
+        stage.run(4)
+        stage.end(1006)
+        assert stage.told("waiting")[-1]["attempt"] == 5
+        stage.run(10).accept()
+        stage.run(6)
+        stage.end(1006)
+        assert stage.told("waiting")[-1]["attempt"] == 1
+
+    def test_it_gives_up_when_it_is_told_to(self, stage: Stage) -> None:
+        stage.begin(maxAttempts=2)
+        for _ in range(3):
+            stage.end(1006)
+            stage.run(60)
+        assert stage.connections == 3
+        assert [one["final"] for one in stage.told("close")] == [False, False, True]
+
+    @pytest.mark.parametrize("reason", [True, False])
+    def test_a_refused_handshake_is_tried_again_when_the_server_says(self, stage: Stage, reason: bool) -> None:
+        """By the error frame, or where it gets lost by the close's reason."""
+        stage.begin().accept()
+        if not reason:
+            stage.say({**CROWDED, "retry_after": 17})
+        stage.end(4430, "connection limit; retry_after=17" if reason else "")
+        assert stage.told("waiting")[0]["seconds"] == 17
+        stage.run(16.9)
+        assert stage.connections == 1
+        stage.run(0.2)
+        assert stage.connections == 2
+
+    def test_too_many_handshakes_pace_no_messages(self, stage: Stage) -> None:
+        """30 a minute were about connections."""
+        stage.begin().accept()
+        stage.say(limited(2, limit=30, window=60))
+        stage.end(4430)
+        stage.run(2).accept()
+        stage.run(0.1)
+        assert all(stage.send(*numbers(20)))
+
+    def test_a_moment_that_has_passed_is_waited_for_no_more(self, stage: Stage) -> None:
+        stage.opened().say({**CROWDED, "retry_after": 30})
+        stage.run(29).end(1006)
+        assert stage.told("waiting")[0]["seconds"] == 1
+        stage.run(1).accept()
+        stage.say({**CROWDED, "retry_after": 30})
+        stage.run(31).end(1006)
+        assert stage.told("waiting")[1]["seconds"] < 1
+
+    def test_who_may_send_nothing_may_still_listen(self, stage: Stage) -> None:
+        """The month's messages are used up; then the network fails."""
+        stage.opened().send("refused")
+        stage.say(limited(MONTH, limit=1000, window=MONTH))
+        stage.end(1006)
+        assert stage.told("waiting")[0]["seconds"] < 1
+        stage.run(1).accept()
+        stage.send("later")
+        stage.run(3600)
+        assert stage.texts() == ["refused"]
+
+    @pytest.mark.parametrize("code", [1000, 1008, 4400, 4401, 4403, 4404, 4410])
+    def test_it_stays_away_after_codes_that_mean_it(self, stage: Stage, code: int) -> None:
+        stage.opened().end(code)
+        assert stage.told("close")[0]["final"] is True
+        assert stage.do("socket.readyState") == 3
+        assert stage.send("no") == [False]
+        assert [(one["data"], one["reason"]) for one in stage.told("dropped")] == [("no", "closed")]
+        stage.run(1000)
+        assert stage.connections == 1
+
+    @pytest.mark.parametrize("word", ["evicted", "blocked", "closed"])
+    def test_it_stays_away_whatever_code_the_site_has_for_it(self, stage: Stage, word: str) -> None:
+        """One window would evict the other for ever."""
+        stage.opened().say(notice(word, "Why."))
+        stage.end(4321)
+        stage.run(1000)
+        assert (stage.connections, stage.told("close")[0]["final"]) == (1, True)
+
+    def test_a_block_that_has_ended_keeps_nobody_away(self, stage: Stage) -> None:
+        stage.opened().say(notice("blocked", "Access is blocked.", 60))
+        stage.run(61).end(1006)
+        assert stage.told("close")[0]["final"] is False
 
 
-def test_what_is_sent_before_the_connection_is_open_waits_in_order(page: Page, server: Server) -> None:
-    first = "options => { open_socket('/ws/chat/', options); return [socket.send('one'), socket.send('two')]; }"
-    assert page.evaluate(first, QUICK) == [False, False]
-    told = until(page, "message", 2)
-    assert [one["data"] for one in of(told, "message")] == ["one", "two"]
-    assert page.evaluate("[socket.send('three'), socket.queued, socket.readyState, socket.wait]") == [True, 0, 1, 0]
+class TestLongTimes:
+    """Browsers count a timer's wait in 31 bits: what is longer, or no number, they take for no wait at all."""
+
+    SENSELESS = ["1e999", "-1e999", "-5", '"soon"', "[]", "{}", "true"]
+
+    @pytest.mark.parametrize(("written", "seconds"), [(str(MONTH), MONTH), *((one, 60) for one in SENSELESS)])
+    def test_it_comes_back_no_sooner(self, stage: Stage, written: str, seconds: int) -> None:
+        stage.begin().accept()
+        stage.say(json.dumps({**CROWDED, "retry_after": 0})[:-2] + f"{written}}}")
+        stage.end(4430)
+        assert stage.told("waiting")[0]["seconds"] == seconds
+        stage.run(seconds - 1)
+        assert stage.connections == 1
+        stage.run(2)
+        assert stage.connections == 2
+
+    @pytest.mark.parametrize(("written", "seconds"), [(str(MONTH), MONTH), ("9" * 400, 60)])
+    def test_nor_after_the_reason_of_a_close(self, stage: Stage, written: str, seconds: int) -> None:
+        stage.begin().end(4430, f"connection limit; retry_after={written}")
+        stage.run(seconds - 1)
+        assert stage.connections == 1
+        stage.run(2)
+        assert stage.connections == 2
+
+    def test_a_rest_lasts(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(MONTH))
+        stage.send("later")
+        stage.run(MONTH - 1)
+        assert stage.kinds() == ["open", "sent", "throttled"]
+        stage.run(2)
+        assert stage.kinds() == ["open", "sent", "throttled", "resumed", "sent"]
+
+    def test_a_slow_pace_keeps_nobody_busy(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(1, limit=1, window=MONTH))
+        stage.send("a", "b")
+        stage.run(2)
+        before = stage.do("timers")
+        stage.run(MONTH - 10)
+        assert stage.do("timers") - before <= 2
+        assert stage.texts() == ["refused", "a"]
+        stage.run(20)
+        assert stage.texts() == ["refused", "a", "b"]
+
+    def test_numbers_that_are_none_make_no_pace(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        for limit, window in (("0", "1"), ("1", "1e999"), ("null", "1"), ('"many"', "1"), ("-1", "1"), ("1", "null")):
+            ours = json.dumps({"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1})
+            stage.say(f'{ours[:-1]}, "limit": {limit}, "window": {window}}}')
+            stage.run(1.1)
+            assert all(stage.send("a", "b", "c")), (limit, window)
 
 
-def test_a_refused_message_makes_the_others_wait_as_long_as_the_server_says(page: Page, server: Server) -> None:
-    server.script = [[{"after": 1, "say": {**LIMITED, "window": 1, "retry_after": 0.4}}]]
-    begin(page)
-    page.evaluate("socket.send('refused')")
-    (refused,) = of(until(page, "throttled"), "throttled")
-    assert (refused["rule"], refused["code"], refused["message"]) == ("chat", "rate_limited", "Slow down.")
-    assert 0.4 <= refused["seconds"] <= 0.45
-    assert page.evaluate("[socket.send('later'), socket.queued, socket.wait > 0]") == [False, 1, True]
-    told = until(page, "message")
-    (resumed,), (later,) = of(told, "resumed"), of(told, "message")
-    assert later["at"] >= resumed["at"] >= refused["at"] + 0.4
+class TestClosing:
+    def test_it_is_for_good(self, stage: Stage) -> None:
+        stage.begin().send("never")
+        stage.do("socket.close(4001, 'enough')")
+        assert stage.do("[socket.readyState, wires[0].readyState]") == [2, 2]
+        stage.end(4001, "enough")
+        assert stage.kinds() == ["dropped", "close"]
+        (closed,) = stage.told("close")
+        assert (closed["code"], closed["reason"], closed["final"]) == (4001, "enough", True)
+        assert stage.do("[socket.readyState, socket.close()]") == [3, None]
+        stage.run(1000)
+        assert stage.connections == 1
+
+    @pytest.mark.parametrize("waiting", [False, True])
+    def test_a_code_that_no_page_may_use_closes_nothing(self, stage: Stage, waiting: bool) -> None:
+        stage.opened()
+        if waiting:
+            stage.end(1006)
+        before = stage.kinds()
+        with pytest.raises(Exception, match="InvalidAccessError"):
+            stage.do("socket.close(1001)")
+        assert stage.kinds() == before
+        assert stage.do("socket.readyState") == (0 if waiting else 1)
+        stage.do("socket.close()")
+        assert stage.do("[socket.readyState, wires[0].readyState]") == ([3, 3] if waiting else [2, 2])
+
+    def test_nothing_is_told_afterwards_but_the_close(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(1))
+        stage.do("told.length = 0; socket.close()")
+        stage.say("late")
+        stage.say(limited(0.5))
+        stage.say({"type": "continuity_lost", "lost": 7, "since": ""})
+        stage.run(100)
+        assert stage.kinds() == []
+        stage.end(1000)
+        stage.run(1000)
+        assert stage.kinds() == ["close"]
+
+    def test_where_the_server_is_closing_it_is_told_once(self, stage: Stage) -> None:
+        stage.opened().do("wires[0].readyState = 2; socket.close()")
+        stage.end(1000)
+        assert stage.kinds() == ["open", "close"]
+
+    @pytest.mark.parametrize("kind", ["open", "close", "waiting", "throttled"])
+    def test_a_page_that_closes_when_it_hears_of_something(self, stage: Stage, kind: str) -> None:
+        """No timer of ours goes on."""
+        stage.begin().do(f"socket.addEventListener('{kind}', () => socket.close())")
+        stage.accept()
+        stage.run(0.1).send("refused")
+        stage.say(limited(1))
+        stage.end(1006)
+        stage.run(1000)
+        assert stage.connections == 1
+        assert [one["final"] for one in stage.told("close")][-1] is True
+        assert "resumed" not in stage.kinds()
+
+    def test_a_page_that_closes_while_it_waits_does_not_come_back(self, stage: Stage) -> None:
+        stage.opened().end(1011)
+        stage.do("socket.close()")
+        assert [one["final"] for one in stage.told("close")] == [False, True]
+        stage.run(1000)
+        assert stage.connections == 1
 
 
-def test_it_keeps_the_pace_of_the_rule_afterwards(page: Page, server: Server) -> None:
-    """20 in 2 seconds: a tenth of a second apart."""
-    server.script = [[{"after": 1, "say": {**LIMITED, "window": 2, "retry_after": 0.1}}]]
-    begin(page)
-    page.evaluate("socket.send('refused')")
-    until(page, "throttled")
-    page.evaluate("for (let number = 0; number < 5; number += 1) socket.send(`${number}`)")
-    told = until(page, "message", 5)
-    assert [one["data"] for one in of(told, "message")] == list("01234")
-    times = [at for at, _ in server.received[1:]]
-    assert times[-1] - times[0] >= 4 * 0.1 - 0.02
+class TestMistakes:
+    def test_nothing_is_no_message(self, stage: Stage) -> None:
+        stage.opened()
+        with pytest.raises(Exception, match="send needs text or binary data"):
+            stage.do("socket.send(null)")
 
-
-def test_it_comes_back_after_a_loss_and_sends_what_waited(page: Page, server: Server) -> None:
-    server.script = [[{"close": 1012}]]
-    begin(page)
-    until(page, "close")
-    page.evaluate("socket.send('still here')")
-    told = until(page, "message")
-    assert of(told, "close")[0]["final"] is False
-    assert [one["attempt"] for one in of(told, "open")] == [0, 1]
-    assert server.connections == 2
-
-
-def test_it_backs_off_longer_and_longer(page: Page, server: Server) -> None:
-    server.script = [[{"close": 1011}]] * 4
-    begin(page)
-    told = until(page, "waiting", 4)
-    waits = [one["seconds"] for one in of(told, "waiting")]
-    print(f"waits: {waits}")
-    for place, wait in enumerate(waits):
-        most = 0.05 * 2**place
-        assert most / 2 <= wait <= most
-
-
-@pytest.mark.parametrize("reason", [True, False])
-def test_a_refused_handshake_is_tried_again_when_the_server_says(page: Page, server: Server, reason: bool) -> None:
-    """By the error frame, or where it gets lost by the close's reason."""
-    error = {**LIMITED, "code": "connection_limit", "window": None, "retry_after": 1}
-    said = [] if reason else [{"say": error}]
-    server.script = [[*said, {"close": 4430, "reason": "connection limit; retry_after=1" if reason else ""}]]
-    begin(page)
-    (waiting,) = of(until(page, "waiting"), "waiting")
-    assert 1.0 <= waiting["seconds"] <= 1.1
-    told = until(page, "open", 2)
-    assert of(told, "open")[1]["at"] - waiting["at"] >= 1.0
-
-
-@pytest.mark.parametrize(
-    ("said", "code"), [([], 4403), ([], 1008), ([{"say": {**LIMITED, "code": "evicted", "retry_after": None}}], 4430)]
-)
-def test_it_stays_away_where_coming_back_would_not_help(page: Page, server: Server, said: list[Any], code: int) -> None:
-    """One window would evict the other for ever."""
-    server.script = [[*said, {"after": 1, "close": code}]]
-    begin(page)
-    page.evaluate("socket.send('bye')")
-    told = until(page, "close")
-    (closed,) = of(told, "close")
-    assert (closed["code"], closed["final"]) == (code, True)
-    assert page.evaluate("[socket.send('no'), socket.readyState]") == [False, 3]
-    dropped = of(page.evaluate("told"), "dropped")[-1]
-    assert (dropped["data"], dropped["reason"]) == ("no", "closed")
-    assert server.connections == 1
-
-
-def test_the_queue_is_bounded_and_says_what_it_drops(page: Page, server: Server) -> None:
-    server.script = [[{"after": 1, "say": {**LIMITED, "window": 1, "retry_after": 0.3}}]]
-    begin(page, maxQueue=2)
-    page.evaluate("socket.send('refused')")
-    until(page, "throttled")
-    page.evaluate("['a', 'b', 'c'].forEach((each) => socket.send(each))")
-    told = until(page, "message", 2)
-    assert [(one["data"], one["reason"]) for one in of(told, "dropped")] == [("a", "full")]
-    assert [one["data"] for one in of(told, "message")] == ["b", "c"]
-
-
-def test_old_messages_are_not_sent(page: Page, server: Server) -> None:
-    server.script = [[{"after": 1, "say": {**LIMITED, "window": 1, "retry_after": 0.3}}]]
-    begin(page, maxAge=0.1)
-    page.evaluate("socket.send('refused')")
-    until(page, "throttled")
-    page.evaluate("socket.send('stale')")
-    told = until(page, "dropped")
-    assert [(one["data"], one["reason"]) for one in of(told, "dropped")] == [("stale", "old")]
-
-
-def test_lost_continuity_is_told_to_the_page(page: Page, server: Server) -> None:
-    server.script = [[{"say": {"type": "continuity_lost", "lost": 7, "since": 1.5}}]]
-    begin(page)
-    (lost,) = of(until(page, "lost"), "lost")
-    assert lost["lost"] == 7
-
-
-def test_messages_of_the_application_are_left_alone(page: Page, server: Server) -> None:
-    """Also one that looks like an error frame, but is none of ours."""
-    begin(page)
-    page.evaluate('socket.send(\'{"type": "error", "text": "mine"}\')')
-    page.evaluate('socket.send(\'{"type": "error", oops\')')
-    told = until(page, "message", 2)
-    assert of(told, "throttled") == []
-
-
-def test_closing_ends_it_for_good(page: Page, server: Server) -> None:
-    begin(page)
-    until(page, "open")
-    page.evaluate("socket.close(4001, 'enough')")
-    (closed,) = of(until(page, "close"), "close")
-    assert (closed["code"], closed["reason"], closed["final"]) == (4001, "enough", True)
-    assert page.evaluate("socket.close()") is None
-    with pytest.raises(Exception, match="send needs text or binary data"):
-        page.evaluate("socket.send(null)")
-
-
-def test_a_page_that_closes_while_it_waits_does_not_come_back(page: Page, server: Server) -> None:
-    server.script = [[{"close": 1011}]]
-    begin(page, firstWait=0.3)
-    until(page, "waiting")
-    page.evaluate("socket.close()")
-    told = until(page, "close", 2)
-    assert of(told, "close")[-1]["final"] is True
-    page.wait_for_timeout(400)
-    assert server.connections == 1
+    @pytest.mark.parametrize(
+        ("options", "complaint"),
+        [
+            ({"firstWait": "a"}, "firstWait"),
+            ({"longestWait": None}, "longestWait"),
+            ({"jitter": -1}, "jitter"),
+            ({"maxQueu": 3}, "maxQueu"),
+            ({"pace": {"limit": 0, "window": 1}}, "pace"),
+            ({"pace": {"limit": 5}}, "pace"),
+        ],
+        ids=str,
+    )
+    def test_an_option_that_makes_no_sense(self, stage: Stage, options: dict[str, Any], complaint: str) -> None:
+        """Else a wait that is no number would have us come back seventy times a second."""
+        with pytest.raises(Exception, match=f"TypeError.*{complaint}"):
+            stage.begin(**options)
+        assert stage.connections == 0
