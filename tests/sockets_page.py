@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Page
+
+from tests.servers import free_port
 
 SCRIPT = Path(__file__).parent.parent / "django_throttle" / "static" / "django_throttle" / "throttled-socket.js"
 PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href=data:,><script type=module>
@@ -37,13 +44,15 @@ window.setTimeout = (...given) => {
   return real(...given);
 };
 window.reset = () => { window.socket?.close(); wires.length = window.timers = 0; window.told = []; };
-window.begin = (path, options, name = "socket") => {
-  const socket = window[name] = new ThrottledSocket(path, { random: () => window.chance, ...options });
-  const told = window[name === "socket" ? "told" : `${name}_told`] = [];
+window.begin = (path, options) => {
+  const told = window.told = [];
+  const socket = window.socket = new ThrottledSocket(path, { random: () => window.chance, ...options });
+  socket.told = told;
   for (const type of ["open", "close", "throttled", "waiting", "resumed", "dropped", "lost"]) {
     socket.addEventListener(type, (event) => told.push({ ...event.detail, type, at: seconds() }));
   }
   socket.addEventListener("message", (event) => told.push({ type: "message", at: seconds(), data: event.data }));
+  return socket;
 };
 window.parseError = parseError;
 window.ready = true;
@@ -51,16 +60,37 @@ window.ready = true;
 START = 1000  # seconds that the page's clock shows when it stands still
 
 
-def load(page: Page, origin: str, fragment: str = "") -> Page:
-    """The page as if it came from there; only its sockets ask who listens there."""
+class Files(BaseHTTPRequestHandler):
+    """The page and the script, from this machine: browsers let no page from elsewhere reach a server here."""
 
-    def answer(route: Route) -> None:
-        script = route.request.url.endswith("/throttled-socket.js")
-        body, kind = (SCRIPT.read_text("utf-8"), "text/javascript") if script else (PAGE, "text/html")
-        route.fulfill(body=body, content_type=kind)
+    def do_GET(self) -> None:
+        script = self.path == "/throttled-socket.js"
+        body, kind = (SCRIPT.read_bytes(), "text/javascript") if script else (PAGE.encode(), "text/html")
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    page.route(f"{origin}/**", answer)
-    page.goto(f"{origin}/{fragment}")
+    def log_message(self, *_: object) -> None:
+        """Nothing: the tests say what went wrong."""
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Where the page is, meanwhile."""
+    with ThreadingHTTPServer(("127.0.0.1", free_port()), Files) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def load(page: Page, address: str) -> Page:
+    page.goto(address)
     page.wait_for_function("window.ready")
     return page
 
@@ -68,9 +98,9 @@ def load(page: Page, origin: str, fragment: str = "") -> Page:
 class Stage:
     """One page where nothing moves by itself; numbers are seconds, chance is what the page draws at random."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, address: str) -> None:
         page.clock.install(time=0)
-        self.page = load(page, "http://throttled.test", "#wire")
+        self.page = load(page, f"{address}#wire")
         page.clock.pause_at(START)
 
     def reset(self) -> Stage:

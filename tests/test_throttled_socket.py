@@ -1,7 +1,6 @@
 """The JavaScript helper in a real browser: it waits, paces, queues and comes back as the server says.
 
-By a clock that stands still and a server that the test plays; what a real guard says is in
-``test_throttled_socket_served``.
+By a clock that stands still and a server that the test plays; at the end by the day's, and a real one.
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from django_throttle.sockets.codes import CODES
 from django_throttle.sockets.frames import notice
-from tests.sockets_page import Stage
+from tests.servers import RedisServer, slack
+from tests.sockets.servers import Server
+from tests.sockets_page import Stage, load, serving
 from tests.test_demo_page import FLAGS
 
 MONTH = 30 * 86400
@@ -32,9 +33,15 @@ def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def empty(browser: Browser) -> Iterator[Stage]:
+def address() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def empty(browser: Browser, address: str) -> Iterator[Stage]:
     with browser.new_page() as page:
-        yield Stage(page)
+        yield Stage(page, address)
 
 
 @pytest.fixture
@@ -555,3 +562,116 @@ class TestMistakes:
         with pytest.raises(Exception, match=f"TypeError.*{complaint}"):
             stage.begin(**options)
         assert stage.connections == 0
+
+
+# Who comes is the first word of a query, whose tab it is the second.
+SERVED: Any = {
+    "RULES": {
+        "knocks": {"rate": "2/4s", "events": ["connect"], "key": "tests.served.who", "algorithm": "gcra"},
+        "inward": {"rate": "5/s", "events": ["message"], "key": "connection", "algorithm": "gcra"},
+        "tabs": {
+            "limit": 1,
+            "algorithm": "concurrency",
+            "events": ["connection"],
+            "key": "tests.served.wish",
+            "at_limit": "evict_oldest",
+        },
+    }
+}
+ALL_AT_ONCE = """(port) => {
+  const come = (query, options) => begin(`ws://127.0.0.1:${port}/browser?${query}`, options);
+  const texts = (word, count) => Array.from({ length: count }, (_, number) => `${word} ${number}`);
+  const when = (socket, kind, act) => socket.addEventListener(kind, act, { once: true });
+  window.flood = come("flood&flood");
+  when(flood, "open", () => setTimeout(() => texts("refused or not", 12).forEach((text) => flood.send(text)), 200));
+  when(flood, "throttled", () => texts("later", 6).forEach((text) => flood.send(text)));
+
+  window.paced = come("paced&paced", { pace: { limit: 5, window: 1 } });
+  texts("paced", 11).forEach((text) => paced.send(text));
+
+  window.knocks = texts("knock", 3).map((wish) => come(`knocks&${wish}`));
+  knocks.forEach((socket) => socket.send("let me in"));
+
+  window.first = come("first&tab");
+  when(first, "open", () => (window.second = come("second&tab")));
+
+  window.dropped = come("dropped&dropped", { firstWait: 0.1 });
+  dropped.send("close"); // as the consumer then does
+  when(dropped, "close", () => dropped.send("still here"));
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, address: str, redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[Page]:
+    server = Server("uvicorn-sansio", redis_server, tmp_path_factory.mktemp("served"), settings=SERVED)
+    try:
+        server.wait()
+        with browser.new_page() as page:
+            page.set_default_timeout(slack(10) * 1000)
+            load(page, address).evaluate(ALL_AT_ONCE, server.port)
+            yield page
+    finally:
+        server.kill()
+
+
+class TestServed:
+    """uvicorn, a consumer with the mixin, and Redis: all that is looked at here goes on at the same time."""
+
+    def told(self, page: Page, socket: str, kind: str, count: int = 1) -> list[dict[str, Any]]:
+        """What it was told of a kind, once it was told so many."""
+        of = f"window.{socket}?.told.filter((one) => one.type === '{kind}')"
+        page.wait_for_function(f"{of}?.length >= {count}")
+        told: list[dict[str, Any]] = page.evaluate(of)
+        return told
+
+    def test_after_a_flood_it_rests_and_keeps_the_pace(self, page: Page) -> None:
+        """The server drops what was too much, and says so once; nothing that comes later is lost."""
+        (refused,) = self.told(page, "flood", "throttled")
+        assert (refused["code"], refused["rule"], refused["limit"], refused["window"]) == (
+            "rate_limited",
+            "inward",
+            5,
+            1,
+        )
+        page.wait_for_function("flood.told.filter((one) => one.data?.startsWith('later')).length >= 6")
+        (resumed,) = self.told(page, "flood", "resumed")
+        assert resumed["at"] - refused["at"] >= refused["retry_after"] > 0
+        messages = self.told(page, "flood", "message")
+        later = [one for one in messages if one["data"].startswith("later")]
+        assert [one["data"] for one in later] == [f"later {number}" for number in range(6)]
+        assert later[0]["at"] >= resumed["at"]
+        assert 5 <= len(messages) - len(later) < 12
+        assert len(self.told(page, "flood", "throttled")) == 1
+        assert page.evaluate("[flood.readyState, flood.queued]") == [1, 0]
+
+    def test_at_a_known_pace_nothing_is_refused(self, page: Page) -> None:
+        messages = self.told(page, "paced", "message", 11)
+        assert [one["data"] for one in messages] == [f"paced {number}" for number in range(11)]
+        assert page.evaluate("paced.told.map((one) => one.type)") == ["open", *["message"] * 11]
+
+    def test_a_refused_handshake_is_tried_again_not_before_it_may(self, page: Page) -> None:
+        """Two at once and one every two seconds: the third is let in later, with what it had to say."""
+        page.wait_for_function("knocks.every(({ told }) => told.some((one) => one.type === 'message'))")
+        (late,) = page.evaluate("knocks.map(({ told }) => told).filter((told) => told[0].type && told.length > 2)")
+        assert [one["type"] for one in late] == ["open", "throttled", "close", "waiting", "open", "message"]
+        (_, refused, closed, waiting, again, _) = late
+        assert (refused["code"], refused["rule"], closed["code"]) == ("rate_limited", "knocks", 4430)
+        assert again["at"] - refused["at"] >= refused["retry_after"] > 1
+        assert waiting["seconds"] >= refused["retry_after"] - 0.1
+
+    def test_who_was_evicted_stays_away(self, page: Page) -> None:
+        (closed,) = self.told(page, "first", "close")
+        assert (closed["code"], closed["final"], closed["error"]["code"]) == (4430, True, "evicted")
+        assert page.evaluate("[first.readyState, second.readyState]") == [3, 1]
+        assert page.evaluate("first.told.map((one) => one.type)") == ["open", "throttled", "close"]
+
+    def test_after_a_loss_it_comes_back_and_sends_what_waited(self, page: Page) -> None:
+        (message,) = self.told(page, "dropped", "message")
+        assert message["data"] == "still here"
+        assert [one["attempt"] for one in self.told(page, "dropped", "open", 2)] == [0, 1]
+        assert self.told(page, "dropped", "close")[0]["code"] == 4001
+
+    def test_the_page_closes_for_good(self, page: Page) -> None:
+        page.evaluate("second.close(4002, 'enough')")
+        (closed,) = self.told(page, "second", "close")
+        assert (closed["code"], closed["reason"], closed["final"]) == (4002, "enough", True)
