@@ -7,23 +7,30 @@ document.addEventListener("DOMContentLoaded", () => {
   let busy = false;
 
   async function renew() {
-    if (busy || document.hidden || part.contains(document.activeElement)) return;
+    // What is being pressed is not taken away: the click would be lost.
+    if (busy || document.hidden || part.querySelector(":active")) return;
     busy = true;
     try {
       const address = new URL(location.href);
       address.searchParams.set("part", "rows");
       const answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "error" });
       part.classList.toggle("connections-stale", !answer.ok);
-      if (!answer.ok) return;
-      part.innerHTML = await answer.text(); // escaped by the server
-      // Rows may have moved: nobody means to press the button that has just come under the pointer.
-      part.classList.add("connections-moved");
-      setTimeout(() => part.classList.remove("connections-moved"), 400);
+      if (answer.ok) show(await answer.text());
     } catch {
       part.classList.add("connections-stale");
     } finally {
       busy = false;
     }
+  }
+
+  function show(rows) {
+    const focused = part.contains(document.activeElement) ? document.activeElement.id : null;
+    part.innerHTML = rows; // escaped by the server
+    // Who uses the keyboard stays where they were; where that has gone, at the list.
+    if (focused !== null) (document.getElementById(focused) ?? part).focus({ preventScroll: true });
+    // Rows may have moved: nobody means to press the button that has just come under the pointer.
+    part.classList.add("connections-moved");
+    setTimeout(() => part.classList.remove("connections-moved"), 400);
   }
 
   part.addEventListener("submit", (event) => {
