@@ -135,14 +135,14 @@ def test_what_keeps_connections_counted(server: RedisServer) -> None:
         work()
     limiter.release(first.lease)
     host = HostRefresher(other)
-    assert host.refresh(buries=True).alive == 1
+    assert host.refresh().alive == 1
     with server.client(db=1) as client:
         client.flushdb()  # all is registered again
     for work in (refresher.beat, refresher.resend, refresher.extend):
         work()
     limiter.release(second.lease)
     refresher.leave()
-    host.refresh(buries=True)
+    host.refresh()
     assert denied(server) == []
 
 
@@ -153,7 +153,7 @@ def test_a_dead_process_is_swept(server: RedisServer) -> None:
     Refresher(store).beat()
     ledger = HostRefresher(other).ledger
     seen = ledger.beat((), [store.leases.uid], buries=True)
-    assert sum(map(ledger.sweep, seen.claimed)) == 1
+    assert sum(ledger.sweeping(*seen.claimed)) == 1
     assert denied(server) == []
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.conf import conf
 from django_throttle.connections import process
-from django_throttle.connections.ledger import Ledger
+from django_throttle.connections.ledger import Ledger, Seen
+from django_throttle.connections.sweeper import Sweeper
 from django_throttle.core.rate import MAX_LIMIT
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
+
+SWEEP_SECONDS: Final = 5.0  # of a pass: a process that it beats for waits no longer
+WHOLE_SECONDS: Final = 60.0  # of the only pass
+PATIENCE: Final = 1.2  # beats: in that time each process that lives has given one
 
 
 class Judgement(NamedTuple):
@@ -41,18 +46,36 @@ class HostRefresher:
 
     def __init__(self, store: RedisStore) -> None:
         self.ledger = Ledger(store)
+        self.sweeper = Sweeper(self.ledger)
         self._extended: dict[str, float] = {}  # uid: when, on the monotonic clock
 
-    def refresh(self, *, buries: bool | None = None) -> Status:
-        """One pass; ``buries`` True trusts the silence of other hosts' processes at once."""
+    def refresh(self) -> Status:
+        """One of many passes."""
+        return self._pass(SWEEP_SECONDS)[0]
+
+    def once(self) -> Status:
+        """The only pass. Who is silent gets a beat's time: Redis may have been away, and nobody could be heard."""
+        first, seen = self._pass(WHOLE_SECONDS)
+        if not seen.silent:
+            return first
+        time.sleep(PATIENCE * conf().BEAT_INTERVAL)
+        second, _ = self._pass(WHOLE_SECONDS)
+        return second._replace(
+            dead=max(first.dead, second.dead),
+            freed=first.freed + second.freed,
+            extended=first.extended + second.extended,
+        )
+
+    def _pass(self, seconds: float) -> tuple[Status, Seen]:
         census = self.ledger.census()
         living, dead = judge(census)
-        seen = self.ledger.beat(living, dead, buries=buries)
-        freed = sum(map(self.ledger.sweep, seen.claimed))
+        seen = self.ledger.beat(living, dead)
+        self.sweeper.take_on(seen.claimed)
+        freed = self.sweeper.go_on(seconds)
         extended = sum(self._extend(uid) for uid in self._due(living))
         gone = {*dead, *seen.claimed}
         held = sum(held_by(meta) for uid, meta in census.items() if uid not in gone)
-        return Status(seen.alive, seen.dead, held, freed, extended)
+        return Status(seen.alive, seen.dead, held, freed, extended), seen
 
     def _due(self, living: list[str]) -> list[str]:
         now = time.monotonic()

@@ -25,12 +25,16 @@ GRACE_SECONDS: Final = 10.0
 
 
 class Seen(NamedTuple):
-    """What a beat saw: itself known or not, processes alive, dead ones not swept yet, those now ours to sweep."""
+    """What a beat saw: itself known or not, processes alive, dead ones not swept yet, those now ours to sweep.
+
+    ``silent`` ones are counted as alive, since nobody knows for certain yet.
+    """
 
     known: bool
     alive: int
     dead: int
     claimed: list[str]
+    silent: int
 
 
 class Found(NamedTuple):
@@ -65,16 +69,10 @@ class Ledger:
         silence = _micros(conf().PROCESS_TTL)
         may_bury = self._is_steady() if buries is None else buries
         args = [self.store.now_arg(), silence, _micros(CLAIM_SECONDS), int(may_bury), most, self.store.lease_ttl_ms]
-        try:
-            reply = self.store.call(
-                "beat", self._keys("live", "dead", "meta"), [*args, report, len(living), *living, *dead]
-            )
-        except StoreError:
-            self._streak_began = None
-            raise
+        reply = self._ask("beat", self._keys("live", "dead", "meta"), [*args, report, len(living), *living, *dead])
         self._last_beat = time.monotonic()
-        known, alive, unswept, claimed = reply
-        return Seen(bool(known), alive, unswept, list(map(text, claimed)))
+        known, alive, unswept, claimed, silent = reply
+        return Seen(bool(known), alive, unswept, list(map(text, claimed)), silent)
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
         """This process lives, and may hold leases under these index keys; False when Redis does not know the uid."""
@@ -87,26 +85,22 @@ class Ledger:
 
     def census(self) -> dict[str, dict[str, Any]]:
         """The living processes: uid, and what each says of itself."""
-        reply = list(map(text, self.store.call("census", self._keys("live", "meta"), ())))
+        reply = list(map(text, self._ask("census", self._keys("live", "meta"), ())))
         return {uid: process.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
 
-    def sweep(self, uid: str, seconds: float = 60.0) -> int:
-        """Take a dead process out of every index that it announced; returns the number of leases freed.
+    def sweeping(self, uid: str) -> Iterator[int]:
+        """Take a dead process out of every index that it announced, in batches; yields the leases freed by each.
 
-        What is left after ``seconds``, or when this process dies, is found by the next beat.
+        A batch renews the claim. What is left when nobody goes on is found by a later beat.
         """
         keys, claim = self._keys("dead", "meta", f"held:{uid}"), _micros(CLAIM_SECONDS)
-        freed, until = 0, time.monotonic() + seconds
         reaped: list[str] = []
         while indexes := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
             reaped = list(map(text, indexes))
             replies = check(self.store.pipeline([("reap", (index,), (uid,)) for index in reaped]))
-            freed += sum(reply[0] for reply in replies)
             if lost := [text(lease) for reply in replies for lease in reply[1:]]:
                 self.store.orders.give(evicted(lost))
-            if time.monotonic() > until:
-                break
-        return freed
+            yield sum(reply[0] for reply in replies)
 
     def walk(self, uid: str) -> Iterator[list[str]]:
         """The index keys that a process has announced, in batches; one may come twice."""
@@ -128,6 +122,14 @@ class Ledger:
         """Whether any of these (index key, lease) is gone; what cannot be asked is not."""
         replies = self.store.pipeline([("held", (index,), (uid, lease)) for index, lease in leases])
         return 0 in replies
+
+    def _ask(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Whoever could not ask does not know who was silent meanwhile."""
+        try:
+            return self.store.call(name, keys, args)
+        except StoreError:
+            self._streak_began = None
+            raise
 
     def _keys(self, *names: str) -> tuple[str, ...]:
         return tuple(map(self.store.process_key, names))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from django_throttle.connections import host
 from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check, text
 from django_throttle.connections.registry import Owed, Pair
+from django_throttle.connections.sweeper import Sweeper
 from django_throttle.exceptions import StoreError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Refresher:
         self.store, self.on_gone = store, on_gone
         self.leases = store.leases
         self.ledger = Ledger(store)
+        self.sweeper = Sweeper(self.ledger)
         self._has_looked_around = False
         self._failovers = store.link.failovers
 
@@ -51,10 +53,10 @@ class Refresher:
             leases.lost = False
         else:
             self._start_anew()
-        for uid in seen.claimed:
-            self.ledger.sweep(uid)
         self._retire()
         self._look_for_newest()
+        self.sweeper.take_on(seen.claimed)
+        self.sweeper.go_on()
 
     def resend(self) -> None:
         """Send what Redis does not know: leases taken while it was away, and releases not confirmed.
@@ -77,6 +79,7 @@ class Refresher:
             check(self._release(owed))
         if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
             self._compare(suspects)
+        self.sweeper.go_on()
 
     def extend(self) -> None:
         """Renew the TTL of everything held, and make Redis and registry agree on it."""
@@ -88,7 +91,9 @@ class Refresher:
         if not self.leases.introduction:
             uid = self.leases.renew()
             self.ledger.beat((), [uid], buries=False, most=0)
-            self.ledger.sweep(uid, FAREWELL_SECONDS)
+            own = Sweeper(self.ledger)
+            own.take_on([uid])
+            own.go_on(FAREWELL_SECONDS)
 
     def _look_for_newest(self) -> None:
         """What a server loses as it crashes is what it got last: where that is gone, all is sent again."""
@@ -111,7 +116,7 @@ class Refresher:
         former = self.leases.renew()
         self._announce(())
         self.resend()
-        self.ledger.sweep(former)
+        self.sweeper.take_on([former])
 
     def _announce(self, pairs: Iterable[Pair]) -> bool:
         uid, pairs = self.leases.uid, tuple(pairs)

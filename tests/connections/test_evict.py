@@ -179,7 +179,7 @@ class TestOtherProcesses:
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
         dead = two.refresher().ledger.beat((), [one.store.leases.uid])
-        assert two.refresher().ledger.sweep(*dead.claimed) == 2
+        assert sum(two.refresher().ledger.sweeping(*dead.claimed)) == 2
         one.refresher().beat()
         assert (two.count(), one.gone) == (3, [leases[0]])
 
@@ -211,7 +211,7 @@ class TestOtherProcesses:
             one.open()
         two.open()
         swept = two.refresher().ledger.beat((), [one.store.leases.uid]).claimed
-        assert [two.refresher().ledger.sweep(uid) for uid in swept] == [2]
+        assert [sum(two.refresher().ledger.sweeping(uid)) for uid in swept] == [2]
         assert two.count() == 1
 
 

@@ -315,7 +315,7 @@ def test_foreign_values_are_replaced(make_site: Make, redis: Redis) -> None:
         redis.set(key, "foreign", px=60_000)
     for lease in leases:
         site.limiter.release(lease)
-    site.refresher.ledger.sweep(site.leases.uid)
+    sum(site.refresher.ledger.sweeping(site.leases.uid))
     assert site.count("user:1") == 0
 
 
@@ -377,7 +377,7 @@ def test_two_sweep_at_once(make_site: Make, clock: FrozenClock, monkeypatch: pyt
     pipeline = one.store.pipeline
 
     def meddle(calls: Any) -> Any:
-        two.refresher.ledger.sweep(dead.leases.uid)
+        sum(two.refresher.ledger.sweeping(dead.leases.uid))
         return pipeline(calls)
 
     monkeypatch.setattr(one.store, "pipeline", meddle)

@@ -47,8 +47,7 @@ class Command(BaseCommand):
 
     def _once(self, refresher: HostRefresher) -> None:
         try:
-            # There is no earlier pass to compare with: who runs this by hand or by cron trusts silence.
-            self._say(_line(refresher.refresh(buries=True)))
+            self._say(_line(refresher.once()))
         except StoreError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
 

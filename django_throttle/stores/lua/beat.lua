@@ -5,7 +5,8 @@
 -- microseconds, "1" to bury the silent (a beater whose own beats were interrupted cannot tell who was silent),
 -- most uids to claim, TTL in milliseconds, report (JSON of the first uid; "" when the caller is no process),
 -- number of living uids, those uids, then uids known to be dead.
--- Reply: first living uid known (1 or 0), live processes, dead ones not swept yet, claimed uids.
+-- Reply: first living uid known (1 or 0), live processes, dead ones not swept yet, claimed uids, and how many of the
+-- live ones are silent: nobody has buried them, as it is not certain yet.
 local live, dead, meta = KEYS[1], KEYS[2], KEYS[3]
 local silence, claim, buries, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
 local ttl, report, living = ARGV[6], ARGV[7], tonumber(ARGV[8])
@@ -56,4 +57,5 @@ end
 local claimed = redis.call('ZRANGEBYSCORE', dead, '-inf', text(now), 'LIMIT', 0, most)
 for _, uid in ipairs(claimed) do redis.call('ZADD', dead, text(now + claim), uid) end
 redis.call('PEXPIRE', dead, ttl)
-return { mine and 1 or 0, redis.call('ZCARD', live), redis.call('ZCARD', dead), claimed }
+local silent = redis.call('ZCOUNT', live, '-inf', '(' .. text(now - silence))
+return { mine and 1 or 0, redis.call('ZCARD', live), redis.call('ZCARD', dead), claimed, silent }
