@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django_throttle.connections.reports import Reporter
@@ -26,29 +26,22 @@ class Duties:
     def __init__(self, store: Store, sockets: Live = live) -> None:
         self.store, self.sockets = store, sockets
         self._reporter = Reporter(store, sockets)
-        self._rested = False  # there was nothing to ask orders for
         self._early: dict[Order, float] = {}  # about a lease whose socket is not there yet, or no more; until when
 
     def __call__(self) -> None:
         """Fetch orders and carry them out: one command, or none where no socket is open. Raises StoreError."""
         self.store.orders.resend()
         if not (len(self.sockets) or len(self.store.leases) or self._early or self._reporter.is_wanted):
-            self._rested = True
             return
-        orders = self.store.orders.fetch()
-        if self._rested:  # what was ordered of whoever was connected then is not about those who have come since
-            orders = [order for order in orders if not order.tag]
-            self._rested = False
-        self.carry_out(orders)
+        self.carry_out(self.store.orders.fetch())
         self._reporter.keep_up()
 
-    def carry_out(self, orders: Iterable[Order]) -> None:
+    def carry_out(self, given: Mapping[Order, float]) -> None:
         """Do what is ordered; one that makes no sense here is passed over. Raises StoreError."""
-        given = dict.fromkeys(orders)
         self._close_leases(order for order in given if order.kind == CLOSE and order.lease)
-        by_tag = [order for order in given if order.kind in (CLOSE, RESET) and order.tag]
-        if by_tag:
-            self._about_idents(by_tag)
+        about = {order: at for order, at in given.items() if order.kind in (CLOSE, RESET) and order.tag}
+        if about:
+            self._about_idents(about)
         wanted = {order.socket: order for order in given if order.kind == CLOSE and order.socket}
         if wanted:
             for socket in self.sockets.everyone():
@@ -77,13 +70,14 @@ class Duties:
             elif until > now or order.lease in taken:
                 self._early[order] = until
 
-    def _about_idents(self, orders: Iterable[Order]) -> None:
-        by_tag = {order.tag: order for order in sorted(orders, key=lambda order: order.kind == CLOSE)}
+    def _about_idents(self, given: Mapping[Order, float]) -> None:
+        by_tag = {order.tag: order for order in sorted(given, key=lambda order: order.kind == CLOSE)}
         if self.store.denials is not None and any(order.kind == RESET for order in by_tag.values()):
             self.store.denials.clear()  # or a socket would be refused by what the process remembers
         for socket in self.sockets.everyone():
             for ident in self._reporter.idents(socket):
-                if order := by_tag.get(self.store.orders.tag(ident)):
+                order = by_tag.get(self.store.orders.tag(ident))
+                if order and socket.opened <= given[order]:  # who has come since is not meant
                     socket.reset() if order.kind == RESET else _close(socket, order)
 
 

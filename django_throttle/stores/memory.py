@@ -30,7 +30,7 @@ from django_throttle.damper.meters import Meters
 from django_throttle.forks import in_child
 from django_throttle.stores.calendar import Calendar
 from django_throttle.stores.evictions import evict_here
-from django_throttle.stores.orders import LocalOrders
+from django_throttle.stores.local_orders import LocalOrders
 
 FIRST_SWEEP: Final = 1024
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.core.key import ident_tag
 from django_throttle.core.orders import Order, Tell
+from django_throttle.exceptions import StoreError
 from django_throttle.forks import in_child
 from django_throttle.stores.errands import Errand
+from django_throttle.stores.failures import cause_of
 from django_throttle.stores.link import Call
+from django_throttle.stores.local_orders import MOST, Given, tagged
 from django_throttle.stores.scripts import script
 
 if TYPE_CHECKING:
@@ -23,34 +25,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_throttle")
 
 TTL_MS: Final = 60_000  # a process that has not asked for so long is dead, and swept
-MOST: Final = 10_000  # that wait for one process
 BATCH: Final = 500  # in one reply
+ASKED_MS: Final = 5_000  # who looks at what is open asks again before that
 KEEP_SECONDS: Final = 30.0  # how long one is tried that Redis does not take
 _FIELDS: Final = Order._field_defaults
-
-
-class LocalOrders:
-    """Those of a store in memory: there is but one process."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Order] = deque(maxlen=MOST)
-        in_child(self, lambda orders: orders._waiting.clear())
-
-    def give(self, orders: Iterable[Order]) -> None:
-        """They are for this process."""
-        self._waiting.extend(tagged(orders, self.tag))
-
-    def resend(self) -> None:
-        """There is nowhere to send them to."""
-
-    def fetch(self) -> list[Order]:
-        """What has been given since the last time."""
-        return [self._waiting.popleft() for _ in range(len(self._waiting))]
-
-    @staticmethod
-    def tag(ident: str) -> str:
-        """How an order names an ident."""
-        return ident_tag(ident, b"")
 
 
 class RedisOrders:
@@ -68,7 +46,7 @@ class RedisOrders:
     def _renew(self) -> None:
         self._lock = Lock()
         self._unsent: dict[Order, float] = {}  # until when it is tried, on the monotonic clock
-        self._had: tuple[str, ...] = ()  # what Redis still has to take off the list
+        self._had: tuple[str, tuple[str, ...]] = "", ()  # a uid, and what Redis still has to take off its list
 
     def tag(self, ident: str) -> str:
         """How an order names an ident."""
@@ -96,14 +74,22 @@ class RedisOrders:
         return [self._call(order) for order in orders]
 
     def give(self, orders: Iterable[Order]) -> None:
-        """Give orders at once, in one round trip."""
+        """Give orders at once, in one round trip; what fails is given again later, and raised all the same."""
         kept = self.keep(orders)
-        self.sent(kept, self.store.send(self.calls(kept)))
+        replies = self.store.send(self.calls(kept))
+        self.sent(kept, replies)
+        for reply in replies:  # a node of a Cluster is away
+            if isinstance(reply, Exception):
+                raise StoreError(cause_of(reply), str(reply)) from reply
 
-    def ask(self, order: Order, about: str, quiet_ms: int) -> None:
-        """Give one to every process, unless somebody has done so, under this name, a moment ago."""
+    def ask(self, order: Order, about: str, quiet_ms: int) -> float:
+        """Give one to every process, unless somebody has done so, under this name, a moment ago.
+
+        Returns for how many seconds it has been asked again and again.
+        """
         keys = (self.store.process_key("live"), self.store.process_key(f"asked:{about}"))
-        self.store.call("order_all", keys, (TTL_MS, MOST, quiet_ms, _written(order)))
+        _, since = self.store.call("order_all", keys, (TTL_MS, MOST, quiet_ms, ASKED_MS, _written(order)))
+        return int(since) / 1000
 
     def resend(self) -> None:
         """Give again what Redis has not taken yet, for as long as it is of any use."""
@@ -114,16 +100,31 @@ class RedisOrders:
         if again:
             self.sent(again, self.store.send(self.calls(again)))
 
-    def fetch(self) -> list[Order]:
-        """What waits for this process, under the uid that it has now."""
-        found: list[Order] = []
-        while True:
-            key = self.store.process_key(f"orders:{self.store.leases.uid}")
-            texts = tuple(map(_text, self.store.call("orders", (key,), (BATCH, *self._had))))
-            self._had = texts
-            found += filter(None, map(_read, texts))
-            if len(texts) < BATCH:
-                return found
+    def fetch(self) -> Given:
+        """What waits for this process: under the uid that it has now, and what came last under the one before.
+
+        What has been found is not lost when asking for more of it fails.
+        """
+        found: Given = {}
+        try:
+            for uid in dict.fromkeys((self._had[0], self.store.leases.uid)):
+                while uid and self._take(uid, found):
+                    pass
+        except StoreError:
+            if not found:
+                raise
+        return found
+
+    def _take(self, uid: str, found: Given) -> bool:
+        """Add some of those that wait under a uid; True when there may be more."""
+        key, had = self.store.process_key(f"orders:{uid}"), self._had[1] if self._had[0] == uid else ()
+        reply = self.store.call("orders", (key,), (BATCH, *had))
+        heard, texts = time.monotonic(), tuple(map(_text, reply[1:]))
+        self._had = uid, texts
+        for order, at in filter(None, map(_read, texts)):
+            age = 0 if at is None else max(0, reply[0] - at)
+            found[order] = heard - age / 1_000_000
+        return len(texts) == BATCH
 
     def _call(self, order: Order) -> Call:
         text = _written(order)
@@ -131,12 +132,7 @@ class RedisOrders:
             key = self.store.process_key(f"orders:{order.uid}")
             return Call(script("order"), (key,), (TTL_MS, MOST, text))
         keys = (self.store.process_key("live"), self.store.process_key("asked"))
-        return Call(script("order_all"), keys, (TTL_MS, MOST, 0, text), derives=True)
-
-
-def tagged(orders: Iterable[Order], tag: Callable[[str], str]) -> tuple[Order, ...]:
-    """The same, as they travel: idents are named by their tags."""
-    return tuple([one._replace(ident="", tag=tag(one.ident)) if one.ident else one for one in orders])
+        return Call(script("order_all"), keys, (TTL_MS, MOST, 0, 0, text), derives=True)
 
 
 class TellErrand(Errand):
@@ -160,11 +156,13 @@ def _written(order: Order) -> str:
     return json.dumps(told, separators=(",", ":"))
 
 
-def _read(text: str) -> Order | None:
-    """The order; None for what is none, or is one of another version."""
+def _read(text: str) -> tuple[Order, int | None] | None:
+    """An order, and when it was given in microseconds of Redis' clock; None for what is not one of this version."""
     try:
         told = json.loads(text)
-        return Order(**{name: value for name, value in told.items() if name in Order._fields})
+        at = told.get("at")
+        order = Order(**{name: value for name, value in told.items() if name in Order._fields})
+        return order, at if type(at) is int else None
     except (AttributeError, TypeError, ValueError):
         return None
 

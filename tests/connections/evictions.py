@@ -49,7 +49,7 @@ class Door:
         return decision.limit - decision.remaining
 
     def orders(self) -> list[Order]:
-        return self.store.orders.fetch()
+        return list(self.store.orders.fetch())
 
     def closed(self) -> list[str]:
         """The leases whose sockets are to be closed here."""
