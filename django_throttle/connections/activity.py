@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from django_throttle import rulebook
-from django_throttle.connections.ledger import batches, check
+from django_throttle.connections.ledger import batches, check, errors_of
 from django_throttle.connections.registry import Pair
 from django_throttle.sockets.live import Live, live
 from django_throttle.stores.base import Store
@@ -37,8 +37,8 @@ class Activity:
             self._rules, self._told = rules, 0.0
         now = time.monotonic()
         if rules:
-            for some in batches(self._heard().items()):
-                self._tell(some, now)
+            # Each batch is told, also when one node of a Cluster is away.
+            check([error for some in batches(self._heard().items()) for error in self._tell(some, now)])
         self._told = now
 
     def _heard(self) -> dict[Pair, Heard]:
@@ -51,12 +51,13 @@ class Activity:
                             found[pair][lease.id] = socket.heard
         return found
 
-    def _tell(self, some: list[tuple[Pair, Heard]], now: float) -> None:
+    def _tell(self, some: list[tuple[Pair, Heard]], now: float) -> list[Exception]:
         for pair, heard in some:
             for lease, since in heard.items():
                 self.store.leases.touch(*pair, lease, since)
-        if isinstance(self.store, RedisStore):  # in memory, that was all
-            check(self.store.pipeline([_call(self.store, pair, heard, now) for pair, heard in some]))
+        if not isinstance(self.store, RedisStore):  # in memory, that was all
+            return []
+        return errors_of(self.store.pipeline([_call(self.store, pair, heard, now) for pair, heard in some]))
 
 
 def _call(store: RedisStore, pair: Pair, heard: Heard, now: float) -> tuple[str, tuple[str], list[Any]]:

@@ -50,6 +50,7 @@ class Holdings:
         self._held: OrderedDict[Pair, dict[str, float]] = OrderedDict()
         self._announced: set[Pair] = set()
         self._unsent: set[Pair] = set()
+        self._untold: set[tuple[Pair, str]] = set()  # leases that Redis cannot know: it was away all the time
         self._owed: set[Owed] = set()
         self._strays: deque[Lease] = deque()
         self._suspect: dict[Pair, float] = {}
@@ -89,9 +90,14 @@ class Holdings:
         """A lease is ours. ``uid`` is the one it was taken under; ``sent`` is False when Redis was not asked."""
         pair = rule_id, ident
         with self._lock:
+            failed = Owed(self.uid, rule_id, ident, lease)  # a call that failed, and may arrive; then granted locally
+            if sent:
+                self._untold.discard((pair, lease))
+            elif failed not in self._owed and not self.has(rule_id, ident, lease):
+                self._untold.add((pair, lease))
+            self._owed.discard(failed)
             self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
             self._held.move_to_end(pair)
-            self._owed.discard(Owed(self.uid, rule_id, ident, lease))  # a failed call, then granted locally
             stray = uid is not None and uid != self.uid
             if uid is not None and stray:  # the uid was replaced while the call was under way
                 self._owed.add(Owed(uid, rule_id, ident, lease))
@@ -104,12 +110,17 @@ class Holdings:
             return self._drop((rule_id, ident), lease)
 
     def let_go(self, rule_id: str, ident: str, lease: str) -> tuple[Owed, ...]:
-        """Drop a lease, and owe its release in the same moment: what to tell Redis; nothing when it was not ours."""
+        """Drop a lease, and owe its release in the same moment: what to tell Redis.
+
+        Nothing when it was not ours, or when Redis cannot know of it: what comes and goes while it is away leaves
+        no debts.
+        """
         pair = rule_id, ident
         with self._lock:
             # Before its registration under a new uid has arrived, it may be in Redis under an old one.
             uids = (self.uid, *self.former) if pair in self._unsent else (self.uid,)
-            if not self._drop(pair, lease):
+            is_untold = (pair, lease) in self._untold
+            if not self._drop(pair, lease) or is_untold:
                 return ()
             owed = tuple(Owed(uid, rule_id, ident, lease) for uid in uids)
             self._owed.update(owed)
@@ -161,6 +172,7 @@ class Holdings:
             return {pair: tuple(leases) for pair, leases in self._held.items()}
 
     def _drop(self, pair: Pair, lease: str) -> bool:
+        self._untold.discard((pair, lease))
         leases = self._held.get(pair, {})
         known = leases.pop(lease, None) is not None
         if known and not leases:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.conf import conf
 from django_throttle.connections import process
-from django_throttle.connections.ledger import Ledger, Seen
+from django_throttle.connections.ledger import Found, Ledger, Seen, check
 from django_throttle.connections.sweeper import Sweeper
 from django_throttle.core.rate import MAX_LIMIT
 
@@ -91,7 +91,8 @@ class HostRefresher:
         for indexes in self.ledger.walk(uid):
             # Only the process itself knows what it should hold.
             found = self.ledger.extend(uid, dict.fromkeys(indexes, MAX_LIMIT))
-            extended += sum(1 for there in found if there.leases)
+            check(found)
+            extended += sum(1 for there in found if isinstance(there, Found) and there.leases)
         return extended
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from django_throttle.conf import conf
 from django_throttle.connections import process
 from django_throttle.core.orders import evicted
-from django_throttle.exceptions import Cause, StoreError
+from django_throttle.exceptions import StoreError
+from django_throttle.stores.failures import cause_of
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
@@ -91,16 +92,21 @@ class Ledger:
     def sweeping(self, uid: str) -> Iterator[int]:
         """Take a dead process out of every index that it announced, in batches; yields the leases freed by each.
 
-        A batch renews the claim. What is left when nobody goes on is found by a later beat.
+        A batch renews the claim. What is left when nobody goes on is found by a later beat; so is what is on a node of
+        a Cluster that is away.
         """
         keys, claim = self._keys("dead", "meta", f"held:{uid}"), _micros(CLAIM_SECONDS)
         reaped: list[str] = []
-        while indexes := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
-            reaped = list(map(text, indexes))
-            replies = check(self.store.pipeline([("reap", (index,), (uid,)) for index in reaped]))
-            if lost := [text(lease) for reply in replies for lease in reply[1:]]:
+        while found := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
+            indexes = list(map(text, found))
+            replies = self.store.pipeline([("reap", (index,), (uid,)) for index in indexes])
+            reaped = [index for index, reply in zip(indexes, replies, strict=True) if not isinstance(reply, Exception)]
+            if not reaped:
+                check(replies)
+            done = [reply for reply in replies if not isinstance(reply, Exception)]
+            if lost := [text(lease) for reply in done for lease in reply[1:]]:
                 self.store.orders.give(evicted(lost))
-            yield sum(reply[0] for reply in replies)
+            yield sum(reply[0] for reply in done)
 
     def walk(self, uid: str) -> Iterator[list[str]]:
         """The index keys that a process has announced, in batches; one may come twice."""
@@ -112,11 +118,17 @@ class Ledger:
             if cursor == "0":
                 return
 
-    def extend(self, uid: str, expected: Mapping[str, int]) -> list[Found]:
-        """Make the TTL of each index key whole again; ``expected`` says how many leases the process has there."""
+    def extend(self, uid: str, expected: Mapping[str, int]) -> list[Found | Exception]:
+        """Make the TTL of each index key whole again; ``expected`` says how many leases the process has there.
+
+        An error stands in the place of what it is about.
+        """
         common, grace = (self.store.now_arg(), uid, self.store.lease_ttl_ms), _micros(GRACE_SECONDS)
         calls = [("extend", (index,), (*common, leases, grace)) for index, leases in expected.items()]
-        return [Found(reply[0], list(map(text, reply[1:]))) for reply in check(self.store.pipeline(calls))]
+        return [
+            reply if isinstance(reply, Exception) else Found(reply[0], list(map(text, reply[1:])))
+            for reply in self.store.pipeline(calls)
+        ]
 
     def lacks(self, uid: str, leases: Iterable[tuple[str, str]]) -> bool:
         """Whether any of these (index key, lease) is gone; what cannot be asked is not."""
@@ -141,12 +153,15 @@ class Ledger:
         return now - self._streak_began > 0.9 * conf().BEAT_INTERVAL
 
 
-def check(replies: list[Any]) -> list[Any]:
-    """The replies of a pipeline; raises StoreError for the first that is an exception."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise StoreError(Cause.BUG, str(reply)) from reply
-    return replies
+def check(replies: Iterable[Any]) -> None:
+    """Raises StoreError for the first of a pipeline's replies that is an exception."""
+    for error in errors_of(replies):
+        raise StoreError(cause_of(error), str(error)) from error
+
+
+def errors_of(replies: Iterable[Any]) -> list[Exception]:
+    """Those replies of a pipeline that are exceptions: one node of a Cluster may be away while the others answer."""
+    return [reply for reply in replies if isinstance(reply, Exception)]
 
 
 def batches(whole: Iterable[T]) -> Iterator[list[T]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.connections import host
-from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check, text
+from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check, errors_of, text
 from django_throttle.connections.registry import Owed, Pair
 from django_throttle.connections.sweeper import Sweeper
 from django_throttle.exceptions import StoreError
@@ -61,7 +61,8 @@ class Refresher:
     def resend(self) -> None:
         """Send what Redis does not know: leases taken while it was away, and releases not confirmed.
 
-        A server that has taken over may lack what came last: it is sent everything.
+        A server that has taken over may lack what came last: it is sent everything. While one node of a Cluster is away
+        the others are sent what is theirs; then the first error is raised.
         """
         if self.store.link.failovers != self._failovers:
             self._failovers = self.store.link.failovers
@@ -72,19 +73,17 @@ class Refresher:
         if self.leases.lost:
             self.beat()
         self.store.evictions.look()
-        while taken := self.leases.take_unsent(BATCH):
-            if not self._register(taken):
-                break
-        while owed := self.leases.take_owed(BATCH):
-            check(self._release(owed))
+        failed = self._register_all()
+        for owed in batches(self.leases.owed()):
+            failed += self._release(owed)
         if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
-            self._compare(suspects)
+            failed += self._compare(suspects)
         self.sweeper.go_on()
+        check(failed)
 
     def extend(self) -> None:
         """Renew the TTL of everything held, and make Redis and registry agree on it."""
-        for pairs in batches(self.leases.holdings()):
-            self._compare(pairs)
+        check([error for pairs in batches(self.leases.holdings()) for error in self._compare(pairs)])
 
     def leave(self) -> None:
         """Give back all that is held, because the process ends; what that takes too long for, others sweep."""
@@ -124,24 +123,33 @@ class Refresher:
         self.leases.confirm(uid, known, *pairs)
         return known
 
-    def _register(self, taken: Mapping[Pair, Mapping[str, float]]) -> bool:
+    def _register_all(self) -> list[Exception]:
         """Announced before registered: what a process holds is always named where a sweeper looks."""
-        uid, whole = self.leases.uid, False
+        errors: list[Exception] = []
+        doubtful: set[Pair] = set()
         try:
-            if self._announce(taken):
-                sent = list(_registrations(taken))
-                replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
-                whole = True
-                for (pair, leases), (_, *gone) in zip(sent, check(replies), strict=True):
-                    self.leases.sent(uid, pair, leases)
-                    self.on_gone(list(map(text, gone)))
-        except StoreError:
-            whole = False
-            raise
+            while pairs := self.leases.take_unsent(BATCH):
+                doubtful.update(pairs)
+                if not self._announce(pairs):
+                    break
+                failed = self._register(pairs)
+                errors += failed.values()
+                doubtful.difference_update(set(pairs).difference(failed))
         finally:
-            if not whole:
-                self.leases.doubt(taken)
-        return whole
+            self.leases.doubt(doubtful)
+        return errors
+
+    def _register(self, pairs: Iterable[Pair]) -> dict[Pair, Exception]:
+        uid, sent = self.leases.uid, list(_registrations(self.leases.telling(pairs)))
+        failed: dict[Pair, Exception] = {}
+        replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
+        for (pair, leases), reply in zip(sent, replies, strict=True):
+            if isinstance(reply, Exception):
+                failed[pair] = reply
+            else:
+                self.leases.sent(uid, pair, leases)
+                self.on_gone(list(map(text, reply[1:])))
+        return failed
 
     def _registration(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[Any]]:
         args: list[Any] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
@@ -150,7 +158,7 @@ class Refresher:
             args += (lease, round(age * 1_000_000))
         return "register", (self.store.key(*pair),), args
 
-    def _compare(self, pairs: list[Pair]) -> None:
+    def _compare(self, pairs: list[Pair]) -> list[Exception]:
         uid, leases = self.leases.uid, self.leases
         expected = {self.store.key(*pair): leases.count(*pair) for pair in pairs}
         try:
@@ -159,17 +167,21 @@ class Refresher:
             leases.suspect(pairs)
             raise
         for pair, there in zip(pairs, found, strict=True):
+            if isinstance(there, Exception):
+                leases.suspect([pair])
+                continue
             if there.leases < leases.count(*pair):
                 leases.doubt([pair])
             for lease in there.doubtful:
                 if not leases.has(*pair, lease):
                     leases.owe(*pair, lease, uid)
+        return errors_of(found)
 
-    def _release(self, owed: list[Owed]) -> list[Any]:
+    def _release(self, owed: list[Owed]) -> list[Exception]:
         calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in owed]
         replies = self.store.pipeline(calls)
         self.leases.settle(*(one for one, reply in zip(owed, replies, strict=True) if not isinstance(reply, Exception)))
-        return replies
+        return errors_of(replies)
 
     def _retire(self) -> None:
         while pairs := self.leases.retire(BATCH):

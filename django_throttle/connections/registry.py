@@ -83,14 +83,21 @@ class Registry(Holdings):
             self._unsent.update(self._held)
             self._suspect.update(dict.fromkeys(self._announced, time.monotonic()))
 
-    def take_unsent(self, most: int) -> dict[Pair, dict[str, float]]:
-        """Up to ``most`` unsent pairs, each lease with its age in seconds; ``doubt`` what fails."""
+    def take_unsent(self, most: int) -> list[Pair]:
+        """Up to ``most`` unsent pairs; ``doubt`` what fails."""
         with self._lock:
-            now = time.monotonic()
             self._unsent.intersection_update(self._held)
             taken = list(islice(self._unsent, most))
             self._unsent.difference_update(taken)
-            return {pair: {lease: now - since for lease, since in self._held[pair].items()} for pair in taken}
+            return taken
+
+    def telling(self, pairs: Iterable[Pair]) -> dict[Pair, dict[str, float]]:
+        """What is held of these pairs, each lease with its age in seconds: from now on Redis may know of it."""
+        with self._lock:
+            now = time.monotonic()
+            held = {pair: self._held[pair] for pair in pairs if pair in self._held}
+            self._untold.difference_update((pair, lease) for pair, leases in held.items() for lease in leases)
+            return {pair: {lease: now - since for lease, since in leases.items()} for pair, leases in held.items()}
 
     def sent(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> None:
         """Redis has these leases now; what was dropped while they travelled is owed."""
@@ -100,10 +107,10 @@ class Registry(Holdings):
             held = self._held.get(pair, {})
             self._owed.update(Owed(uid, *pair, lease, again=True) for lease in leases if lease not in held)
 
-    def take_owed(self, most: int) -> list[Owed]:
-        """Up to ``most`` owed releases; ``settle`` those that arrive."""
+    def owed(self) -> list[Owed]:
+        """Releases that are owed; ``settle`` those that arrive."""
         with self._lock:
-            return list(islice(self._owed, most))
+            return list(self._owed)
 
     def suspect(self, pairs: Iterable[Pair]) -> None:
         """Compare these pairs with Redis later."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -223,6 +224,120 @@ def test_taken_and_released_while_redis_was_away(settings: Any, clock: FrozenClo
         site.refresher.resend()
         assert other.count("user:1") == 0
         assert len(site.leases) == 0
+
+
+def test_what_comes_and_goes_while_redis_is_away_leaves_no_debt(settings: Any, clock: FrozenClock) -> None:
+    with RedisServer() as server:
+        site, other = Site(server.url, clock), Site(server.url, clock)
+        (kept,) = site.take("user:0")
+        server.kill()
+        for number in range(200):
+            (decision,) = site.take(f"user:{number}")
+            site.limiter.release(decision.lease)
+        assert len(site.leases.owed()) <= 20, "only those before the breaker opened"
+        server.start()
+        site.beat()
+        site.refresher.resend()
+        assert (site.leases.owed(), other.count("user:0"), other.count("user:1")) == ([], 1, 0)
+        site.store.breaker.succeeded()
+        site.limiter.release(kept.lease)
+        assert other.count("user:0") == 0
+
+
+class TestOneNodeAway:
+    """Of a Cluster: its errors stand in the place of replies, and what is on other nodes is kept up."""
+
+    @pytest.fixture(autouse=True)
+    def small_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("ledger", "refresher"):
+            monkeypatch.setattr(f"django_throttle.connections.{module}.BATCH", 10)
+
+    @pytest.fixture
+    def away(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Site], pytest.MonkeyPatch]:
+        def lose(site: Site) -> pytest.MonkeyPatch:
+            """Every second identity is where nothing answers."""
+            pipeline = site.store.pipeline
+            lost = {site.store.key(RULE.id, f"user:{number}") for number in range(0, 60, 2)}
+
+            def partial(calls: Any) -> list[Any]:
+                replies = pipeline([call for call in calls if call[1][0] not in lost])
+                return [ConnectionError("away") if call[1][0] in lost else replies.pop(0) for call in calls]
+
+            monkeypatch.setattr(site.store, "pipeline", partial)
+            return monkeypatch
+
+        return lose
+
+    def counts(self, site: Site) -> tuple[int, int]:
+        """What is counted of those on the node that is away, and of the others."""
+        found = [site.count(f"user:{number}") for number in range(60)]
+        return sum(found[::2]), sum(found[1::2])
+
+    def test_the_others_are_registered_and_released(self, make_site: Make, redis: Redis, away: Any) -> None:
+        site, onlooker = make_site(), make_site()
+        leases = [site.take(f"user:{number}")[0].lease for number in range(60)]
+        redis.flushall()
+        site.leases.renew()
+        partial = away(site)
+        with pytest.raises(StoreError, match="away"):
+            site.refresher.resend()
+        assert self.counts(onlooker) == (0, 30)
+        for lease in leases:
+            assert lease
+            for pair in lease.holds:
+                site.leases.let_go(*pair, lease.id)
+        with pytest.raises(StoreError, match="away"):
+            site.refresher.resend()
+        assert self.counts(onlooker) == (0, 0)
+        partial.undo()
+        site.refresher.resend()
+        assert site.leases.owed() == []
+        assert self.counts(onlooker) == (0, 0)
+
+    def test_all_is_well_when_it_is_back(self, make_site: Make, redis: Redis, away: Any) -> None:
+        site, onlooker = make_site(), make_site()
+        for number in range(60):
+            site.take(f"user:{number}")
+        redis.flushall()
+        site.leases.renew()
+        partial = away(site)
+        with pytest.raises(StoreError, match="away"):
+            site.refresher.resend()
+        partial.undo()
+        for module in ("ledger", "refresher"):
+            partial.setattr(f"django_throttle.connections.{module}.BATCH", 10)
+        site.refresher.resend()
+        assert self.counts(onlooker) == (30, 30)
+
+    def test_the_others_are_extended(self, make_site: Make, redis: Redis, away: Any) -> None:
+        site = make_site()
+        for number in range(60):
+            site.take(f"user:{number}")
+        names = [site.store.key(RULE.id, f"user:{number}") for number in range(60)]
+        for name in names:
+            redis.pexpire(name, 5000)
+        away(site)
+        with pytest.raises(StoreError, match="away"):
+            site.refresher.extend()
+        assert [redis.pttl(name) > 590_000 for name in names] == [False, True] * 30
+
+    def test_the_others_are_swept(self, make_site: Make, clock: FrozenClock, away: Any) -> None:
+        dead, living = make_site(), make_site()
+        for number in range(60):
+            dead.take(f"user:{number}")
+        living.beat()
+        partial, onlooker, turns = away(living), make_site(), 0
+        living.refresher.ledger.beat((), [dead.leases.uid], buries=False, most=0)
+        while self.counts(onlooker) != (30, 0) and turns < 100:  # a batch of those that fail ends a turn
+            clock.step(3.1)
+            turns += 1
+            with suppress(StoreError):
+                living.beat()
+        assert self.counts(onlooker) == (30, 0)
+        partial.undo()
+        clock.step(3.1)
+        living.beat()
+        assert self.counts(onlooker) == (0, 0)
 
 
 def test_a_release_that_did_not_arrive_is_repeated(make_site: Make, monkeypatch: pytest.MonkeyPatch) -> None:
