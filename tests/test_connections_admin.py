@@ -127,12 +127,15 @@ class TestPage:
     def test_it_reads_well(self, operator: Client, enforce: Enforce) -> None:
         store = enforce()
         sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
-        next(iter(live.everyone())).received = 3
+        for one in live.everyone():
+            one.opened -= 1000
+        first = live.everyone()[0]
+        first.received, first.heard = 3, first.heard - 330
         process(store)
         shown = text(operator.get(PAGE))
         for words in ("3 open connections", "user:1 2 1 Close all", "user:2 1 1 Close all", "user:1 192.0.2.7 chat"):
             assert words in shown, words
-        assert "0 s ago 3" in shown and "none 0" in shown
+        assert "16 min 5 min ago 3" in shown and "16 min none 0" in shown
         assert ("in memory, so only what this process holds" in shown) == (not isinstance(store, RedisStore))
 
     def test_nobody_is_there(self, operator: Client, enforce: Enforce) -> None:
@@ -175,6 +178,17 @@ class TestPage:
         )
         assert row.get_admin_url() is None
         assert "user:1 (chat, /ws/chat)" in text(operator.get(reverse("admin:index")))
+
+    def test_the_log_has_no_control_characters(self, operator: Client, enforce: Enforce) -> None:
+        """A path may have any, and PostgreSQL refuses a NUL after the order was given."""
+        store = enforce()
+        (one,) = sockets(("a", "user:\x1b[1m"), path="/ws/\x00\n\u202e\ud800")
+        process(store)
+        answer = operator.post(CLOSE, {"uid": store.leases.uid, "socket": "a"})
+        Duties(store)()
+        assert one.farewell is not None
+        assert LogEntry.objects.get().object_repr == "user:\ufffd[1m (chat, /ws/\ufffd\ufffd\ufffd\ufffd)"
+        assert all(map(str.isprintable, said(answer)))
 
     def test_all_of_an_identity(self, operator: Client, enforce: Enforce) -> None:
         store = enforce()

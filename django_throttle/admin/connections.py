@@ -90,10 +90,10 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         found = _find(search, request.POST.get("uid", ""), request.POST.get("socket", ""), request.POST.get("tag", ""))
         if isinstance(found, Connection):
             order = Order(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
-            name = f"{', '.join(found.idents) or 'nobody'} ({found.scope}{found.path and ', ' + found.path})"
+            name = _plain(f"{', '.join(found.idents) or 'nobody'} ({found.scope}{found.path and ', ' + found.path})")
             said = f"The connection of {name} is being closed."
         elif isinstance(found, Ident):
-            order, name = Order(CLOSE, tag=found.tag, why=CLOSED), found.shown
+            order, name = Order(CLOSE, tag=found.tag, why=CLOSED), _plain(found.shown)
             said = f"All {found.open} connections of {name} are being closed."
         else:
             return ""
@@ -134,6 +134,11 @@ def _find(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | 
         if overview.is_whole or time.monotonic() > until:
             return None
         time.sleep(0.1)
+
+
+def _plain(text: str) -> str:
+    """Without what only a client would put there: PostgreSQL takes no NUL, and a log has lines."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def _span(seconds: float) -> str:

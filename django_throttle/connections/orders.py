@@ -75,8 +75,8 @@ class Duties:
         if self.store.denials is not None and any(order.kind == RESET for order in by_tag.values()):
             self.store.denials.clear()  # or a socket would be refused by what the process remembers
         for socket in self.sockets.everyone():
-            for ident in self._reporter.idents(socket):
-                order = by_tag.get(self.store.orders.tag(ident))
+            for tag in self._reporter.known(socket).tags:
+                order = by_tag.get(tag)
                 if order and socket.opened <= given[order]:  # who has come since is not meant
                     socket.reset() if order.kind == RESET else _close(socket, order)
 

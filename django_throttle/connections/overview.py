@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
+from django_throttle.conf import conf
 from django_throttle.connections.host import held_by
-from django_throttle.connections.ledger import Ledger
+from django_throttle.connections.ledger import Ledger, batches
 from django_throttle.connections.reports import MOST, MOST_IDENTS, Reporter, about, report_key
 from django_throttle.core.orders import REPORT, Order
 from django_throttle.sockets.live import live
 from django_throttle.stores import MemoryStore, RedisStore
 
 FRESH_SECONDS: Final = 1.0  # who looks more often sees the same, and costs nothing
+QUIET_MS: Final = 1000  # in which processes are not asked the same again
+ANSWERS: Final = 3  # times as long as processes take to ask for orders: by then each has answered
 HASTE_SECONDS: Final = 0.3  # while some process has not been heard
-MOST_PROCESSES: Final = 200
+MOST_PROCESSES: Final = 1000
 MOST_SOCKETS: Final = 2000  # that all processes together list
 MOST_LOOKS: Final = 8  # searches that are remembered
 
@@ -67,11 +71,16 @@ class Overview(NamedTuple):
     connections: tuple[Connection, ...]
     open: int
     alone: bool = False  # the store is in memory: nobody knows of other processes
+    waited: bool = True  # for as long as an answer takes: who holds nothing and is still silent has no socket
+    doubtful: tuple[str, ...] = ()  # tags of idents that some process has been too full to list
+    unseen: int = 0  # processes that are too many to be asked
 
     @property
     def is_whole(self) -> bool:
-        """Whether every process that holds something has been heard."""
-        return all(process.open is not None or not process.held for process in self.processes)
+        """Whether every process that may have something has been heard, of everyone who is shown."""
+        silent = [process for process in self.processes if process.open is None]
+        is_heard = all(self.waited and not process.held for process in silent)
+        return is_heard and not self.doubtful and not self.unseen
 
 
 _looks: dict[tuple[int, str], tuple[float, Overview]] = {}
@@ -108,22 +117,30 @@ def _alone(store: MemoryStore, search: str) -> Overview:
 
 
 def _asked(store: RedisStore, search: str) -> Overview:
-    census = dict(list(Ledger(store).census().items())[:MOST_PROCESSES])
-    most = max(20, min(MOST, MOST_SOCKETS // max(1, len(census))))
-    store.orders.ask(Order(REPORT, search=search, most=most), about(search), round(FRESH_SECONDS * 1000))
-    calls = [("reported", (store.process_key(report_key(uid, search)),), ()) for uid in census]
-    replies = store.pipeline(calls) if calls else []
-    return _merged(census, {uid: _read(reply) for uid, reply in zip(census, replies, strict=True)})
+    census = Ledger(store).census()
+    seen = dict(islice(census.items(), MOST_PROCESSES))
+    order = Order(REPORT, search=search, most=max(2, min(MOST, MOST_SOCKETS // max(1, len(seen)))))
+    waited = store.orders.ask(order, about(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
+    calls = [("reported", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
+    replies = [reply for some in batches(calls) for reply in store.pipeline(some)]
+    reports = {uid: _read(reply) for uid, reply in zip(seen, replies, strict=True)}
+    found = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))
+    if found.doubtful:
+        tags = " ".join(found.doubtful)
+        store.orders.ask(order._replace(tag=tags), f"{about(search)}:{about(tags)}", QUIET_MS)
+    return found
 
 
 def _merged(census: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[str, Any]]) -> Overview:
     processes = tuple([_process(uid, meta, reports[uid]) for uid, meta in census.items()])
     rows = [_connection(process, row) for process in processes for row in reports[process.uid].get("sockets", ())]
+    idents = _idents(report.get("idents", ()) for report in reports.values())
     return Overview(
         processes,
-        _idents(report.get("idents", ()) for report in reports.values()),
+        idents,
         tuple(sorted(rows, key=lambda row: (row.idents, -row.age))),
         sum(process.open or 0 for process in processes),
+        doubtful=_doubtful(idents, reports.values()),
     )
 
 
@@ -131,9 +148,17 @@ def _idents(reports: Iterable[Iterable[tuple[str, str, int]]]) -> tuple[Ident, .
     found: dict[str, Ident] = {}
     for report in reports:
         for shown, tag, number in report:
-            before = found.get(tag, Ident(shown, tag, 0, 0))
-            found[tag] = Ident(shown, tag, before.open + number, before.processes + 1)
-    return tuple(sorted(found.values(), key=lambda one: (-one.open, one.shown))[:MOST_IDENTS])
+            before = found.get(tag, Ident("", tag, 0, 0))
+            found[tag] = Ident(shown or before.shown, tag, before.open + number, before.processes + (number > 0))
+    known = (ident for ident in found.values() if ident.open)
+    return tuple(sorted(known, key=lambda one: (-one.open, one.shown))[:MOST_IDENTS])
+
+
+def _doubtful(idents: Iterable[Ident], reports: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Tags of those who may have sockets in a process that lists others: it has more idents than it has listed."""
+    lists = [(report.get("of", 0), report.get("idents", ())) for report in reports]
+    cut = [{row[1] for row in rows} for number, rows in lists if number > sum(row[2] > 0 for row in rows)]
+    return tuple(sorted(ident.tag for ident in idents if not all(ident.tag in listed for listed in cut)))
 
 
 def _process(uid: str, meta: Mapping[str, Any], report: Mapping[str, Any]) -> Process:

@@ -20,8 +20,9 @@ class Order(NamedTuple):
 
     CLOSE is about the sockets with this ``lease``, this ``socket`` id or this ident; ``why`` is the word that their
     clients are told, ``rule`` and ``limit`` those that they made room under. RESET is about those of an ident: its
-    budgets were given back. REPORT asks for a list of at most ``most`` sockets that the text ``search`` is about. An
-    ident is given as it is, as ``ident``, and travels as its ``tag``.
+    budgets were given back. REPORT asks for a list of at most ``most`` sockets that the text ``search`` is about, in
+    which the idents of ``tag`` are counted, any number with a space between. Else an ident is given as it is, as
+    ``ident``, and travels as its ``tag``.
     """
 
     kind: str

@@ -43,7 +43,8 @@ EVICTING = {**TWO_SOCKETS, "at_limit": "evict_oldest"}
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     live.clear()
     overview.look_again()
-    monkeypatch.setattr(overview, "FRESH_SECONDS", 0.001)  # an order for all is given each time
+    monkeypatch.setattr(overview, "FRESH_SECONDS", 0.001)
+    monkeypatch.setattr(overview, "QUIET_MS", 1)  # an order for all is given each time
     yield
     live.clear()
 

@@ -42,8 +42,7 @@ class Command(BaseCommand):
 def _patient(store: RedisStore, search: str) -> Overview:
     until = time.monotonic() + PATIENCE
     overview = look(store, search)
-    # One that holds no slot may have sockets all the same: each gets the time that an answer takes.
-    while time.monotonic() < until and any(process.open is None for process in overview.processes):
+    while time.monotonic() < until and not overview.is_whole:
         time.sleep(0.1)
         overview = look(store, search)
     return overview
