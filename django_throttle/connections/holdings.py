@@ -6,11 +6,13 @@ import secrets
 import threading
 import time
 from collections import OrderedDict, deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django_throttle.connections import process
 from django_throttle.core.decision import Lease
 from django_throttle.forks import in_child
+
+MOST_SETTLED: Final = 100  # releases that are remembered, to have one of each node of a Cluster
 
 Pair = tuple[str, str]  # rule id, ident
 
@@ -52,6 +54,7 @@ class Holdings:
         self._unsent: set[Pair] = set()
         self._untold: set[tuple[Pair, str]] = set()  # leases that Redis cannot know: it was away all the time
         self._owed: set[Owed] = set()
+        self._settled: deque[Owed] = deque(maxlen=MOST_SETTLED)  # those that Redis has confirmed, the last ones
         self._strays: deque[Lease] = deque()
         self._suspect: dict[Pair, float] = {}
         self._idle: set[Pair] = set()
@@ -153,6 +156,7 @@ class Holdings:
         """Redis has confirmed these releases."""
         with self._lock:
             self._owed.difference_update(done)
+            self._settled.extend(done)
 
     def __len__(self) -> int:
         with self._lock:

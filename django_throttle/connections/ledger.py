@@ -130,10 +130,10 @@ class Ledger:
             for reply in self.store.pipeline(calls)
         ]
 
-    def lacks(self, uid: str, leases: Iterable[tuple[str, str]]) -> bool:
-        """Whether any of these (index key, lease) is gone; what cannot be asked is not."""
+    def holds(self, uid: str, leases: Iterable[tuple[str, str]]) -> list[bool | None]:
+        """Whether each of these (index key, lease) is there; None where that cannot be asked."""
         replies = self.store.pipeline([("held", (index,), (uid, lease)) for index, lease in leases])
-        return 0 in replies
+        return [None if isinstance(reply, Exception) else bool(reply) for reply in replies]
 
     def _ask(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Whoever could not ask does not know who was silent meanwhile."""

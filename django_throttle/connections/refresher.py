@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.connections import host
 from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check, errors_of, text
+from django_throttle.connections.losses import has_lost
 from django_throttle.connections.registry import Owed, Pair
 from django_throttle.connections.sweeper import Sweeper
 from django_throttle.exceptions import StoreError
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
 
 FAREWELL_SECONDS: Final = 1.0
-MOST_LOOKED_AT: Final = 100  # pairs, to find one on each node of a Cluster
 
 
 class Registration(NamedTuple):
@@ -54,7 +54,8 @@ class Refresher:
         else:
             self._start_anew()
         self._retire()
-        self._look_for_newest()
+        if has_lost(self.store, self.ledger):
+            leases.mistrust()
         self.sweeper.take_on(seen.claimed)
         self.sweeper.go_on()
 
@@ -93,15 +94,6 @@ class Refresher:
             own = Sweeper(self.ledger)
             own.take_on([uid])
             own.go_on(FAREWELL_SECONDS)
-
-    def _look_for_newest(self) -> None:
-        """What a server loses as it crashes is what it got last: where that is gone, all is sent again."""
-        uid, newest = self.leases.uid, dict[object, tuple[str, str]]()
-        for pair, lease in self.leases.newest(MOST_LOOKED_AT):
-            key = self.store.key(*pair)
-            newest.setdefault(self.store.link.node_of(key), (key, lease))
-        if newest and self.ledger.lacks(uid, newest.values()):
-            self.leases.mistrust()
 
     def _dead_neighbours(self) -> list[str]:
         """Once, at the start: the successor of a crashed worker frees its slots, without waiting for the silence."""

@@ -77,11 +77,19 @@ class Registry(Holdings):
             known = (pair for pair in reversed(self._held) if pair not in self._unsent)
             return [(pair, next(reversed(self._held[pair]))) for pair in islice(known, most)]
 
+    def last_released(self) -> list[tuple[Pair, str]]:
+        """Leases that Redis has given back under the present uid, the last one first."""
+        with self._lock:
+            last = [one for one in reversed(self._settled) if one.uid == self.uid]
+            return [((one.rule_id, one.ident), one.lease) for one in last if not self.has(*one[1:4])]
+
     def mistrust(self) -> None:
         """Redis may have lost what it was told last: send all that is held, and later on compare all that was."""
         with self._lock:
             self._unsent.update(self._held)
-            self._suspect.update(dict.fromkeys(self._announced, time.monotonic()))
+            released = [(one.rule_id, one.ident) for one in self._settled]
+            self._suspect.update(dict.fromkeys((*self._announced, *released), time.monotonic()))
+            self._settled.clear()
 
     def take_unsent(self, most: int) -> list[Pair]:
         """Up to ``most`` unsent pairs; ``doubt`` what fails."""

@@ -366,6 +366,37 @@ def test_released_twice_counts_once(make_site: Make) -> None:
 
 
 @pytest.mark.parametrize("held", [0, 1])
+def test_a_close_that_redis_has_lost_is_told_again(
+    held: int, make_site: Make, clock: FrozenClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It crashed and came back without what it was told last; nobody is there whose keys would be extended."""
+    site = make_site()
+    site.take("user:1", held)
+    site.beat(2)
+    (closed,) = site.take("user:1")
+    index = site.store.key(RULE.id, "user:1")
+    saved = {key: redis.dump(key) for key in (index, f"{index}:{site.leases.uid}")}
+    site.limiter.release(closed.lease)
+    for key, dump in saved.items():
+        redis.restore(key, 600_000, dump, replace=True)  # type: ignore[arg-type]
+    assert site.count("user:1") == held + 1
+    monkeypatch.setattr(refresher, "GRACE_SECONDS", 0.0)
+    clock.step(11)
+    site.beat()
+    for _ in range(2):
+        site.refresher.resend()
+    assert site.count("user:1") == held
+    sent: list[str] = []
+    pipeline = site.store.pipeline
+    monkeypatch.setattr(
+        site.store, "pipeline", lambda calls: (sent.extend(call[0] for call in calls), pipeline(calls))[1]
+    )
+    site.beat()
+    site.refresher.resend()
+    assert not {"register", "release", "extend"} & set(sent), "once"
+
+
+@pytest.mark.parametrize("held", [0, 1])
 def test_an_acquire_that_arrives_after_its_release(
     held: int, make_site: Make, clock: FrozenClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,3 +239,18 @@ def test_mistrusted_redis_is_sent_all_that_is_held_and_compared_to_all_that_was(
     registry.mistrust()
     assert list(registry.take_unsent(9)) == [PAIR]
     assert set(registry.take_suspect(0.0, 9)) == {PAIR, other}
+
+
+def test_what_redis_has_given_back_last(registry: Registry) -> None:
+    for lease in "abc":
+        registry.hold(*PAIR, lease, registry.uid)
+        registry.settle(*registry.let_go(*PAIR, lease))
+    registry.settle(Owed("another", *PAIR, "d"))
+    registry.hold(*PAIR, "b", registry.uid)  # a call that failed, was given back, and was granted after all
+    assert registry.last_released() == [(PAIR, "c"), (PAIR, "a")]
+    registry.mistrust()
+    assert registry.take_suspect(0.0, 9) == [PAIR]
+    assert registry.last_released() == []
+    for number in range(1000):
+        registry.settle(Owed(registry.uid, *PAIR, str(number)))
+    assert len(registry.last_released()) == 100
