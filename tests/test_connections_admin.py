@@ -142,6 +142,17 @@ class TestPage:
         process(enforce())
         assert "0 open connections" in text(operator.get(PAGE))
 
+    def test_the_first_render_does_not_say_nobody(self, operator: Client, enforce: Enforce) -> None:
+        """No process has been heard, whose sockets are under no rule of concurrency besides."""
+        store = enforce()
+        sockets(*((f"s{number}", "user:1") for number in range(4)))
+        if isinstance(store, RedisStore):
+            Refresher(store).beat()
+            assert "0 open connections, not all processes have answered yet" in text(operator.get(PAGE))
+            process(store)
+        shown = text(operator.get(PAGE))
+        assert "4 open connections" in shown and "not all processes have answered" not in shown
+
     def test_a_search(self, operator: Client, enforce: Enforce) -> None:
         store = process(enforce())
         sockets(("a", "user:1"), ("b", "user:11"), ("c", "user:2"))
