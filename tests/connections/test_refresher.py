@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis import Redis
 
 from django_throttle.connections import refresher
+from django_throttle.connections.activity import Activity
 from django_throttle.connections.host import HostRefresher
+from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import FrozenClock
 from tests.connections.conftest import Site
@@ -244,6 +247,10 @@ def test_what_comes_and_goes_while_redis_is_away_leaves_no_debt(settings: Any, c
         assert other.count("user:0") == 0
 
 
+def idle_rule() -> Any:
+    return SimpleNamespace(rules=(Rule("sockets", limit=2, algorithm="concurrency", at_limit="evict_idle"),))
+
+
 class TestOneNodeAway:
     """Of a Cluster: its errors stand in the place of replies, and what is on other nodes is kept up."""
 
@@ -320,6 +327,31 @@ class TestOneNodeAway:
         with pytest.raises(StoreError, match="away"):
             site.refresher.extend()
         assert [redis.pttl(name) > 590_000 for name in names] == [False, True] * 30
+
+    def test_the_others_are_extended_by_their_host(self, make_site: Make, redis: Redis, away: Any) -> None:
+        site, onlooker = make_site(), make_site()
+        for number in range(60):
+            site.take(f"user:{number}")
+        command = HostRefresher(onlooker.store)
+        away(onlooker)
+        assert command.refresh().extended == 30
+        assert command.refresh().alive == 1
+
+    def test_the_others_are_told_who_was_heard_of(
+        self, make_site: Make, away: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site, told = make_site(), list[str]()
+        away(site)
+        pipeline = site.store.pipeline
+        monkeypatch.setattr(
+            site.store, "pipeline", lambda calls: (told.extend(one[1][0] for one in calls), pipeline(calls))[1]
+        )
+        activity, heard = Activity(site.store), {(RULE.id, f"user:{number}"): {"~a": 0.0} for number in range(60)}
+        monkeypatch.setattr("django_throttle.connections.activity.rulebook.current", idle_rule)
+        monkeypatch.setattr(activity, "_heard", lambda: heard)
+        with pytest.raises(StoreError, match="away"):
+            activity()
+        assert len(told) == 60
 
     def test_the_others_are_swept(self, make_site: Make, clock: FrozenClock, away: Any) -> None:
         dead, living = make_site(), make_site()
