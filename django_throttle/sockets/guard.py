@@ -90,8 +90,10 @@ class Guard(Outward):
         self._listens = monotonic()
         try:
             event = await self._waiting.on(self._receive())
-        finally:
+        except BaseException:  # it has stopped waiting, and may come back
             self._silent, self._listens = self.listened(), None
+            raise
+        self._listens = None
         if event is not CUT and event["type"] == "websocket.receive":
             self.heard, self._silent = monotonic(), 0.0
             self.received += 1

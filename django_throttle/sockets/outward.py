@@ -41,7 +41,7 @@ class Outward(Life):
                 self.over()
                 for word in words:
                     await self.tell(word)
-            await self._pass_on(event)
+            await self._let_go(event)
             if event["type"] == "websocket.accept":
                 self.accepted()
 
@@ -73,12 +73,11 @@ class Outward(Life):
         await self._let_go(event)
 
     async def _let_go(self, event: Event) -> None:
-        if self.farewell is None:
-            self.sent += 1
-            await self._pass_on(event)
-
-    async def _pass_on(self, event: Event) -> None:
         """Until we have closed it: a client that reads nothing holds the application up no longer than that."""
+        if self.farewell is not None:
+            return
+        if event["type"] == "websocket.send":
+            self.sent += 1
         is_first = self._stuck is None
         if is_first:
             self._stuck = monotonic()
