@@ -393,6 +393,7 @@ class TestLive:
                 await super()._take(event)
                 if event["type"] == "websocket.close":
                     going.set()
+                    await asyncio.sleep(0.02)  # so that it fails before it is cut
 
         line = await Strict().open()
         line.send("late")
@@ -402,6 +403,23 @@ class TestLive:
         await asyncio.wait({line.task}, timeout=slack(5.0))
         assert line.task.exception() is None
         assert line.got[-1]["type"] == "websocket.disconnect"
+
+    @pytest.mark.parametrize("error", [ConnectionAbortedError, RuntimeError])
+    async def test_but_an_open_socket_s_errors_are_the_application_s(self, enforce: Enforce, error: Any) -> None:
+        enforce()
+
+        class Failing(Line):
+            async def _take(self, event: Any) -> None:
+                if event.get("text") == "x":
+                    raise error
+                await super()._take(event)
+
+        line = await Failing().open()
+        line.send("x")
+        assert line.task is not None
+        with pytest.raises(error):
+            await line.task
+        assert live.everyone() == ()
 
     async def test_a_reset_clears_what_a_socket_remembers(self, enforce: Enforce) -> None:
         enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
