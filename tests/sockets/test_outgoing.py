@@ -137,15 +137,21 @@ class TestLoss:
         assert live.everyone() == ()
         await line.close()
 
-    async def test_it_does_so_a_moment_after_it_was_told_of_another(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "1/100ms"})
-        line = await Line().open()
-        await say(line, "a", "lost")
-        await line.until(lambda: line.told("continuity_lost"))
-        await say(line, "b", "lost")
-        await line.say({"type": "websocket.close"})
-        assert [gap["lost"] for gap in line.told("continuity_lost")] == [1, 1]
-        await line.close()
+    async def test_it_does_so_a_moment_after_it_was_told_of_another(self) -> None:
+        told: list[int] = []
+
+        async def nothing(*_: Any) -> None: ...
+
+        async def tell(gap: Gap) -> None:
+            told.append(gap.lost)
+
+        out = Outgoing(nothing, nothing, tell, lambda: None)
+        for _ in range(2):
+            out.refused({"type": "websocket.send", "text": "lost"}, None, 60.0)
+            await out.tell()
+        gap = out.end()
+        assert (told, gap and gap.lost) == ([1], 1)
+        assert out.end() is None, "there is nothing more to tell"
 
     async def test_so_does_who_is_closed_by_us(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "1/hour"})
@@ -156,15 +162,6 @@ class TestLoss:
         assert [frame if isinstance(frame, str) else frame["type"] for frame in line.frames] == [
             "a", "continuity_lost", "error",
         ]  # fmt: skip
-        await line.close()
-
-    async def test_a_close_without_a_gap_says_nothing(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "1/100ms"})
-        line = await Line().open()
-        await say(line, "a", "lost")
-        await line.until(lambda: line.told("continuity_lost"))
-        await line.say({"type": "websocket.close"})
-        assert len(line.told("continuity_lost")) == 1
         await line.close()
 
     async def test_shared_rules_hold_on_the_way_out_too(self, enforce: Enforce) -> None:
@@ -220,7 +217,7 @@ class TestCoalescing:
         seconds = time.monotonic() - began
         print(f"{len(line.frames)} frames at 10/s in {seconds:.2f} s")
         assert len(line.frames) <= 1 + seconds / 0.1
-        assert line.frames == [*range(len(line.frames))]
+        assert len(set(line.frames)) == len(line.frames)
         await line.close()
 
     async def test_what_passes_overtakes_what_was_kept(self, enforce: Enforce) -> None:
