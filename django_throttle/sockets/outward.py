@@ -61,6 +61,8 @@ class Outward(Life):
         decision = await self.way_out.decide(event)
         out = self._outgoing
         if decision is not None and not decision.allowed:
+            if self._over:  # nobody is there to be told, now or later
+                return
             if out is None:
                 out = self._outgoing = Outgoing(self.way_out.decide, self._let_go, self._tell_of, self._lose)
             out.refused(event, self.terms.kind(event), decision.retry_after)

@@ -244,6 +244,25 @@ class TestCoalescing:
         assert (out.lost, len(lost)) == (2, 2)
         out.end()
 
+    async def test_nothing_is_kept_for_a_client_that_has_gone(self, enforce: Enforce) -> None:
+        """An application may go on for a while: what it sends too much of must not be sent later, by nobody."""
+        enforce(outward={**OUT, "rate": "1/50ms"})
+        go_on = asyncio.Event()
+
+        class Lasting(Line):
+            async def echo(self, scope: Any, receive: Any, send: Any) -> None:
+                await super().echo(scope, receive, send)
+                await say(self, "a", "x1", "lost")
+                await go_on.wait()
+
+        line = await Lasting(coalesce=self.kind).open()
+        closing = asyncio.ensure_future(line.close())
+        await line.until(lambda: "a" in line.frames)
+        await asyncio.sleep(0.15)
+        assert line.frames == ["a"]
+        go_on.set()
+        await closing
+
     async def test_nothing_is_sent_after_the_end(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "1/50ms"})
         line = await Line(coalesce=self.kind).open()
