@@ -12,7 +12,7 @@ from typing import Final
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
-from django_throttle.connections.ledger import batches, check
+from django_throttle.connections.ledger import batches, check, errors_of
 from django_throttle.publishing.members import Members, members
 from django_throttle.publishing.sizes import wanted
 from django_throttle.stores.groups import tell_calls
@@ -47,11 +47,15 @@ class Teller:
             self._tell((group, 0) for group in self.own.take_changed(whole=True))
 
     def _tell(self, counts: Iterable[tuple[str, int]]) -> None:
-        waiting = list(batches(counts))
+        """A batch that fails, as a node of a Cluster is away, keeps none of the others."""
+        groups, told = dict(counts), set[str]()
+        failed: list[Exception] = []
         try:
-            while waiting:
-                some = dict(waiting[0])
-                check(self.store.send(tell_calls(self.store, self.own.process, some, conf().PROCESS_TTL)))
-                del waiting[0]
+            for batch in batches(groups.items()):
+                calls = tell_calls(self.store, self.own.process, dict(batch), conf().PROCESS_TTL)
+                errors = errors_of(self.store.send(calls))
+                failed += errors
+                told.update(group for group, _ in batch if not errors)
         finally:
-            self.own.doubt(group for some in waiting for group, _ in some)
+            self.own.doubt(group for group in groups if group not in told)
+        check(failed)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from django_throttle.conf import conf
+from django_throttle.connections.ledger import BATCH
 from django_throttle.exceptions import StoreError
 from django_throttle.publishing.layer import name_of
 from django_throttle.publishing.members import Members
@@ -220,3 +221,24 @@ def test_a_killed_process_falls_out(redis_url: str, start: Callable[[], subproce
     took = elapsed(began)
     print(f"the members of a killed process were gone after {took:.2f} s")
     assert took < TTL + slack(1.0)
+
+
+@REDIS
+def test_a_node_that_is_away_keeps_nothing_from_the_others(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a Cluster: what one batch of groups fails with is said when all have been tried, and it is told again."""
+    store = enforce(**RULES)
+    assert isinstance(store, RedisStore)
+    process = Process(store)
+    for number in range(BATCH + 1):
+        process.members.add(f"group {number}", "channel")
+    sent: list[Any] = []
+
+    def send(calls: Any) -> list[Any]:
+        sent.append(calls)
+        return [ConnectionError("away")] if len(sent) == 1 else [1]
+
+    monkeypatch.setattr(store, "send", send)
+    with pytest.raises(StoreError, match="away"):
+        process.tell()
+    assert len(sent) == 2
+    assert len(process.members.take_changed()) == BATCH
