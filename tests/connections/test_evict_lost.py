@@ -151,7 +151,7 @@ class TestLostOrder:
             assert two.open().allowed
         ledger = three.refresher().ledger
         (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed
-        assert ledger.sweep(claimed) == 1
+        assert sum(ledger.sweeping(claimed)) == 1
         assert one.closed() == leases[:1]
         assert one.count() == 2
 
