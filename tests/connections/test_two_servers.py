@@ -27,6 +27,7 @@ from tests.sockets.servers import CAP, ROOT, RULES, Server
 from tests.sockets.visitor import PATIENCE, Visitor, echo, until
 
 EVICTING = {**RULES, "sockets": {**RULES["sockets"], "at_limit": "evict_oldest"}}
+EDITS: dict[str, dict[str, Any]] = {"sockets": {"limit": 1}, "frames": {"rate": "1/h"}}
 WITHIN = slack(1.0)
 
 
@@ -43,7 +44,8 @@ def environment(redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[di
 
 def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "testproject.manage", *arguments]
-    return subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE)
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.editing", "RULES": json.dumps(EVICTING)}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=True, text=True, stdout=subprocess.PIPE)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +173,9 @@ class TestOperator:
         self, servers: tuple[Server, Server], visitor: Visitor, redis_server: RedisServer
     ) -> None:
         connections = [await visitor.open(server=server) for server in servers for _ in range(2)]
-        began = await commit(redis_server, "add", "ip", "127.0.0.1", "--block", "--reason", "a test")
+        began = await commit(
+            redis_server, "throttle_override", "add", "ip", "127.0.0.1", "--block", "--reason", "a test"
+        )
         goodbyes = await asyncio.gather(*map(told_goodbye, connections))
         slowest = max(at for _, _, at in goodbyes) - began
         print(f"the last was closed {slowest:.2f} s after the commit")
@@ -179,7 +183,7 @@ class TestOperator:
         assert slowest < WITHIN
         await visitor.holds(0)
         assert await visitor.attempt() == 429
-        await commit(redis_server, "end", "1")
+        await commit(redis_server, "throttle_override", "end", "1")
         async with asyncio.timeout(PATIENCE):
             while isinstance(again := await visitor.attempt(), int):  # noqa: ASYNC110 - nobody says when
                 await asyncio.sleep(0.05)
@@ -210,11 +214,43 @@ async def reply(connection: ClientConnection) -> str:
         return ""
 
 
+class TestEdits:
+    async def test_an_edited_rate_and_a_lower_limit_reach_sockets_of_both(
+        self, servers: tuple[Server, Server], visitor: Visitor, redis_server: RedisServer, tmp_path: Path
+    ) -> None:
+        """The next frames are decided by the new rate; where newcomers close the oldest, the oldest are told."""
+        connections = [await visitor.open(server=servers[number % 2]) for number in range(3)]
+        for connection in connections:
+            await echo(connection)
+        edited = tmp_path / "rules.json"
+        edited.write_text(json.dumps({name: {**EVICTING[name], **options} for name, options in EDITS.items()}))
+        began = await commit(redis_server, "throttle_rules", "import", str(edited))
+        warned = await asyncio.gather(*(error(connection, "connection_limit") for connection in connections[:2]))
+        refused = await asyncio.gather(*(error(connection, "rate_limited") for connection in connections))
+        print(f"warned {max(at for _, at in warned) - began:.2f} s after the commit")
+        assert {(told["rule"], told["limit"]) for told, _ in warned} == {("sockets", 1)}
+        assert {(told["rule"], told["limit"]) for told, _ in refused} == {("frames", 1)}
+        assert max(at for _, at in (*warned, *refused)) - began < WITHIN
+        edited.write_text("{}")
+        await commit(redis_server, "throttle_rules", "import", "--replace", str(edited))
+        await shut(*connections)
+        await visitor.holds(0)
+
+
+async def error(connection: ClientConnection, code: str) -> tuple[dict[str, Any], float]:
+    """What a client is told with this code while it goes on sending, and when."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            told = await reply(connection)
+            if told.startswith("{") and json.loads(told)["code"] == code:
+                return json.loads(told), time.monotonic()
+
+
 async def commit(redis: RedisServer, *arguments: str) -> float:
-    """Make or end an override; returns when its commit was over, as the version of the rules tells."""
+    """Edit rules or overrides; returns when its commit was over, as the version of the rules tells."""
     with redis.client() as client:
         before = client.get("dt:{p}:rules")
-        running = asyncio.create_task(asyncio.to_thread(manage, "throttle_override", *arguments))
+        running = asyncio.create_task(asyncio.to_thread(manage, *arguments))
         await until(lambda: client.get("dt:{p}:rules") != before, every=0.002)
         began = time.monotonic()
         await running
