@@ -554,6 +554,12 @@ class TestMistakes:
             ({"maxQueu": 3}, "maxQueu"),
             ({"pace": {"limit": 0, "window": 1}}, "pace"),
             ({"pace": {"limit": 5}}, "pace"),
+            ({"parse": 1}, "parse"),
+            ({"random": 0.5}, "random"),
+            ({"finalCodes": 4000}, "finalCodes"),
+            ({"finalErrors": None}, "finalErrors"),
+            ({"protocols": None}, "protocols"),
+            ({"toString": 1}, "toString"),
         ],
         ids=str,
     )

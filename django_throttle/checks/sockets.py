@@ -130,9 +130,10 @@ def _delaying() -> list[str]:
 
 
 def _throttled() -> Iterator[Any]:
-    """The classes, of those loaded, that have the mixin."""
+    """The classes, of those loaded, that have the mixin: the application for WebSockets loads them."""
     if find_spec("channels") is None:
         return
+    _application()
     from django_throttle.channels import ThrottledConsumerMixin
 
     classes = ThrottledConsumerMixin.__subclasses__()

@@ -44,6 +44,11 @@ class Ident(NamedTuple):
     open: int
     processes: int
 
+    @property
+    def quoted(self) -> str:
+        """The search that finds all of it, and nobody else."""
+        return f'"{self.shown}"'
+
 
 class Connection(NamedTuple):
     """One open socket; times are seconds, numbers are frames."""

@@ -86,7 +86,8 @@ class Refusals:
         if self._clock() >= one.until or one.store is not store or one.epoch != getattr(store.denials, "epoch", None):
             self._known.pop(key, None)
             return None
-        return one if charge.cost >= one.cost else None
+        rule = charge.rule  # what can never pass is refused in other words
+        return one if one.cost <= charge.cost <= min(rule.plan.limit, rule.burst or rule.plan.limit) else None
 
 
 def _counts_every_call(charge: Charge) -> bool:

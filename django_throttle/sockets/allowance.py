@@ -77,8 +77,9 @@ class Allowance:
         lot, self._lot = self._lot, None
         self._return(lot)
 
-    def forget(self) -> None:
-        """Rules or budgets are others now: return what is left, and let nothing from before hold a frame up."""
+    def forget(self, *, charged: bool = True) -> None:
+        """Return what is left, where anybody is still charged for it, and let nothing from before hold a frame up."""
+        self._lot = self._lot if charged else None
         self._drop()
         self._pace.clear()
 

@@ -90,11 +90,14 @@ class Gate:
         self._found = new
         return new
 
-    def forget(self) -> None:
-        """Rules or budgets are others now: nothing that was found, bought or refused holds any more."""
+    def forget(self, *, charged: bool = True) -> None:
+        """Nothing that was found, bought or refused holds any more: rules are others now.
+
+        Or budgets were given back, and nobody is ``charged`` for what was bought before.
+        """
         self._found = self._denial = None
         if self._allowance is not None:
-            self._allowance.forget()
+            self._allowance.forget(charged=charged)
 
     def end(self) -> None:
         """The socket is closed."""

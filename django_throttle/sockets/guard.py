@@ -15,6 +15,7 @@ from django_throttle.core import Decision
 from django_throttle.core.problem import error_code
 from django_throttle.identity import ScopeWho
 from django_throttle.sockets.asgi import Event, Receive, Scope, Send
+from django_throttle.sockets.background import spawn
 from django_throttle.sockets.costs import cost_of
 from django_throttle.sockets.counters import MAX_DELAY, Counters
 from django_throttle.sockets.frames import close_reason, frame
@@ -72,15 +73,15 @@ class Guard(Outward):
     def forget(self) -> None:
         self._counters.clear()
         self._ladder.allowed()
-        self.renew()
+        self.renew(charged=False)
         for one in self.within:
             one.forget()
 
-    def renew(self) -> None:
+    def renew(self, *, charged: bool = True) -> None:
         """Rules are others now: nothing that was bought or refused holds any more."""
         self._ladder.quiet_until = 0.0
-        self.way_in.forget()
-        self.way_out.forget()
+        self.way_in.forget(charged=charged)
+        self.way_out.forget(charged=charged)
 
     def over(self) -> None:
         super().over()
@@ -95,7 +96,7 @@ class Guard(Outward):
             raise
         self._listens = None
         if event is not CUT and event["type"] == "websocket.receive":
-            self.heard, self._silent = monotonic(), 0.0
+            self.hear()
             self.received += 1
         return event
 
@@ -121,7 +122,8 @@ class Guard(Outward):
             return True
         self._kept = None
         if measure == "close" and self._open:
-            await self.depart(Farewell(self.terms.close_code(error_code(decision)), close_reason(decision)))
+            farewell = Farewell(self.terms.close_code(error_code(decision)), close_reason(decision))
+            await asyncio.shield(spawn(self.depart(farewell)))  # an application that waits no longer does not cut it
         # Neither a full queue of frames nor the memory store ever waits: let other sockets have a turn.
         await asyncio.sleep(0)
         return False

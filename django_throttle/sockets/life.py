@@ -86,6 +86,19 @@ class Life(Socket):
         """
         return max(self.listened(), monotonic() - self._stuck if self._stuck is not None else 0.0)
 
+    def hear(self) -> None:
+        """Its client has said something, which guards within may never see."""
+        self.heard, self._silent = monotonic(), 0.0
+        if self._listens is not None:
+            self._listens = self.heard
+        for one in self.within:
+            one.hear()
+
+    @property
+    def is_open(self) -> bool:
+        """Between accept and close."""
+        return self._open
+
     def listened(self) -> float:
         """As above, in vain, whatever is being sent."""
         return self._silent if self._listens is None else self._silent + monotonic() - self._listens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable
 from datetime import datetime
 from time import monotonic
@@ -14,6 +15,8 @@ from django_throttle.core import Decision
 from django_throttle.sockets.asgi import Event, Send
 from django_throttle.sockets.background import spawn
 from django_throttle.sockets.frames import Gap
+
+logger = logging.getLogger("django_throttle")
 
 # Kinds of frames of which the newest is kept.
 MOST_KINDS: Final = 1000
@@ -92,6 +95,13 @@ class Outgoing:
         spawn(self._flush())
 
     async def _flush(self) -> None:
+        """What nobody waits for raises nothing: a client that has gone is the server's to tell the application of."""
+        try:
+            await self._send_kept()
+        except Exception as error:  # noqa: BLE001 - each server has its own
+            logger.debug("what was kept for a client was not sent: %r", error)
+
+    async def _send_kept(self) -> None:
         """Send what was kept, as far as the pace allows by now, and tell of what was not."""
         for kind, frame in list(self._kept.items()):
             decision = await self._decide(frame)

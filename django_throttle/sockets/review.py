@@ -125,7 +125,8 @@ def _too_many(guard: Guard, hold: Hold) -> None:
 
 
 async def _warn(guard: Guard, decision: Decision) -> None:
-    await guard.tell(frame(guard.terms.said(decision)))
+    if guard.is_open:
+        await guard.tell(frame(guard.terms.said(decision)))
 
 
 def _farewell(guard: Guard, decision: Decision) -> Farewell:

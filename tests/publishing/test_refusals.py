@@ -126,6 +126,21 @@ async def test_not_once_budgets_were_given_back(enforce: Live, monkeypatch: Any)
     assert asked
 
 
+async def test_one_that_can_never_pass_is_refused_as_that(enforce: Live) -> None:
+    enforce(posts=FIVE)
+    await used_up()
+    large = name_of("default", "large")
+    for number in range(6):
+        members.add(large, f"channel {number}")
+    try:
+        refused = await refusal("large")
+    finally:
+        for number in range(6):
+            members.discard(large, f"channel {number}")
+    assert refused is not None and refused.members == 6
+    assert refused.decision.retry_after is None
+
+
 async def test_a_smaller_one_than_was_refused_may_pass(enforce: Live) -> None:
     enforce(posts=FIVE)
     for number in range(5):

@@ -136,6 +136,15 @@ class TestDelays:
         assert f"throttle_ladder of {Slow.__name__}" in message.msg
 
 
+def test_they_are_loaded_as_the_server_would(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``manage.py`` has no reason to import an application's consumers by itself."""
+    loaded: list[str] = []
+    settings.ASGI_APPLICATION = "site.asgi.application"
+    monkeypatch.setattr(sockets, "import_string", loaded.append)
+    sockets.check_names(None)
+    assert loaded == ["site.asgi.application"]
+
+
 def test_attributes_of_consumers_that_mean_nothing() -> None:
     class Misspelt(Guarded):
         throttle_max_aeg = 60

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
+from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
 from django_throttle.sockets import guard
@@ -54,6 +58,31 @@ class TestMeasures:
             ladder.allowed()
             told += ladder.may_tell(refused(0.001))
         assert told == AT_ONCE
+
+
+async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(enforce: Enforce) -> None:
+    """Its wait is where we close, as the last refusal is met there."""
+    enforce(inward={"rate": "1/h", "events": ["message"], "key": "connection"})
+    told: list[int] = []
+
+    class Slow(Line):
+        async def _take(self, event: Any) -> None:
+            if event["type"] == "websocket.close":
+                await asyncio.sleep(0.2)
+            await super()._take(event)
+
+    async def impatient(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while not told:
+            with suppress(TimeoutError):
+                event = await asyncio.wait_for(receive(), 0.05)
+                told.extend([event["code"]] if event["type"] == "websocket.disconnect" else [])
+
+    line = await Slow(ThrottleMiddleware(impatient, "chat", ladder={"close": 2})).open()
+    line.send("1", "2", "3")
+    await line.until(lambda: line.closed and told)
+    assert (line.closed, told) == ({"type": "websocket.close", "code": 4429, "reason": ANY}, [4429])
 
 
 class TestSockets:

@@ -202,6 +202,25 @@ async def test_what_is_left_goes_back_with_the_socket(held: Set) -> None:
     await becomes(lambda: used(store) == OTHERS + 3)
 
 
+async def test_a_reset_takes_what_was_bought_before_with_it(held: Set) -> None:
+    """Nobody is charged for it any more: given back, it would be what others have used since."""
+    store, found = held()
+    found.go.set()
+    line = await Line().open()
+    line.send("1")
+    await line.until(lambda: texts(line))
+    limiter = Limiter([rulebook.current().rules[0]], store)
+    limiter.reset(IDENT)
+    limiter.acquire(IDENT, OTHERS)
+    (socket,) = live.everyone()
+    socket.reset()
+    line.send("2")
+    await line.until(lambda: len(texts(line)) == 2)
+    assert (found.back, used(store)) == (0, OTHERS + LOT)
+    await line.close()
+    await becomes(lambda: used(store) == OTHERS + 1)
+
+
 async def test_a_frame_whose_socket_is_closed_meanwhile_reaches_nobody_and_costs_nothing(held: Set) -> None:
     store, found = held()
     line = await Line().open()

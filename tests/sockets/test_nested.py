@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.sockets.live import live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer
+from tests.sockets.guarded import Line
 from tests.sockets.test_review import Pin, blocked, change
 
 __all__ = ["change", "enforce"]
@@ -119,6 +121,20 @@ class TestTwoScopes:
         assert held(store) == 2
         await communicator.disconnect()
         assert held(store) == 0
+
+    async def test_who_is_refused_further_out_is_not_silent_within(self, enforce: Enforce) -> None:
+        enforce(outer={"rate": "1/h", "events": ["message"], "key": "connection", "scopes": ["site"]})
+        line = Line()
+        inner = ThrottleMiddleware(line.echo, "chat", idle_timeout=0.5)
+        line.app = ThrottleMiddleware(inner, "site", ladder={"close": 0})
+        await line.open()
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            line.send("x")
+            await asyncio.sleep(0.02)
+        assert line.closed is None
+        await line.until(lambda: line.closed)
+        assert line.closed["reason"] == "idle"
 
     async def test_a_lower_limit_of_the_inner_one_reaches_it(self, enforce: Enforce, change: Pin) -> None:
         options: dict[str, Any] = {**TWO_SOCKETS, "scopes": ("chat",), "events": ("connection",)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -262,6 +263,26 @@ class TestCoalescing:
         assert line.frames == ["a"]
         go_on.set()
         await closing
+
+    async def test_a_server_s_error_for_it_is_nobody_s(self, enforce: Enforce, caplog: Any) -> None:
+        """No application waits for what was kept, so none is told that its client has gone."""
+        enforce(outward={**OUT, "rate": "1/50ms"})
+        caplog.set_level("DEBUG", "django_throttle")
+        failed: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+
+        class Going(Line):
+            async def _take(self, event: Any) -> None:
+                if event.get("text") == "x2":
+                    raise OSError("it has gone")
+                await super()._take(event)
+
+        line = await Going(coalesce=self.kind).open()
+        await say(line, "a", "x1", "x2")
+        await line.until(lambda: "it has gone" in caplog.text)
+        gc.collect()
+        assert failed == []
+        await line.close()
 
     async def test_nothing_is_sent_after_the_end(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "1/50ms"})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
+from django_throttle.channels import ThrottleMiddleware
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rule
 from django_throttle.core.command import Charge
@@ -51,6 +52,31 @@ def sockets(limit: int, **options: Any) -> Rule:
 
 def blocked(subject: str = "ip:203.0.113.9", **options: Any) -> Override:
     return Override(subject=subject, effect="block", **options)
+
+
+async def test_who_is_not_accepted_yet_is_not_warned(enforce: Enforce, change: Pin) -> None:
+    """A frame before the accept is an error to every server."""
+    enforce(sockets={**SOCKETS, "limit": 5})
+    go_on = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await go_on.wait()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    first, second = await Line().open(), Line(ThrottleMiddleware(slow, "chat"))
+    opening = asyncio.ensure_future(second.open())
+    await becomes(lambda: len(live) == 2)
+    change(sockets(1))
+    await asyncio.sleep(0.1)
+    assert second.sent == []
+    go_on.set()
+    await opening
+    assert [event["type"] for event in second.sent] == ["websocket.accept"]
+    await first.close()
+    await second.close()
 
 
 class TestBlocks:

@@ -38,5 +38,6 @@ document.addEventListener("DOMContentLoaded", () => {
     if (question && !confirm(question)) event.preventDefault();
   });
   setInterval(renew, Number(part.dataset.every));
-  setTimeout(renew, 600); // by then every process has answered
+  setTimeout(renew, 600); // by then most processes have answered
+  setTimeout(renew, 1600); // and by then those are known to be empty that have not
 });

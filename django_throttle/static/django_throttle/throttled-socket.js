@@ -267,9 +267,13 @@ export function parseError(data) {
 /** The options; throws TypeError for a name nobody knows, or no number: we should come back at once, and again. */
 function checked(options) {
   for (const [name, value] of Object.entries(options)) {
-    if (!(name in DEFAULTS)) throw new TypeError(`there is no option ${name}`);
-    if (typeof DEFAULTS[name] === "number" && !(typeof value === "number" && value >= 0))
+    if (!Object.hasOwn(DEFAULTS, name)) throw new TypeError(`there is no option ${name}`);
+    const [usual, kind] = [DEFAULTS[name], typeof DEFAULTS[name]];
+    if (kind === "number" && !(typeof value === "number" && value >= 0))
       throw new TypeError(`${name} is a number from 0 on`);
+    if (kind === "function" && typeof value !== "function") throw new TypeError(`${name} is a function`);
+    if (Array.isArray(usual) && !(Array.isArray(value) || (name === "protocols" && typeof value === "string")))
+      throw new TypeError(`${name} is a list`);
   }
   const { pace } = options;
   if (pace && !(pace.limit >= 1 && pace.window > 0)) throw new TypeError("pace is {limit, window}");
