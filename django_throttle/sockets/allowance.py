@@ -158,8 +158,7 @@ class Allowance:
         if lot is not None and decision.delay > MAX_DELAY:
             self._return(lot)
             decision, lot = too_late(decision), None
-        self._size = size
-        self._known = frames_left(decision, costs)
+        self._size, self._known = size, frames_left(decision, costs)
         if lot is not None:
             self._deposit(lot, charges, now)
         elif store.denials is not None and age == self._age:

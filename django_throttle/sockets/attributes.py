@@ -41,8 +41,8 @@ def check_class(consumer: type) -> None:
     """
     if hasattr(consumer, "http_request") and not hasattr(consumer, "websocket_connect"):
         raise TypeError(
-            f"{consumer.__name__}: ThrottledConsumerMixin limits sockets, and this is a consumer of requests; "
-            "django_throttle.middleware.ThrottleMiddleware and @throttle limit those"
+            f"{consumer.__name__}: ThrottledConsumerMixin limits sockets, and this is a consumer of requests, which "
+            "nothing here limits by itself: make it a view, or ask a Limiter in it"
         )
     said = {option: getattr(consumer, name) for name, option in OPTIONS.items()}
     fixed = {option: value for option, value in said.items() if callable(value) or not hasattr(value, "__get__")}

@@ -63,6 +63,14 @@ def check_function(what: str, given: object) -> None:
         raise InvalidSetting(f"{what} is a plain function: an asynchronous one has no answer at once")
 
 
+def check_cost(given: object) -> None:
+    """A whole number, or a function that answers one at once."""
+    if callable(given):
+        check_function("cost", given)
+    elif type(given) is not int or given < 0:
+        raise InvalidSetting(f"cost is a whole number of 0 or more, or a function, not {given!r}")
+
+
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     """Nothing but options that there are."""
     for name in given:

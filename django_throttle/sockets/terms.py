@@ -14,6 +14,7 @@ from django_throttle.sockets.codes import check_codes, code_of
 from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
 from django_throttle.sockets.hooks import kind_of, told
 from django_throttle.sockets.options import (
+    check_cost,
     check_function,
     check_ladder,
     check_scope,
@@ -68,6 +69,7 @@ class Terms:
         check_ladder(self.ladder, LADDER)
         check_seconds("idle_timeout", self.idle_timeout)
         check_seconds("max_age", self.max_age)
+        check_cost(self.cost)
         for what in ("payload", "coalesce", "continuity"):
             check_function(what, getattr(self, what))
 
