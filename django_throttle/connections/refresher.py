@@ -164,9 +164,11 @@ class Refresher:
                 continue
             if there.leases < leases.count(*pair):
                 leases.doubt([pair])
-            for lease in there.doubtful:
-                if not leases.has(*pair, lease):
-                    leases.owe(*pair, lease, uid)
+            strange = [lease for lease in there.doubtful if not leases.has(*pair, lease)]
+            for lease in strange:
+                leases.owe(*pair, lease, uid)
+            if there.leases - len(strange) > leases.count(*pair):  # one that came too late is too young to be named
+                leases.suspect([pair])
         return errors_of(found)
 
     def _release(self, owed: list[Owed]) -> list[Exception]:

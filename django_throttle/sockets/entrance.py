@@ -11,6 +11,7 @@ from django_throttle.facts import Facts
 from django_throttle.identity.scope import SOCKET
 from django_throttle.sockets import covering, review
 from django_throttle.sockets.asgi import Application, Receive, Scope, Send
+from django_throttle.sockets.background import spawn
 from django_throttle.sockets.guard import Guard
 from django_throttle.sockets.terms import Terms
 
@@ -37,9 +38,12 @@ async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, 
         return
     guard = scope[SOCKET] = Guard(scope, receive, send, terms, await receive(), outer)
     try:
+        before = await rulebook.acurrent()
         refused = await _knock(guard, outer)
         if refused is None:
             guard.start()
+            if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
+                spawn(review.review([guard], before, now))
             await app(scope, guard.receive, guard.send)
         else:
             await refuse(scope, guard.tell, refused, terms.said(refused), terms.close_code)

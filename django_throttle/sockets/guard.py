@@ -65,10 +65,12 @@ class Guard(Outward):
                 if not self._told:
                     self._told = True
                     return {"type": "websocket.disconnect", "code": self.farewell.code, "reason": self.farewell.reason}
-            elif event is not CUT and await self._admit(event) and self.farewell is None:
+            elif event is not CUT and await self._admit(event):
                 self._kept, self._ready = None, None
-                self._ladder.allowed()
-                return event
+                if not self._over:
+                    self._ladder.allowed()
+                    return event
+                await asyncio.sleep(0)  # it crosses the application's own close: nobody is charged for it any more
 
     def forget(self) -> None:
         self._counters.clear()

@@ -20,7 +20,8 @@ from django_throttle.sockets.telling import parting, turning_away
 from django_throttle.sockets.terms import Terms
 from django_throttle.sockets.waiting import Waiting
 
-# How long an application may go on sending to a client that we have closed, before it gets an error for it; seconds.
+# How long an application may go on sending to a client that we have closed, before it gets an error for it, and how
+# long its own close may take; seconds.
 MOMENT: Final = 10.0
 
 _WHY: Final = {
@@ -62,6 +63,8 @@ class Life(Socket):
             self._outer.within += (self,)
         self._deadlines = Deadlines(self._ring, self.silence)
         self._deadlines.start(*self.terms.lifetimes())
+        if self._outer is not None and self._outer.is_over:  # which was while this one was decided
+            self.over()
 
     def nest(self) -> Iterator[Any]:
         """This one, and those within."""
@@ -93,6 +96,11 @@ class Life(Socket):
             self._listens = self.heard
         for one in self.within:
             one.hear()
+
+    @property
+    def is_over(self) -> bool:
+        """Closed, by whomever."""
+        return self._over
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,7 @@ from django_throttle.identity import ScopeWho
 from django_throttle.sockets.asgi import Event, Send
 from django_throttle.sockets.frames import Gap, frame
 from django_throttle.sockets.gate import Gate
-from django_throttle.sockets.life import Life
+from django_throttle.sockets.life import MOMENT, Life
 from django_throttle.sockets.outgoing import Outgoing
 from django_throttle.sockets.terms import Terms
 
@@ -20,7 +20,7 @@ _ENDING: Final = ("websocket.close", "websocket.http.response.start")
 class Outward(Life):
     """A socket whose application sends through it; ``way_out`` decides which frames pass."""
 
-    __slots__ = ("_outgoing", "_send", "way_out")
+    __slots__ = ("_closing", "_outgoing", "_send", "way_out")
 
     way_out: Gate
 
@@ -28,6 +28,7 @@ class Outward(Life):
         super().__init__(name, who, terms, tell, outer)
         self._send = send
         self._outgoing: Outgoing | None = None
+        self._closing = False  # the application's close is on its way
 
     async def send(self, event: Event) -> None:
         """Pass the application's event on, unless the socket was closed here: then nothing more may follow."""
@@ -35,12 +36,9 @@ class Outward(Life):
             self.unheard()
         elif event["type"] == "websocket.send":
             await self._let_out(event)
+        elif event["type"] in _ENDING:
+            await self._close(event)
         else:
-            if event["type"] in _ENDING:
-                words = self.last_words()
-                self.over()
-                for word in words:
-                    await self.tell(word)
             await self._let_go(event)
             if event["type"] == "websocket.accept":
                 self.accepted()
@@ -57,6 +55,21 @@ class Outward(Life):
             self._outgoing.end()
             self._outgoing = None
 
+    async def _close(self, event: Event) -> None:
+        """As the application says. Raises TimeoutError, an OSError, when the client takes nothing for too long."""
+        words, self._closing = self.last_words(), True
+        self.over()
+        try:
+            for word in words:
+                await self.tell(word)
+            async with asyncio.timeout(MOMENT):
+                await self._let_go(event)
+        except TimeoutError:
+            self._waiting.cut()
+            raise
+        finally:
+            self._closing = False
+
     async def _let_out(self, event: Event) -> None:
         decision = await self.way_out.decide(event)
         out = self._outgoing
@@ -69,6 +82,8 @@ class Outward(Life):
             return
         if decision is not None:
             await self._waiting.on(asyncio.sleep(decision.delay))
+        if self._closing:  # what crosses the close reaches no one, and nobody is charged for it
+            return
         if out is not None and not self._over:
             out.overtaken(self.terms.kind(event))
             await out.tell()

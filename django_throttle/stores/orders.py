@@ -122,7 +122,8 @@ class RedisOrders:
         heard, texts = time.monotonic(), tuple(map(_text, reply[1:]))
         self._had = uid, texts
         for order, at in filter(None, map(_read, texts)):
-            age = 0 if at is None else max(0, reply[0] - at)
+            # A server that has taken over may have another clock: none is older than they are kept.
+            age = 0 if at is None else min(max(0, reply[0] - at), TTL_MS * 1000)
             found[order] = heard - age / 1_000_000
         return len(texts) == BATCH
 

@@ -27,6 +27,7 @@ from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
 from django_throttle.sockets.live import live
 from django_throttle.stores import RedisStore
+from django_throttle.stores.orders import TTL_MS
 from tests import doors
 from tests.clock import FrozenClock
 from tests.connections.evictions import redis_store
@@ -171,6 +172,10 @@ class TestOnTheWay:
             client.rpush(one.process_key(f"orders:{two.leases.uid}"), '{"kind":"reset","at":9999999999999999}')
         (at,) = two.orders.fetch().values()
         assert at <= time.monotonic()
+        with redis_server.client() as client:  # and by one that a server which has taken over is an hour ahead of
+            client.rpush(one.process_key(f"orders:{two.leases.uid}"), '{"kind":"reset","ident":"user:2","at":1}')
+        (at,) = two.orders.fetch().values()
+        assert at >= before - TTL_MS / 1000
         assert not two.orders.fetch()
 
     def test_whoever_orders_hears_that_a_node_is_away(self, pair: Pair, monkeypatch: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.sockets import life, telling
+from django_throttle.sockets import life, outward, telling
 from django_throttle.sockets.frames import notice
 from django_throttle.sockets.live import Socket, live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
@@ -421,6 +421,64 @@ class TestLive:
         with pytest.raises(error):
             await line.task
         assert live.everyone() == ()
+
+    async def test_what_crosses_the_application_s_own_close_reaches_no_one(self, enforce: Enforce) -> None:
+        """A client chooses how long that takes, and nobody would be charged for it."""
+        enforce(
+            inward={"rate": "3/h", "events": ["message"], "key": "ip"},
+            outward={"rate": "3/h", "events": ["send"], "key": "ip"},
+        )
+        taken, heard = asyncio.Event(), []
+
+        class Slow(Line):
+            async def _take(self, event: Any) -> None:
+                if event["type"] == "websocket.close":
+                    await taken.wait()
+                await super()._take(event)
+
+        async def closing(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            close = asyncio.ensure_future(send({"type": "websocket.close", "code": 4001}))
+            await asyncio.sleep(0)
+            for _ in range(10):
+                await send({"type": "websocket.send", "text": "too late"})
+            while (event := await receive())["type"] != "websocket.disconnect":
+                heard.append(event)
+            await close
+
+        line = await Slow(ThrottleMiddleware(closing, "chat")).open()
+        line.send(*"abcdefghij")
+        ending = asyncio.ensure_future(line.close())
+        await asyncio.sleep(0.05)
+        taken.set()
+        await ending
+        assert (heard, [event["type"] for event in line.sent]) == ([], ["websocket.accept", "websocket.close"])
+
+    async def test_nor_does_its_own_close_wait_for_ever(self, enforce: Enforce, monkeypatch: Any) -> None:
+        store = enforce(sockets=TWO_SOCKETS)
+        monkeypatch.setattr(outward, "MOMENT", 0.1)
+        raised: list[BaseException] = []
+
+        class Deaf(Line):
+            async def _take(self, event: Any) -> None:
+                if event["type"] == "websocket.close":
+                    await asyncio.Event().wait()
+                await super()._take(event)
+
+        async def closing(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await send({"type": "websocket.accept"})
+            try:
+                await send({"type": "websocket.close"})
+            except OSError as error:
+                raised.append(error)
+
+        line = await Deaf(ThrottleMiddleware(closing, "chat")).open()
+        assert line.task is not None
+        await asyncio.wait_for(line.task, slack(10))
+        assert len(raised) == 1
+        assert held(store) == 0
 
     async def test_a_reset_clears_what_a_socket_remembers(self, enforce: Enforce) -> None:
         enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})

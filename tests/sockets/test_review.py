@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle import rulebook
+from django_throttle import limiter, rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rule
@@ -96,6 +96,30 @@ class TestBlocks:
         other.send("hello")
         await other.until(lambda: texts(other))
         await other.close()
+
+    async def test_a_block_that_comes_while_a_handshake_waits_reaches_it_too(
+        self, enforce: Enforce, change: Pin, monkeypatch: Any
+    ) -> None:
+        """It was decided by the rules before, and nobody saw it then."""
+        enforce()
+        decide, asked, go_on = limiter.adecide, asyncio.Event(), asyncio.Event()
+
+        async def slow(facts: Any) -> Any:
+            decision = await decide(facts)
+            asked.set()
+            await go_on.wait()
+            return decision
+
+        monkeypatch.setattr(limiter, "adecide", slow)
+        line = Line()
+        opening = asyncio.ensure_future(line.open())
+        await asked.wait()
+        change(overrides=(blocked(),))
+        go_on.set()
+        await opening
+        await line.until(lambda: line.closed)
+        assert line.closed is not None
+        await line.until(lambda: line.task is not None and line.task.done())
 
     async def test_a_block_with_an_end_says_when(self, enforce: Enforce, change: Pin) -> None:
         enforce()
