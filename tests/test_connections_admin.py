@@ -257,7 +257,9 @@ class TestBurden:
 
     def test_redis_is_away(self, operator: Client, settings: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr("django_throttle.admin.connections.get_store", lambda: redis_store("redis://127.0.0.1:1/0"))
-        assert "Redis does not answer" in text(operator.get(PAGE))
+        page = text(operator.get(PAGE))
+        assert "Redis does not answer" in page
+        assert "open connections" not in page.partition("nobody knows")[2], "nobody knows"
         assert said(operator.post(CLOSE, {"socket": "a"}))[0].startswith("Redis does not answer")
 
     def test_a_setting_is_wrong(self, operator: Client, settings: Any) -> None:

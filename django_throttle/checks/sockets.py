@@ -63,7 +63,8 @@ def _queues(found: Found) -> list[Rule]:
 def _of(waiting: list[str]) -> Iterator[CheckMessage]:
     if waiting:
         hint = (
-            "Refuse them (action reject), or serve WebSockets by a server that holds its clients up, such as uvicorn."
+            "Refuse them (action reject, no delay in the ladder), or serve WebSockets by a server that holds its "
+            "clients up, such as uvicorn."
         )
         message = f"messages wait by {', '.join(waiting)}; daphne reads on meanwhile, and a flood fills its memory"
         yield Warning(message, hint=hint, id="django_throttle.W043")
