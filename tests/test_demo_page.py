@@ -180,8 +180,8 @@ def test_both_lanes_count_what_they_send_for_as_long_as_it_lasts(page: Page) -> 
     wait_for(page, f"{seen('fieldset[data-lane=message] [data-count=refused]')} > 0", 10)
     page.wait_for_timeout(1500)
     early, late = answers(page), {}
-    for _ in range(3):
-        page.wait_for_timeout(3000)
+    for _ in range(2):
+        page.wait_for_timeout(2500)
         before, late = late or early, answers(page)
         for lane in ("http", "message"):
             assert late[lane] > before[lane], f"the {lane} lane has stopped"

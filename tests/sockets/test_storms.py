@@ -24,7 +24,7 @@ from tests.sockets.visitor import Visitor
 
 RATE = 500  # connections a second
 EXACT = (CAP, CAP, {429})
-SECONDS = float(os.environ.get("CHURN_SECONDS", "6"))
+SECONDS = float(os.environ.get("CHURN_SECONDS", "4"))
 
 
 @pytest.fixture(scope="module")
