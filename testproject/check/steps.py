@@ -114,7 +114,8 @@ def sockets(visitor: Visitor) -> Iterator[Row]:
     visitor.sockets[:] = survivors
     took = _wait(lambda: _opens(visitor), 40) and elapsed(killed)
     if took:
-        _open_until_refused(visitor)
+        # Who has kept coming may be refused for a tenth of a second more, by a worker that has not asked again yet.
+        _wait(lambda: bool(_open_until_refused(visitor)) and len(visitor.sockets) >= limit, 2)
     alive = sum(socket.is_open for socket in visitor.sockets)
     yield Row(
         f"kill -9 the worker that holds {lost} of them",
