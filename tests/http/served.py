@@ -20,6 +20,7 @@ import django
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path
+from redis import Redis
 
 LONG = 30.0
 SHORT = 0.8
@@ -40,6 +41,8 @@ def login(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def short(request: HttpRequest, name: str) -> HttpResponse:
+    with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        redis.set(f"begun:{name}", 1, ex=60)
     time.sleep(SHORT)
     return HttpResponse("done")
 

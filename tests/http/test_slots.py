@@ -170,11 +170,15 @@ class TestClientsThatLeave:
         first.leave()
         wait_until(lambda: caller.held() == 0, timeout=20)
 
-    def test_a_synchronous_view_is_in_flight_until_it_is_through(self, asgi: Site, caller: Caller) -> None:
+    def test_a_synchronous_view_is_in_flight_until_it_is_through(
+        self, asgi: Site, caller: Caller, redis_server: RedisServer
+    ) -> None:
         """Its thread goes on when its client has gone: leaving is no way to have more than the limit at work."""
         began = time.monotonic()
         visit = Visit(asgi, f"/middleware/short/{caller.name}")
-        wait_until(lambda: caller.held() == 1, timeout=20)
+        with redis_server.client() as redis:  # who leaves before its view has begun never has it run
+            wait_until(lambda: bool(redis.exists(f"begun:{caller.name}")), timeout=20)
+        assert caller.held() == 1
         visit.leave()
         left = time.monotonic() - began
         wait_until(lambda: caller.held() == 0, timeout=20)
