@@ -157,17 +157,6 @@ class TestOneSocket:
         assert paced.wait(time.monotonic()) > 0, "each was asked for, as long as that could be"
         assert used(store) == 1
 
-    async def test_what_comes_after_the_end_goes_back(self, enforce: Live) -> None:
-        store = enforce(chat=CHAT)
-        allowance = Allowance(Pace())
-        taking = [asyncio.ensure_future(allowance.take(charged(), (1,))) for _ in range(3)]
-        await asyncio.sleep(0)
-        allowance.end()
-        for task in taking:
-            task.cancel()
-        await asyncio.wait(taking)
-        await becomes(lambda: used(store) == 0)
-
     async def test_several_at_once_are_each_charged(self, enforce: Live) -> None:
         store = enforce(chat={**CHAT, "rate": "5/h"})
         allowance = Allowance(Pace())
