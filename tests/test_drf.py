@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any, ClassVar
 
 import pytest
@@ -319,3 +321,35 @@ class TestDropIns:
         view = View.as_view(throttle_classes=[ByKey])
         requests = [APIRequestFactory().get("/", headers={"X-Key": key} if key else {}) for key in ("a", "a", "b", "")]
         assert [view(request).status_code for request in requests] == [200, 429, 200, 200]
+
+
+# REST framework imports the default classes while it imports its own views: only a new process shows that.
+STARTS = """
+import sys
+
+import django
+from django.conf import settings
+
+settings.configure(
+    SECRET_KEY="a key",
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "django_throttle"],
+    REST_FRAMEWORK={"DEFAULT_THROTTLE_CLASSES": [sys.argv[1]]},
+)
+if sys.argv[1].startswith("__main__"):
+    from django_throttle.drf import RuleThrottle
+
+    class Ours(RuleThrottle):
+        pass
+
+django.setup()
+from rest_framework.views import APIView
+
+print([each.__name__ for each in APIView.throttle_classes])
+"""
+
+
+@pytest.mark.parametrize("name", ["RuleThrottle", "AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle", "Ours"])
+def test_a_process_starts_with_a_default_class_of_ours(name: str) -> None:
+    path = f"{'__main__' if name == 'Ours' else 'django_throttle.drf'}.{name}"
+    ran = subprocess.run([sys.executable, "-c", STARTS, path], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout.strip(), ran.returncode) == (f"[{name!r}]", 0), ran.stderr

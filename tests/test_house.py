@@ -68,7 +68,7 @@ def test_every_module_can_be_imported(name: str) -> None:
     importlib.import_module(name)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").glob("*.py")), ids=named)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=named)
 def test_core_is_pure(path: Path) -> None:
     awaiting = [node for node in ast.walk(tree(path)) if isinstance(node, ast.AsyncFunctionDef | ast.Await)]
     assert not awaiting, "core has no async def and no await"
@@ -108,7 +108,7 @@ def test_only_the_memory_store_reads_the_wall_clock(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=named)
 def test_rooms_and_functions_are_small(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 200, "a module is a room: 200 lines at most"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, "a module is one idea: 600 lines at most"
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 40, f"{node.name} does more than one thing"

@@ -182,4 +182,4 @@ def test_its_fixtures_are_found_by_pytest(python: Path, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "3 passed" in ran.stdout
-    assert "plugins: django-throttle-" in ran.stdout
+    assert "plugins: django-throttle-rules-" in ran.stdout

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from rest_framework import throttling
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
-from rest_framework.views import APIView
 
 from django_throttle import limiter
 from django_throttle.conf import conf
@@ -24,6 +23,10 @@ from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.idents import bounded
 from django_throttle.rulebook import nameless
+
+if TYPE_CHECKING:
+    # REST framework imports the default throttle classes while it imports its views.
+    from rest_framework.views import APIView
 
 # The key that no override is ever about.
 COUNTED: Final = EVERYONE

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rest_framework import throttling
 from rest_framework.exceptions import APIException
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from django_throttle import limiter
 from django_throttle.core import Decision
@@ -15,6 +16,10 @@ from django_throttle.http.view import attend_by
 from django_throttle.http.visit import EVENTS, charged, keep, method_of, plain, size_of
 from django_throttle.identity import HttpWho
 from django_throttle.retry import retry_seconds
+
+if TYPE_CHECKING:
+    # REST framework imports the default throttle classes while it imports its views.
+    from rest_framework.views import APIView
 
 
 class LimiterUnavailable(APIException):

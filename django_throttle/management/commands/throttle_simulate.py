@@ -98,5 +98,5 @@ def _drawing() -> Any:
     try:
         from django_throttle.damper.simulation.picture import draw
     except ImportError as error:
-        raise CommandError("a picture needs matplotlib: pip install 'django-throttle[simulate]'") from error
+        raise CommandError("a picture needs matplotlib: pip install 'django-throttle-rules[simulate]'") from error
     return draw
