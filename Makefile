@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test coverage lint types bench docs clean
+.PHONY: help demo demo-check test outside coverage lint types bench docs clean
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME
 
 help:  ## Say what there is to make
@@ -26,6 +26,9 @@ demo-check: $(VENV)/.with-demo  ## Do with the demo site what a person would, an
 
 test: $(VENV)/.with-test  ## Run the whole suite (part of it: make test ARGS="tests/core -x")
 	@$(BIN)/python -m pytest $(ARGS)
+
+outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
+	@$(BIN)/python -m pytest tests/outside $(ARGS)
 
 coverage: $(VENV)/.with-test  ## The same, and say which branches it took
 	@$(BIN)/python -m coverage erase

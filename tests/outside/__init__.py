@@ -1,0 +1,1 @@
+"""What a new user meets: the built wheel, projects that django-admin makes, and only what the docs show."""

@@ -1,0 +1,60 @@
+"""The wheel, and environments that hold it as a user has them: installed by pip, with none of this tree in reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+EXTRAS = "channels,drf,prometheus,simulate"
+# What a process of a site must not take over from the one that runs these tests.
+OURS = ("DJANGO_", "PYTEST_", "PYTHON", "VIRTUAL_ENV", "COV_", "COVERAGE")
+
+# MakeEnvironment(folder, *requirements, extras=EXTRAS) -> the interpreter of a new environment with the wheel in it
+MakeEnvironment = Callable[..., Path]
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel by the backend that pyproject.toml names; returns its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    run(*command, cwd=ROOT)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def make_environment(folder: Path, *requirements: str) -> Path:
+    """A new environment in ``folder`` with these requirements, installed by one run of pip; returns its interpreter."""
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    if requirements:
+        run(*PIP, "--python", str(python), "install", "--quiet", "--only-binary", ":all:", *requirements, cwd=folder)
+    return python
+
+
+def environ(python: Path | None = None, **changes: str) -> dict[str, str]:
+    """The environment of a process of a site: as in a shell in which that interpreter's environment is active."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    if python is not None:
+        kept |= {"PATH": f"{python.parent}{os.pathsep}{kept['PATH']}", "VIRTUAL_ENV": str(python.parents[1])}
+    return {**kept, "PYTHONUNBUFFERED": "1", **changes}
+
+
+def run(*command: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 300) -> str:
+    """Run a command to its end; returns what it printed, or fails with it."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environ() if env is None else env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout

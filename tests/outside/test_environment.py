@@ -1,0 +1,18 @@
+"""The environment of the sites holds the wheel as pip installs it, and nothing of this tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.outside.environments import PIP, ROOT, environ, run
+
+
+def test_the_package_comes_from_the_wheel(site_python: Path, tmp_path: Path) -> None:
+    show = "import django_throttle, sys; print(django_throttle.__file__, *sys.path, sep='\\n')"
+    paths = run(str(site_python), "-c", show, cwd=tmp_path, env=environ(site_python)).splitlines()
+    assert Path(paths[0]).is_relative_to(site_python.parents[1])
+    assert not [path for path in paths if path and Path(path).is_relative_to(ROOT)]
+
+
+def test_what_is_installed_fits_together(site_python: Path, tmp_path: Path) -> None:
+    run(*PIP, "--python", str(site_python), "check", cwd=tmp_path)
