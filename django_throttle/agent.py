@@ -35,14 +35,23 @@ TELL_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Service:
-    """What is kept up for one store. ``rules`` is True for the store of the settings, whose rules are watched."""
+    """What is kept up for one store. ``rules`` is True once doors decide by it: then the rules are watched.
+
+    ``exempt`` stores are served by no agent.
+    """
 
     store: Store
     rules: bool
+    exempt: bool = False
     agent: Agent | None = None
     refresher: Refresher | None = None
     flusher: Flusher | None = None
     teller: Teller | None = None
+
+    @property
+    def watches(self) -> bool:
+        """True when nothing is left to begin for doors."""
+        return self.rules or self.exempt
 
     def begin(self) -> None:
         settings = conf()
@@ -52,21 +61,36 @@ class _Service:
         duties = Duties(self.store)
         agent.every(settings.RULES_POLL, duties, "carrying out orders", wait=settings.RULES_POLL)
         agent.every(HEARD_SECONDS, Activity(self.store), "telling who was heard of", wait=HEARD_SECONDS)
-        if self.rules:
-            poll = partial(rulebook.poll, self.store)
-            agent.every(settings.RULES_POLL, poll, "asking for rules", wait=settings.RULES_POLL)
-            agent.every(TELL_SECONDS, observe.keep_up, "telling observers", wait=TELL_SECONDS)
         if isinstance(self.store, RedisStore):
             refresher = self.refresher = Refresher(self.store, duties.gone)
             agent.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
             agent.every(RESEND_SECONDS, refresher.resend, "sending leases again")
             agent.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
             self._report_to(agent, self.store)
-            if self.rules:
-                self.teller = Teller(self.store)
-                agent.every(GROUPS_SECONDS, self.teller, "telling the sizes of groups", wait=GROUPS_SECONDS)
+        if self.rules:
+            self._watch_rules(agent)
         agent.start()
         self.agent = agent
+
+    def watch_rules(self) -> None:
+        """Doors decide by this store too: what was begun for its leases or dampers alone is completed."""
+        self.rules = True
+        try:
+            if self.agent is None:
+                self.begin()
+            else:
+                self._watch_rules(self.agent)
+        except RuntimeError:
+            self.rules = False
+            raise
+
+    def _watch_rules(self, agent: Agent) -> None:
+        poll_seconds = conf().RULES_POLL
+        agent.every(poll_seconds, partial(rulebook.poll, self.store), "asking for rules", wait=poll_seconds)
+        agent.every(TELL_SECONDS, observe.keep_up, "telling observers", wait=TELL_SECONDS)
+        if isinstance(self.store, RedisStore):
+            self.teller = Teller(self.store)
+            agent.every(GROUPS_SECONDS, self.teller, "telling the sizes of groups", wait=GROUPS_SECONDS)
 
     def _report_to(self, agent: Agent, store: RedisStore) -> None:
         store.meters.interval = conf().DAMPER_INTERVAL
@@ -93,16 +117,17 @@ _farewell: Finalize | None = None
 
 
 def ensure(store: Store, *, rules: bool = False) -> None:
-    """See to it that an agent serves this store; every decision may call it, and only the first does anything."""
-    if id(store) not in _services:
+    """See to it that an agent serves this store, and watches its ``rules``; only the first call does anything."""
+    service = _services.get(id(store))
+    if service is None or (rules and not service.watches):
         with _lock:
-            if id(store) not in _services and time.monotonic() >= _not_before:
+            if time.monotonic() >= _not_before:
                 _serve(store, rules)
 
 
 def exempt(store: Store) -> bool:
     """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
-    return _services.setdefault(id(store), service := _Service(store, rules=False)) is service
+    return _services.setdefault(id(store), service := _Service(store, rules=False, exempt=True)) is service
 
 
 def leave(store: Store) -> None:
@@ -122,9 +147,13 @@ def stop() -> None:
 
 def _serve(store: Store, rules: bool) -> None:
     global _not_before
-    service = _Service(store, rules)
+    service = _services.get(id(store))
     try:
-        service.begin()
+        if service is None:
+            service = _Service(store, rules)
+            service.begin()
+        elif rules and not service.watches:
+            service.watch_rules()
     except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
         logger.warning("no background thread, trying again: %s", error)
         _not_before = time.monotonic() + QUIET_SECONDS / 10

@@ -14,15 +14,29 @@ from typing import Any
 import django
 import pytest
 
-from django_throttle import agent, jobs, observe
+from django_throttle import agent, jobs, observe, rulebook
 from django_throttle.connections.activity import Activity
 from django_throttle.connections.orders import Duties
 from django_throttle.core import Rule
+from django_throttle.facts import Facts
 from django_throttle.jobs import Agent
-from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.limiter import Limiter, decide
+from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.crew import SPAWN
 from tests.servers import RedisServer, slack, wait_until
+
+
+class Nobody:
+    """A caller who counts under one name."""
+
+    subject = None
+
+    def ident(self, key: str) -> str | None:
+        return "user:1"
+
+    def is_(self, trait: str) -> bool:
+        return False
+
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
 
@@ -158,6 +172,40 @@ def test_a_thread_that_cannot_be_had_is_no_error(
             agent.ensure(store, rules=True)
     assert len(tries) == len(caplog.records) == 1
     agent._not_before = 0.0  # a while later
+    agent.ensure(store, rules=True)
+    assert len(agent_threads()) == 1
+
+
+@pytest.mark.agent
+@pytest.mark.parametrize("store", ["memory", "redis"])
+def test_rules_are_watched_where_a_limiter_came_before_the_doors(
+    store: str, settings: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"STORE": "memory"} if store == "memory" else {"REDIS": request.getfixturevalue("redis_url")}
+    settings.DJANGO_THROTTLE = {**where, "DATABASE_RULES": False, "RULES_POLL": 0.05, "DEADLINE": 5.0}
+    polled: list[Any] = []
+    monkeypatch.setattr(rulebook, "poll", polled.append)
+    Limiter([HELD], get_store()).acquire("user:1")
+    assert decide(Facts("search", ("request",), Nobody())).allowed  # type: ignore[arg-type]
+    wait_until(lambda: len(polled) >= 2, timeout=slack(2))
+    for _ in range(5):
+        decide(Facts("search", ("request",), Nobody()))  # type: ignore[arg-type]
+    assert len(agent_threads()) == 1
+    (jobs,) = [service.agent._jobs for service in agent._services.values() if service.agent]
+    assert [job.name for job in jobs].count("asking for rules") == 1
+
+
+@pytest.mark.agent
+def test_rules_are_watched_later_where_no_thread_was_to_be_had(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
+    monkeypatch.setattr(agent, "_not_before", 0.0)
+    store = MemoryStore()
+    agent.ensure(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
+        agent.ensure(store, rules=True)
+    assert agent_threads() == []
+    agent._not_before = 0.0
     agent.ensure(store, rules=True)
     assert len(agent_threads()) == 1
 
