@@ -82,8 +82,8 @@ class StoreError(ThrottleError):
 class AskAgain(StoreError):
     """The store has learned something and will answer the same command now."""
 
-    def __init__(self) -> None:
-        super().__init__(Cause.BUG, "asked once more in vain")
+    def __init__(self, cause: Cause = Cause.BUG) -> None:
+        super().__init__(cause, "asked once more in vain")
 
 
 class Refused(ThrottleError):

@@ -46,4 +46,4 @@ def _with_the_rest(
     local, others = iter(judged), iter(decision.outcomes)
     outcomes = tuple([next(local if charge.rule.is_local else others) for charge in charges])
     both = conclude(outcomes, decision.lease, degraded=decision.degraded)
-    return both._replace(crossed=decision.crossed, receipt=decision.receipt)
+    return both._replace(crossed=decision.crossed, receipt=decision.receipt, cause=decision.cause)

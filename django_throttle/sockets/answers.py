@@ -65,7 +65,8 @@ def frames_left(decision: Decision, costs: Sequence[int]) -> int:
 
 def too_late(decision: Decision) -> Decision:
     """A refusal of what would have to wait for longer than a socket lets anything wait."""
-    return conclude(tuple(map(_refused, decision.outcomes)), degraded=decision.degraded)
+    refused = conclude(tuple(map(_refused, decision.outcomes)), degraded=decision.degraded)
+    return refused._replace(cause=decision.cause)
 
 
 def _refused(outcome: Outcome) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -28,7 +28,8 @@ class Announcement(NamedTuple):
 class Ask(NamedTuple):
     """One call to be decided: its keys, its part of the script's argument, and the algorithms of its rules.
 
-    ``own`` are its lease's arguments. ``weight`` is how long it keeps Redis, in rules of one unit.
+    ``own`` are its lease's arguments. ``weight`` is how long it keeps Redis, in rules of one unit. ``repack`` packs it
+    anew as it is sent, where it depends on the calendar: what travels together must agree on the time.
     """
 
     keys: Sequence[str]
@@ -37,6 +38,7 @@ class Ask(NamedTuple):
     own: tuple[Any, ...] = ()
     announcement: Announcement | None = None
     weight: int = 1
+    repack: Callable[[], bytes] | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -60,8 +62,10 @@ def together(asks: Sequence[Ask], now_arg: str) -> Call:
     """One script call for these asks."""
     if len(asks) == 1:
         (ask,) = asks
-        return Call(decision_script(ask.algorithms), ask.keys, (now_arg, ask.packed, *ask.own), bool(ask.own))
+        packed = ask.repack() if ask.repack else ask.packed
+        return Call(decision_script(ask.algorithms), ask.keys, (now_arg, packed, *ask.own), bool(ask.own))
     keys = [key for ask in asks for key in ask.keys]
     algorithms = asks[0].algorithms.union(*(ask.algorithms for ask in asks[1:]))
     own = [one for ask in asks for one in ask.own]
-    return Call(decision_script(algorithms), keys, (now_arg, b"".join([ask.packed for ask in asks]), *own), bool(own))
+    packed = b"".join([ask.repack() if ask.repack else ask.packed for ask in asks])
+    return Call(decision_script(algorithms), keys, (now_arg, packed, *own), bool(own))

@@ -46,6 +46,7 @@ class Breaker:
         self._calls: deque[tuple[float, bool]] = deque(maxlen=1000)
         self._pause = 0.0
         self._opens_at = 0.0  # when the next probe may go
+        self._opened = 0.0  # when the pauses began
         self._probing = False
         in_child(self, type(self)._renew)
 
@@ -75,10 +76,12 @@ class Breaker:
             self._probing = True
             return 0.0
 
-    def succeeded(self) -> None:
+    def succeeded(self) -> float:
+        """Report a reply; returns for how many seconds the breaker was open when it has just closed it, else 0.0."""
         if not self._in_a_row and not self._calls and not self._pause:
-            return  # the common case costs no lock
+            return 0.0  # the common case costs no lock
         with self._lock:
+            lasted = self._clock() - self._opened if self._pause else 0.0
             self._in_a_row = 0
             if self._pause:
                 self._calls.clear()
@@ -86,6 +89,7 @@ class Breaker:
                 self._note(failed=False)
             self._pause = 0.0
             self._probing = False
+            return lasted
 
     def failed(self) -> bool:
         """Report a failure; returns True when it has just opened the breaker."""
@@ -100,6 +104,7 @@ class Breaker:
             if self._in_a_row < FAILURES_IN_A_ROW and not self._half_failed():
                 return False
             self._probes = 0
+            self._opened = self._clock()
             self._shut_for(self._first)
             return True
 
@@ -131,8 +136,8 @@ class Breaker:
 class Unbroken(Breaker):
     """A breaker that never opens: the nodes of a Cluster have one each."""
 
-    def succeeded(self) -> None:
-        """Nothing to note."""
+    def succeeded(self) -> float:
+        return 0.0
 
     def failed(self) -> bool:
         return False

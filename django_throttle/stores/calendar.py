@@ -23,7 +23,7 @@ class Calendar:
     def learn(self, now: int) -> None:
         """The store's clock says ``now``, in microseconds, and some bounds do not hold it."""
         self._now = now
-        self._bounds.clear()
+        self._bounds = {name: known for name, known in self._bounds.items() if known[0] <= now < known[2]}
 
     def plan(self, rule: Rule) -> Plan:
         """The plan of a calendar_window rule with its bounds; unknown ones until the time is known."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import InvalidResponse
+
 from django_throttle.core.command import Answer, Charge, Decide
 from django_throttle.damper.aggregate import Reply, Report
 from django_throttle.damper.estimators import Count
@@ -55,7 +57,7 @@ def _answer(errand: DecideErrand, reply: Any) -> Answer | BaseException:
         return reply
     try:
         return errand.read([reply])[0]
-    except AskAgain as error:
+    except (AskAgain, InvalidResponse) as error:
         return error
 
 

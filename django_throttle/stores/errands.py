@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import InvalidResponse
 
 from django_throttle.core.command import Answer, Decide, Release, passes
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.ask import Announcement, Ask, pack, pack_as, together, weight_of
 from django_throttle.stores.batch import Alongside
+from django_throttle.stores.calendar import Calendar
 from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.link import Call
 from django_throttle.stores.outages import as_store_error
@@ -46,7 +50,8 @@ class Errand:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is None or isinstance(error, AskAgain):
-            self.store.breaker.succeeded()
+            if lasted := self.store.breaker.succeeded():
+                logger.warning("Redis answers again, after %.1f s", lasted)
             return
         self.give_up()
         if isinstance(error, StoreError):  # of a node that was not asked
@@ -54,7 +59,7 @@ class Errand:
         cause = error.error if isinstance(error, Alongside) else error
         if isinstance(cause, LoopBlocked) and self.is_idempotent:
             self.store.breaker.abandoned()
-            raise AskAgain from error
+            raise AskAgain(Cause.BLOCKED) from error
         if isinstance(error, Alongside):
             self.store.breaker.abandoned()
             raise StoreError(cause_of(error.error), str(error)) from error
@@ -110,13 +115,13 @@ class DecideErrand(Errand):
         for rule, ident, cost in command.charges:
             whose, root = (whose, root) if ident == whose else (ident, store.key("", ident))  # hashed once
             keys.append(root + rule.id)
-            plan = None if rule.plan.algorithm != CALENDAR else store.calendar.plan(rule)
-            packed.append(pack_as(plan, rule, cost) if plan else pack(rule, cost))
+            packed.append(pack(rule, cost))
         algorithms = frozenset([charge.rule.plan.algorithm for charge in command.charges])
         own = (self.uid, command.lease or "", store.lease_ttl_ms) if "concurrency" in algorithms else ()
-        packed[0] = MARKS(command.commit + 2 * bool(own), len(keys))
+        packed[0] = marks = MARKS(command.commit + 2 * bool(own), len(keys))
         weight = len(keys) if "sliding_log" not in algorithms else weight_of(command.charges)
-        self.ask = Ask(keys, b"".join(packed), algorithms, own, weight=weight)
+        repack = partial(_repack, store.calendar, marks, command) if CALENDAR in algorithms else None
+        self.ask = Ask(keys, b"".join(packed), algorithms, own, weight=weight, repack=repack)
         self.calls.append(together((self.ask,), store.now_arg()))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
@@ -124,10 +129,21 @@ class DecideErrand(Errand):
         if repaired == TOO_OLD:
             self.store.calendar.learn(int(now))
             raise AskAgain
+        if len(replies[-1]) != HEAD.size + TOLD.size * len(self.ask.keys):
+            raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
         if repaired and self.store.complaints.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
         at = int(now)
         return tuple([Answer(int(a), int(b), int(c), at) for a, b, c in TOLD.iter_unpack(replies[-1][HEAD.size :])])
+
+
+def _repack(calendar: Calendar, marks: bytes, command: Decide) -> bytes:
+    """A call by what the calendar says now."""
+    packed = [marks]
+    for rule, _, cost in command.charges:
+        plan = calendar.plan(rule) if rule.plan.algorithm == CALENDAR else rule.plan
+        packed.append(pack_as(plan, rule, cost))
+    return b"".join(packed)
 
 
 class LeaseErrand(DecideErrand):

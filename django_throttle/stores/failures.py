@@ -29,7 +29,11 @@ _CONFIG_ERRORS: Final = (
     errors.NoPermissionError,
 )
 _CONFIG_SIGNS: Final = (
+    "ACL failure",  # Valkey 9.1 of what a script may not
+    "DB index is out of range",
     "The user executing the script can't run",
+    "has no permissions to run",
+    "No permissions to access",
     "cluster support disabled",
     "invalid password",
     "unknown command",

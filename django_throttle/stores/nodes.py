@@ -88,7 +88,8 @@ class Node:
             if self.breaker.failed():
                 logger.warning("%s does not answer (%r); failure policies decide until it does", self.name, failures[0])
         elif isinstance(outcome, list):
-            self.breaker.succeeded()
+            if lasted := self.breaker.succeeded():
+                logger.warning("%s answers again, after %.1f s", self.name, lasted)
         else:
             self.breaker.abandoned()
         return outcome

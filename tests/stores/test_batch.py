@@ -66,6 +66,20 @@ async def test_different_rules_and_calls_travel_together(store: RedisStore) -> N
     assert decisions[-1].remaining == 94
 
 
+async def test_calls_before_and_after_the_calendar_is_known_share_a_batch(redis_url: str) -> None:
+    quota = Rule("quota", "1000/month", algorithm="fixed_window", timezone="Europe/Berlin")
+
+    async def after(turns: int, limiter: Limiter) -> bool:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return (await limiter.aacquire("user:1")).degraded
+
+    for _ in range(20):  # each begins without knowing what time Redis has
+        limiter = Limiter([quota, RULES[0]], RedisStore(redis_url, deadline=5.0, secret="other"))
+        found = await asyncio.gather(*(after(turns, limiter) for turns in range(100)))
+        assert not any(found)
+
+
 async def test_one_that_is_cancelled_disturbs_no_other(store: RedisStore) -> None:
     limiter = Limiter([RULES[0]], store)
     tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(10)]

@@ -41,6 +41,14 @@ def test_closed_it_admits_everything(breaker: Breaker) -> None:
     assert not breaker.is_open
 
 
+def test_the_success_that_closes_it_says_how_long_it_was_open(breaker: Breaker, seconds: Seconds) -> None:
+    assert breaker.succeeded() == 0.0
+    fail(breaker, 5)
+    seconds.now += 30.0
+    assert breaker.admit() == 0.0
+    assert (breaker.succeeded(), breaker.succeeded()) == (30.0, 0.0)
+
+
 def test_five_failures_in_a_row_open_it_and_are_told_once(breaker: Breaker) -> None:
     assert fail(breaker, 5) == [False, False, False, False, True]
     assert breaker.is_open and breaker.admit() == 1.0

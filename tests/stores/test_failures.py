@@ -59,6 +59,7 @@ ON_THE_WIRE = {
     "ERR user_script:1: attempt to compare nil with number script: f_1, on @user_script:1.": Cause.BUG,
     "ERR Error running script (call to f_1): @user_script:1: user_script:1: nope": Cause.BUG,
     "ERR value is not an integer or out of range": Cause.BUG,
+    "ERR DB index is out of range": Cause.CONFIG,
     "WRONGTYPE Operation against a key holding the wrong kind of value": Cause.BUG,
     "": Cause.BUG,
 }
@@ -73,6 +74,14 @@ IN_A_SCRIPT = {
         Cause.CONFIG
     ),
     "NOPERM this user has no permissions to run the 'time' command script: f_1, on @user_script:1.": Cause.CONFIG,
+    "NOPERM ACL failure in script: User app has no permissions to run the 'time' command script: on @user_script:1.": (
+        Cause.CONFIG
+    ),
+    # Valkey 9.1 has no code before it.
+    "ACL failure in script: User app has no permissions to run the 'time' command script: on @user_script:1.": (
+        Cause.CONFIG
+    ),
+    "ACL failure in script: No permissions to access a key script: on @user_script:1.": Cause.CONFIG,
     "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the script can't run "
     "this command or subcommand": Cause.CONFIG,
     "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -NOREPLICAS Not enough good replicas to "

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socketserver
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +16,13 @@ import pytest
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Decision, Lease, Rule
 from django_throttle.core.command import charges_of
+from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import RedisStore, denials
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.denials import Denials
 from tests.proxy import Proxy
-from tests.servers import RedisServer
+from tests.servers import RedisServer, wait_until
 
 RULE = Rule("rule", "1/hour")
 CAP = Rule("cap", limit=1, algorithm="concurrency", on_store_failure="allow")
@@ -142,3 +146,66 @@ def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
         monkeypatch.setattr(store.link, "send_all", send)
         limiter.reset("user:1")
     assert limiter.acquire("user:1").allowed
+
+
+def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    store: Any = RedisStore(proxy.url, deadline=0.1)
+    limiter = Limiter([Rule("rate", "1000/hour")], store)
+    for _ in range(2):
+        caplog.clear()
+        proxy.set("refuse")
+        wait_until(lambda: limiter.acquire("user:1").degraded and store.breaker.is_open)
+        proxy.set("pass")
+        wait_until(lambda: not limiter.acquire("user:1").degraded)
+        for _ in range(3):
+            limiter.acquire("user:1")
+        down, up = [record.getMessage() for record in caplog.records]
+        assert down.startswith("Redis does not answer") and re.fullmatch(r"Redis answers again, after \d+\.\d s", up)
+
+
+@pytest.mark.parametrize("reply", [b"", b"\0" * 16, b"\0" * 40, b"\0" * 88, b"\0" * 5], ids=len)
+def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    rules = [Rule("one", "5/hour"), Rule("two", "5/hour", on_store_failure="deny")]
+    with Stranger(reply) as server:
+        limiter = Limiter(rules, RedisStore(server.url, deadline=5.0))
+        for decision in (limiter.acquire("user:1"), asyncio.run(both(limiter))):
+            assert (decision.degraded, decision.unavailable, decision.cause) == (True, True, Cause.BUG)
+    assert "Redis refuses a script" in caplog.text
+
+
+async def both(limiter: Limiter) -> Decision:
+    first, _ = await asyncio.gather(limiter.aacquire("user:1"), limiter.aacquire("user:2"))
+    return first
+
+
+def test_a_degraded_decision_beside_a_damper_says_why() -> None:
+    rules = [Rule("rate", "5/hour"), Rule("damped", "1000/s", algorithm="damper")]
+    decision = Limiter(rules, RedisStore("redis://127.0.0.1:1/0", clock=time.time)).acquire("user:1")
+    assert (decision.degraded, decision.cause) == (True, Cause.UNAVAILABLE)
+
+
+class Stranger(socketserver.ThreadingTCPServer):
+    """Speaks the protocol, but answers every script with the same text."""
+
+    daemon_threads = True
+
+    def __init__(self, reply: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), Talk)
+        self.reply = reply
+        threading.Thread(target=self.serve_forever, daemon=True, args=(0.01,)).start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.server_address[1]}/0"
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        super().__exit__(*error)
+
+
+class Talk(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        while head := self.rfile.readline():
+            parts = [self.rfile.read(int(self.rfile.readline()[1:]) + 2) for _ in range(int(head[1:]))]
+            reply: Any = self.server.reply  # type: ignore[attr-defined]
+            self.wfile.write(b"$%d\r\n%b\r\n" % (len(reply), reply) if parts[0].startswith(b"EVAL") else b"+OK\r\n")

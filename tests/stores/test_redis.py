@@ -173,6 +173,21 @@ def test_a_foreign_lease_index_is_replaced(
     assert "replaced 1" in caplog.text
 
 
+@pytest.mark.parametrize("put", [put_list, put_hash, putter("abc")], ids=["list", "hash", "text"])
+async def test_a_foreign_value_in_place_of_a_process_leases_fails_no_other_call(
+    put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = Limiter([CAP], store)
+    await limiter.aacquire("user:1")
+    leases = f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}"
+    client.delete(leases)
+    put(client, leases)
+    decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(1, 20)))
+    assert not any(decision.degraded for decision in decisions)
+    assert {decision.remaining for decision in decisions} == {9}
+    assert "replaced 1" in caplog.text
+
+
 @pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
 def test_an_immortal_key_gets_a_ttl_at_the_next_touch_allowed_or_not(
     rule: Rule, store: RedisStore, client: Redis

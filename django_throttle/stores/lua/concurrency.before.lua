@@ -8,7 +8,12 @@ local function count_leases(key)
     repaired, owners = repaired + 1, {}
   end
   for _, owner in ipairs(owners) do
-    held = held + redis.call('ZCARD', key .. ':' .. owner)
+    local leases = redis.pcall('ZCARD', key .. ':' .. owner)
+    if type(leases) ~= 'number' then -- not a process' leases: not ours
+      redis.call('DEL', key .. ':' .. owner)
+      repaired, leases = repaired + 1, 0
+    end
+    held = held + leases
     mine = mine or (owner == uid and redis.call('ZSCORE', key .. ':' .. uid, lease))
   end
   return held, mine
