@@ -9,16 +9,17 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_throttle import limiter
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.facts import Facts, Who
+from django_throttle.http.body import meter, size_of
 from django_throttle.http.ending import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
-from django_throttle.http.visit import attend, charged, keep, method_of, plain, size_of
+from django_throttle.http.visit import attend, charged, keep, method_of, plain
 from django_throttle.identity import HttpWho, is_async
 
 __all__ = ["throttle"]
@@ -137,7 +138,12 @@ def _serve(call: _Call, request: HttpRequest) -> Any:
         facts = call.facts(who)
         decision = limiter.decide(facts)
         keep(request, decision, facts.cost)
+        meter(request, decision, facts)
         response = call.go() if decision.allowed else refusal(request, decision)
+    except Refused as error:
+        if not attending:
+            raise
+        response = _refused(request, error)
     except BaseException as error:
         if attending:
             abandon(request, error)
@@ -152,12 +158,23 @@ async def _aserve(call: _Call, request: HttpRequest) -> Any:
         facts = call.facts(who)
         decision = await limiter.adecide(facts)
         keep(request, decision, facts.cost)
+        meter(request, decision, facts)
         response = await call.go() if decision.allowed else refusal(request, decision)
+    except Refused as error:
+        if not attending:
+            raise
+        response = _refused(request, error)
     except BaseException as error:
         if attending:
             await aabandon(request, error)
         raise
     return await afinish(request, response) if attending else response
+
+
+def _refused(request: HttpRequest, error: Refused) -> HttpResponse:
+    """What a view has called was refused, and it let that pass: so is the request."""
+    keep(request, error.decision)
+    return refusal(request, error.decision)
 
 
 def _is_awaited(function: Any) -> bool:

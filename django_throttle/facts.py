@@ -34,7 +34,8 @@ class Facts:
     """Where a call goes (scope), what it is (events), who makes it, and what it costs.
 
     Raises InvalidCost for a cost that is no whole number in range. ``charged`` is what other doors have charged for
-    this call already. ``rule`` names the only one to apply, or is it, whatever its scopes and events. ``method`` is a
+    this call already. ``rule`` names the only one to apply, or is it, whatever its scopes and events. ``only`` are the
+    names of those to apply, of all that match; every one where it is empty. ``method`` is a
     request's, in capitals; "" for whatever has none. ``early`` is True where a later door may know better who calls.
     ``size`` is how many bytes it carries.
     """
@@ -48,6 +49,7 @@ class Facts:
     method: str = ""
     early: bool = False
     size: int = 0
+    only: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_cost(self.cost)

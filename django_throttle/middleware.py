@@ -12,10 +12,11 @@ from django.http.response import HttpResponseBase
 from django_throttle import limiter
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts, Who
+from django_throttle.http.body import meter, size_of
 from django_throttle.http.ending import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
 from django_throttle.http.route import scope_of
-from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of, size_of
+from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of
 from django_throttle.identity import HttpWho
 
 __all__ = ["ThrottleMiddleware"]
@@ -47,8 +48,10 @@ class ThrottleMiddleware:
         who = HttpWho(request)
         attend(request, who)
         try:
-            decision = limiter.decide(_facts(request, who))
+            facts = _facts(request, who)
+            decision = limiter.decide(facts)
             keep(request, decision)
+            meter(request, decision, facts)
             response = self.get_response(request) if decision.allowed else refusal(request, decision)
         except BaseException as error:
             abandon(request, error)
@@ -59,8 +62,10 @@ class ThrottleMiddleware:
         who = await HttpWho.aread(request)
         attend(request, who)
         try:
-            decision = await limiter.adecide(_facts(request, who))
+            facts = _facts(request, who)
+            decision = await limiter.adecide(facts)
             keep(request, decision)
+            meter(request, decision, facts)
             response = await self.get_response(request) if decision.allowed else refusal(request, decision)
         except BaseException as error:
             await aabandon(request, error)

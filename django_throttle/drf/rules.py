@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rest_framework import throttling
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 
 from django_throttle import limiter
 from django_throttle.core import Decision
 from django_throttle.facts import Facts
+from django_throttle.http.body import meter, size_of
 from django_throttle.http.route import route
 from django_throttle.http.view import attend_by
-from django_throttle.http.visit import EVENTS, charged, keep, method_of, plain, size_of
+from django_throttle.http.visit import EVENTS, charged, keep, method_of, plain
 from django_throttle.identity import HttpWho
 from django_throttle.retry import retry_seconds
 
@@ -32,6 +33,13 @@ class LimiterUnavailable(APIException):
     def __init__(self, retry_after: float | None) -> None:
         super().__init__()
         self.wait = retry_seconds(retry_after)  # DRF makes Retry-After of it
+
+
+def exception_of(decision: Decision) -> APIException:
+    """What REST framework makes its answer to a refused request of."""
+    if decision.unavailable:
+        return LimiterUnavailable(decision.retry_after)
+    return Throttled(retry_seconds(decision.retry_after))
 
 
 class DecidedThrottle(throttling.BaseThrottle):
@@ -66,6 +74,7 @@ class RuleThrottle(DecidedThrottle):
         facts = Facts(scope, EVENTS, who, _cost(request, view), done, method=method, size=size)
         decision = limiter.decide(facts)
         keep(visitor, decision, facts.cost, who)
+        meter(visitor, decision, facts)
         return self.answer(decision)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 
+from django_throttle.exceptions import Refused
 from django_throttle.facts import Who
 from django_throttle.http.ending import aabandon, abandon, abandon_soon, afinish, alet_go, finish, finish_soon
-from django_throttle.http.visit import attend, plain, visit_of
+from django_throttle.http.visit import attend, keep, plain, visit_of
 
 
 def attend_by(view: Any, request: Any, who: Who) -> None:
@@ -32,7 +33,7 @@ def attend_by(view: Any, request: Any, who: Who) -> None:
 
     def handled(error: Exception) -> Any:
         try:
-            return handle(error)
+            return handle(_as_framework_says(visitor, error))
         except BaseException as raised:
             (abandon_soon if _must_not_wait(visitor) else abandon)(visitor, raised)
             raise
@@ -41,6 +42,16 @@ def attend_by(view: Any, request: Any, who: Who) -> None:
     kind: Any = type(view)
     if _is_async(kind):
         _settle_by_method(view, request.method.lower(), visitor)
+
+
+def _as_framework_says(visitor: HttpRequest, error: Exception) -> Exception:
+    """What a view has called was refused, and it let that pass: so is the request."""
+    if not isinstance(error, Refused):
+        return error
+    from django_throttle.drf.rules import exception_of
+
+    keep(visitor, error.decision)
+    return exception_of(error.decision)
 
 
 def _settle_by_method(view: Any, method: str, visitor: HttpRequest) -> None:

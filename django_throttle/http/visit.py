@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from os import SEEK_END
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -15,7 +14,7 @@ from django.http import HttpRequest
 from django_throttle.core import Decision
 from django_throttle.core.charged import NOTHING, Charged
 from django_throttle.core.command import Refund, paid_under
-from django_throttle.facts import Who
+from django_throttle.facts import Facts, Who
 from django_throttle.http.slots import Slot
 from django_throttle.stores import get_store
 
@@ -27,13 +26,17 @@ _VISIT: Final = "_throttle_visit"
 
 @dataclass(slots=True)
 class Visit:
-    """What is owed for a request: ``attended`` by the door that settles it, ``callers`` as each door knows it."""
+    """What is owed for a request: ``attended`` by the door that settles it, ``callers`` as each door knows it.
+
+    ``volumes`` are the rules that count bytes, and the call that each was last asked about.
+    """
 
     attended: bool = False
     callers: list[Who] = field(default_factory=list)
     costs: dict[tuple[str, str], int] = field(default_factory=dict)
     receipts: list[Refund] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
+    volumes: dict[str, Facts] = field(default_factory=dict)
 
     @property
     def owes(self) -> bool:
@@ -61,20 +64,6 @@ def plain(request: Any) -> Any:
 def method_of(request: HttpRequest) -> str:
     """GET, POST, …: what the request says it is, whatever headers say that it means."""
     return (request.method or "").upper()
-
-
-def size_of(request: HttpRequest) -> int:
-    """How many bytes the body has: as many as the server lets be read, which no header can make fewer."""
-    length = request.META.get("CONTENT_LENGTH")
-    if length:
-        return int(length) if str(length).isdecimal() else 0
-    body: Any = getattr(request, "_stream", None)  # sent in chunks: what runs Django under ASGI has read them all
-    if not (request.META.get("HTTP_TRANSFER_ENCODING") and hasattr(body, "seekable") and body.seekable()):
-        return 0
-    at = body.tell()
-    size: int = body.seek(0, SEEK_END)
-    body.seek(at)
-    return size
 
 
 def note(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:

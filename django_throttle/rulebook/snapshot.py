@@ -73,6 +73,8 @@ class Snapshot:
         rules = self._only(facts.rule) if facts.rule else self._found.get((facts.scope, facts.events))
         if rules is None:
             rules = self._find(facts.scope, facts.events)
+        if facts.only:
+            rules = tuple([rule for rule in rules if rule.name in facts.only])
         if self._is_plain:  # nothing else depends on the call
             return rules
         return tuple([rule for rule in rules if rule.is_plain or is_about(rule, facts)])

@@ -13,12 +13,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from io import BytesIO
 from typing import Any, ClassVar
 
 import django
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.urls import path
 from redis import Redis
 
@@ -67,6 +69,61 @@ def stream(request: HttpRequest, name: str) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts() if hasattr(request, "scope") else slowly())
 
 
+def size(request: Any, name: str) -> HttpResponse:
+    """Answers with how many bytes the view has read, by the way that it was told to."""
+    return HttpResponse(str(READ[request.GET.get("by", "body")](request)))
+
+
+def by_pieces(stream: Any) -> int:
+    return sum(map(len, iter(lambda: stream.read(1000), b"")))
+
+
+READ: dict[str, Callable[[Any], int]] = {
+    "body": lambda request: len(request.body),
+    "read": by_pieces,
+    "post": lambda request: sum(file.size for file in request.FILES.values()),
+    "data": lambda request: sum(file.size for file in request.data.values()),
+    "raw": lambda request: by_pieces(request.META["wsgi.input"]),
+    "nothing": lambda request: 0,
+}
+
+
+class Failing(BytesIO):
+    """A file that cannot be read to its end."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(b"x" * 100_000)
+        self.at = at
+
+    def read(self, count: int | None = -1) -> bytes:
+        if self.tell() >= self.at:
+            raise OSError("the disk is broken")
+        return super().read(count)
+
+
+async def afailing(at: int) -> AsyncIterator[bytes]:
+    for _ in range(at):
+        await asyncio.sleep(0.01)
+        yield b"part " * 1000
+    raise ZeroDivisionError
+
+
+def failing(at: int) -> Iterator[bytes]:
+    for _ in range(at):
+        yield b"part " * 1000
+    raise ZeroDivisionError
+
+
+def broken(request: HttpRequest, name: str) -> HttpResponseBase:
+    """A response that fails while it is sent: ``kind`` and at which part, the first being 0."""
+    kind, at = request.GET["kind"], int(request.GET.get("at", "0"))
+    if kind == "file":
+        return FileResponse(Failing(at * 1000))
+    if kind == "header":  # refused when it is encoded, before anything is streamed
+        return StreamingHttpResponse(parts() if hasattr(request, "scope") else failing(1))
+    return StreamingHttpResponse((afailing if kind == "async" else failing)(at))
+
+
 def routes() -> list[Any]:
     from rest_framework.request import Request
     from rest_framework.views import APIView
@@ -83,7 +140,11 @@ def routes() -> list[Any]:
         def get(self, request: Request, name: str) -> Any:
             return self.does(request._request, name)
 
+        def post(self, request: Request, name: str) -> Any:
+            return self.does(request, name)
+
     views = {"quick": quick, "login": login, "short": short, "wait": wait, "stream": stream}
+    views |= {"size": size, "broken": broken}
     found: list[Any] = []
     for doing, view in views.items():
         found.append(path(f"middleware/{doing}/<name>", view, name="middleware"))

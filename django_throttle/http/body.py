@@ -1,0 +1,110 @@
+"""How many bytes a request's body has: as many as its view can read, whatever a header says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from os import SEEK_END
+from typing import Any, Final
+
+from django.http import HttpRequest
+
+from django_throttle import limiter
+from django_throttle.core import Decision
+from django_throttle.core.charged import NOTHING
+from django_throttle.exceptions import Refused
+from django_throttle.facts import Facts
+from django_throttle.http.visit import visit_of
+
+INPUT: Final = "wsgi.input"
+# Where a view asks for everything at once, this much is read, and charged, at a time.
+PIECE: Final = 65_536
+
+
+def size_of(request: HttpRequest) -> int:
+    """How many bytes the view can read by Django's request.
+
+    Under ASGI Django has read the whole body before there is a request: that is measured. Under WSGI it lets as many be
+    read as Content-Length says, which is none where there is no such header, or no number in it.
+    """
+    body: bytes | None = getattr(request, "_body", None)  # what came before us has read it
+    if body is not None:
+        return len(body)
+    stream: Any = getattr(request, "_stream", None)
+    if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
+        return _let_through(request, stream)
+    at = stream.tell()
+    size: int = stream.seek(0, SEEK_END)
+    stream.seek(at)
+    return size
+
+
+def meter(request: HttpRequest, decision: Decision, facts: Facts) -> None:
+    """Have the rules of this decision that count bytes charge what the view reads past Django's request.
+
+    A WSGI server's own input has what was sent in chunks, and may have more than Content-Length says: nobody knows how
+    much before it is read. Raises Refused, where it is read, for what is too much.
+    """
+    names = [outcome.rule for outcome in decision.outcomes if outcome.unit == "bytes"]
+    if not (names and decision.allowed) or INPUT not in request.META:
+        return
+    visit = visit_of(request)
+    if not visit.volumes:
+        request.META[INPUT] = _Metered(request.META[INPUT], facts.size, partial(_charge, request))
+    visit.volumes |= dict.fromkeys(names, facts)
+
+
+def _let_through(request: HttpRequest, stream: Any) -> int:
+    try:
+        limit = int(getattr(stream, "limit", None) or request.META.get("CONTENT_LENGTH") or 0)
+    except (TypeError, ValueError):  # Django reads nothing then
+        return 0
+    return max(0, limit)
+
+
+def _charge(request: HttpRequest, size: int) -> None:
+    """Each rule once, as the last door to apply it knows the caller."""
+    visit = visit_of(request)
+    for facts in {id(one): one for one in visit.volumes.values()}.values():
+        only = frozenset(name for name, one in visit.volumes.items() if one is facts)
+        decision = limiter.decide(replace(facts, size=size, charged=NOTHING, only=only, early=False))
+        if not decision.allowed:
+            raise Refused(decision)
+        if decision.receipt is not None:
+            visit.receipts.append(decision.receipt)
+
+
+class _Metered:
+    """A server's input, in PEP 3333's shape; what is read of it beyond what was charged before is charged then."""
+
+    def __init__(self, stream: Any, charged: int, charge: Callable[[int], None]) -> None:
+        self._stream, self._charge = stream, charge
+        self._left = charged
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            return b"".join(iter(partial(self.read, PIECE), b""))
+        return self._passed(self._stream.read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        if size is not None and size >= 0:
+            return self._passed(self._stream.readline(size))
+        line = part = self.readline(PIECE)
+        while part and not part.endswith(b"\n"):
+            part = self.readline(PIECE)
+            line += part
+        return line
+
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
+        return list(self)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.readline, b"")
+
+    def _passed(self, part: bytes) -> bytes:
+        more = len(part) - self._left
+        self._left = max(0, -more)
+        if more > 0:
+            self._charge(more)
+        return part

@@ -1,0 +1,15 @@
+"""The site of ``tests.http.served`` as the applications that a server's own command loads: ``asgi`` and ``wsgi``."""
+
+from __future__ import annotations
+
+import os
+
+from tests.http import served
+
+served.configure()
+
+from django.core.asgi import get_asgi_application  # noqa: E402 - they need the settings
+from django.core.wsgi import get_wsgi_application  # noqa: E402
+
+asgi, wsgi = get_asgi_application(), get_wsgi_application()
+print("tests.http.real is loaded by process", os.getpid(), flush=True)
