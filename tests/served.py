@@ -20,6 +20,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
+from django.core.asgi import get_asgi_application
 from django.urls import path
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
@@ -35,6 +36,7 @@ settings.DJANGO_THROTTLE = {
     "RETRY_JITTER": 0.0,
     **json.loads(os.environ.get("SETTINGS", "{}")),
 }
+settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django_throttle.middleware.ThrottleMiddleware"]
 django.setup()
 
 CLOSED = 4001  # what a consumer closes with
@@ -120,6 +122,7 @@ def block(seconds: float) -> None:
 
 application = ProtocolTypeRouter(
     {
+        "http": get_asgi_application(),
         "websocket": URLRouter(
             [
                 path("chat", Chat.as_asgi()),
@@ -128,7 +131,7 @@ application = ProtocolTypeRouter(
                 path("middleware", ThrottleMiddleware(Talk.as_asgi(), scope="chat")),
                 path("guarded", AllowedHostsOriginValidator(Chat.as_asgi())),
             ]
-        )
+        ),
     }
 )
 print("tests.served is loaded by process", os.getpid(), flush=True)

@@ -228,7 +228,7 @@ class TestForm:
         def offered(url: str) -> list[str]:
             return re.findall(r'name="events" value="(\w+)"', operator.get(url).content.decode())
 
-        doors = ["request", "connect", "connection", "message", "send", "publish"]
+        doors = ["request", "inflight", "connect", "connection", "message", "send", "publish"]
         assert offered(ADD) == doors
         row = ThrottleRule.objects.create(name="mails", rate="5/min", events=("task", "request"))
         assert offered(change_url(row)) == [*doors, "task"]

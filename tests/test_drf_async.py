@@ -30,7 +30,7 @@ from tests.proxy import Proxy
 enforce = pytest.fixture(enforcer)
 
 THREE: dict[str, Any] = {"rate": "3/min", "algorithm": "fixed_window", "key": "everyone"}
-ONE_AT_ONCE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "key": "everyone"}
+ONE_AT_ONCE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 LATE = 0.4
 
 

@@ -217,7 +217,8 @@ def test_a_name_is_there_once() -> None:
             audience=("group:night shift", "group:a:b", "staff"), enforce_at=2.5, count_on=(401, 403),
         ),
         Rule("queue later", "5/s", algorithm="leaky_bucket", action="shadow", max_delay=2.5),
-        Rule("uploads", limit=3, algorithm="concurrency", methods=("POST",)),
+        Rule("uploads", limit=3, algorithm="concurrency", events=("inflight",), methods=("POST",)),
+        Rule("open", limit=3, algorithm="concurrency", events=("connection", "inflight"), at_limit="evict_idle"),
     ],
     ids=lambda rule: rule.name,
 )  # fmt: skip

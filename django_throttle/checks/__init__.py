@@ -18,6 +18,7 @@ from django_throttle.checks.fit import FIT_CHECKS
 from django_throttle.checks.given import value_of, wrong
 from django_throttle.checks.hooks import HOOK_CHECKS
 from django_throttle.checks.identity import IDENTITY_CHECKS, unsaid
+from django_throttle.checks.inflight import inflight_messages
 from django_throttle.checks.rules import RULE_CHECKS
 from django_throttle.checks.sockets import delay_messages, origin_messages
 from django_throttle.checks.told import TOLD_CHECKS, schema_warnings
@@ -68,6 +69,12 @@ def check_rates(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessag
 def check_delays(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
     """Messages that wait where a server reads on."""
     return list(delay_messages())
+
+
+@register("django_throttle")
+def check_inflight(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """Rules of open sockets that must be meant for requests in flight."""
+    return list(inflight_messages())
 
 
 @register(Tags.security, deploy=True)

@@ -36,7 +36,8 @@ def delay_messages() -> Iterator[CheckMessage]:
     if DAPHNE in settings.INSTALLED_APPS:
         waiting = [f"rule {rule.name!r}" for rule in _queues(sources.from_settings())]
         waiting += [f"throttle_ladder of {name}" for name in _delaying()]
-        waiting += [f"the ladder of ThrottleMiddleware, scope {scope!r}" for scope in _laddered(_application())]
+        ladders = (door.terms for door in _guards(_application()) if _delays(door.terms.ladder))
+        waiting += [f"the ladder of ThrottleMiddleware, scope {terms.scope!r}" for terms in ladders]
         yield from _of(waiting)
 
 
@@ -112,17 +113,27 @@ def _consumers(app: Any, *, cookies: bool = False, guarded: bool = False) -> Ite
         yield from _consumers(getattr(app, "inner", None), cookies=cookies or knows, guarded=guarded)
 
 
-def _laddered(app: Any) -> Iterator[str]:
-    """The scopes of middleware, in this application, that holds refused messages up."""
+def socket_scopes() -> Iterator[str]:
+    """The scopes of the consumers and the middleware that are loaded with the application for WebSockets."""
+    for consumer in _throttled():
+        scope = consumer.throttle_scope
+        yield scope if isinstance(scope, str) and scope else consumer.__name__
+    for door in _guards(_application()):
+        yield door.terms.scope
+
+
+def _guards(app: Any) -> Iterator[Any]:
+    """The middleware in this application that limits sockets."""
     if app is None or find_spec("channels") is None:
         return
     from django_throttle.channels import ThrottleMiddleware
 
-    if isinstance(app, ThrottleMiddleware) and _delays(app.terms.ladder):
-        yield app.terms.scope
+    is_guard = isinstance(app, ThrottleMiddleware)
+    if is_guard:
+        yield app
     for route in getattr(app, "routes", ()):
-        yield from _laddered(getattr(route, "callback", None))
-    yield from _laddered(app.app if isinstance(app, ThrottleMiddleware) else getattr(app, "inner", None))
+        yield from _guards(getattr(route, "callback", None))
+    yield from _guards(app.app if is_guard else getattr(app, "inner", None))
 
 
 def _delaying() -> list[str]:

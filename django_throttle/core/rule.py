@@ -19,7 +19,8 @@ class Rule:
     """One limit: at most ``rate`` (or ``limit`` held at once) per ident, where scopes and events match.
 
     ``rate`` is a Rate or its text; ``rates`` are several, all to be kept. ``events`` are ("request",) unless
-    given; ("connection",) for a concurrency rule, always. ``burst`` (buckets) defaults to the rate's limit.
+    given; ("connection",) for a concurrency rule, which may also count ("inflight",), or both. ``burst`` (buckets)
+    defaults to the rate's limit.
     ``refill`` is "continuous" or, for a token bucket, "interval". ``timezone`` makes a fixed window begin with
     the hour, day, week or month there. ``resolution`` is the number of sub-windows of a sliding window;
     ``strict`` counts the oldest one whole. ``cost`` multiplies the cost of each call, as a number or as the dotted

@@ -26,8 +26,9 @@ AUDIENCE: Final[dict[str, str]] = {
 # What happens, as a noun: one of it, many of it, and how it is called in a list of different kinds.
 NOUNS: Final[dict[str, tuple[str, str, str]]] = {
     "request": ("request", "requests", "HTTP requests"),
+    "inflight": ("request in flight", "requests in flight", "HTTP requests in flight"),
     "connect": ("connection attempt", "connection attempts", "WebSocket connection attempts"),
-    "connection": ("open connection", "open connections", "open WebSockets and requests"),
+    "connection": ("open WebSocket", "open WebSockets", "open WebSockets"),
     "message": ("message", "messages", "WebSocket messages"),
     "send": ("message sent", "messages sent", "WebSocket messages sent"),
     "publish": ("publication", "publications", "publications"),

@@ -17,7 +17,7 @@ def scope_of(request: HttpRequest) -> str:
         match = resolve(request.path_info, getattr(request, "urlconf", None))
     except Resolver404:
         return NO_ROUTE
-    return _of_view(match.func) or route(match)
+    return view_scope(match.func) or route(match)
 
 
 def route(match: ResolverMatch) -> str:
@@ -25,8 +25,8 @@ def route(match: ResolverMatch) -> str:
     return match.view_name if match.url_name else match.route
 
 
-def _of_view(view: Any) -> str | None:
-    """What a view says of itself: in as_view(), in its class (Django's or REST framework's), or as a function."""
+def view_scope(view: Any) -> str | None:
+    """The ``throttle_scope`` of a view: as_view()'s, its class's (Django's or REST framework's), or the function's."""
     given = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None) or {}
     whose = getattr(view, "view_class", None) or getattr(view, "cls", None) or view
     scope = given.get("throttle_scope") or getattr(whose, "throttle_scope", None)

@@ -18,8 +18,8 @@ from django_throttle.facts import Facts, Who
 from django_throttle.http.slots import Slot
 from django_throttle.stores import get_store
 
-# The events of a request: it is counted, and it is open until it has been answered.
-EVENTS: Final = ("request", "connection")
+# The events of a request: it is counted, and it is in flight until it has been answered.
+EVENTS: Final = ("request", "inflight")
 _KEPT: Final = "throttle_decisions"
 _VISIT: Final = "_throttle_visit"
 

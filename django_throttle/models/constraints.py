@@ -17,6 +17,7 @@ from django_throttle.core.checks import (
     ESTIMATORS,
     EVENTS,
     FAILURE_POLICIES,
+    HELD,
     KEYS,
     MAX_RESOLUTION,
     MAX_TIMES,
@@ -27,7 +28,8 @@ from django_throttle.core.checks import (
 from django_throttle.core.checks.key import JOINED
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW
 
-EVENTS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(event for event in EVENTS if event != "connection"))
+HELD_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(HELD))
+EVENTS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(event for event in EVENTS if event not in HELD))
 KEYS_SHAPE: Final = "^({0})([+]({0}))+$".format("|".join(JOINED))
 METHODS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(METHODS))
 AUDIENCE_SHAPE: Final = "^({0})(,({0}))*$".format(
@@ -65,9 +67,9 @@ RULE_CONSTRAINTS: Final = (
     _check("scopes_not_empty", ~Q(scopes=""), "A rule needs a scope; * is everything."),
     _check(
         "events_known",
-        (Q(algorithm="concurrency") & Q(events="connection"))
+        (Q(algorithm="concurrency") & Q(events__regex=HELD_SHAPE))
         | (~Q(algorithm="concurrency") & Q(events__regex=EVENTS_SHAPE)),
-        "Choose at least one event; open connections and concurrency belong together, and to nothing else.",
+        "Choose at least one event; what is open belongs to concurrency, and concurrency to nothing else.",
     ),
     _check(
         "rate_shape",
@@ -116,7 +118,7 @@ RULE_CONSTRAINTS: Final = (
     _check("cost_shape", Q(cost__regex=COST_SHAPE), "Write a whole number, or the path of a function."),
     _check(
         "http_of_requests",
-        Q(methods="", count_on="") | Q(events="request") | Q(events="connection", count_on=""),
+        Q(methods="", count_on="") | Q(events="request") | Q(events="inflight", count_on=""),
         "Methods and statuses belong to rules of HTTP requests alone.",
     ),
     _check(
@@ -147,8 +149,8 @@ RULE_CONSTRAINTS: Final = (
     ),
     _check(
         "at_limit_of_concurrency",
-        Q(at_limit="reject") | Q(algorithm="concurrency"),
-        "To close one WebSocket for another belongs to concurrency.",
+        Q(at_limit="reject") | Q(algorithm="concurrency", events__contains="connection"),
+        "To close one WebSocket for another belongs to concurrency of open WebSockets.",
     ),
     _known("at_limit", AT_LIMITS),
     _known("unit", UNITS),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.checks import ALGORITHMS, EVENTS, FAILURE_POLICIES, KEYS, MAX_RESOLUTION
+from django_throttle.core.checks import ALGORITHMS, EVENTS, FAILURE_POLICIES, HELD, KEYS, MAX_RESOLUTION
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import OPTIONS
 from django_throttle.exceptions import InvalidRate, InvalidRule
@@ -165,15 +165,44 @@ def test_a_bad_rate_is_an_invalid_rate() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("event", EVENTS)
-def test_what_is_held_open_is_a_connection_and_nothing_else_is(algorithm: str, event: str) -> None:
+def test_concurrency_counts_what_is_open_and_rates_count_what_happens(algorithm: str, event: str) -> None:
     options: dict[str, Any] = CAP if algorithm == "concurrency" else {"rate": "60/min", "algorithm": algorithm}
-    if (algorithm == "concurrency") == (event == "connection"):
+    if (algorithm == "concurrency") == (event in HELD):
         assert Rule("api", **options, events=[event]).events == (event,)
     else:
-        with pytest.raises(InvalidRule, match="belong together"):
+        with pytest.raises(InvalidRule, match="concurrency rule counts"):
             Rule("api", **options, events=[event])
-    with pytest.raises(InvalidRule, match="belong together"):
+    with pytest.raises(InvalidRule, match="concurrency rule counts"):
         Rule("api", **options, events=("connection", "request"))
+
+
+def test_sockets_and_requests_may_share_one_count() -> None:
+    assert Rule("api", **CAP, events=["connection", "inflight"]).events == ("connection", "inflight")
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        (
+            {**CAP, "events": ["connect"]},
+            "(requests being answered) or both, not 'connect'; did you mean 'connection'?",
+        ),
+        ({**CAP, "events": ["connection", "request"]}, "not 'request'; did you mean 'inflight'?"),
+        ({**CAP, "events": ["message"]}, "not 'message'"),
+        ({"rate": "5/s", "events": ["connection"]}, "not 'connection'; did you mean 'connect'?"),
+        ({"rate": "5/s", "events": ["request", "inflight"]}, "not 'inflight'; did you mean 'request'?"),
+    ],
+)
+def test_an_event_of_the_wrong_kind_names_the_one_that_is_meant(options: dict[str, Any], meant: str) -> None:
+    with pytest.raises(InvalidRule) as caught:
+        Rule("api", **options)
+    assert str(caught.value).endswith(meant) and caught.value.option == "events"
+
+
+def test_only_a_socket_is_closed_for_another() -> None:
+    with pytest.raises(InvalidRule, match="add the event connection"):
+        Rule("api", **CAP, events=["inflight"], at_limit="evict_oldest")
+    assert Rule("api", **CAP, events=["inflight", "connection"], at_limit="evict_oldest").at_limit == "evict_oldest"
 
 
 @pytest.mark.parametrize("key", [*KEYS, "shop.keys.tenant"])

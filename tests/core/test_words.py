@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from django_throttle.core import Rate, Rule, words
-from django_throttle.core.checks import ACTIONS, ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, FAILURE_POLICIES, KEYS
+from django_throttle.core.checks import ACTIONS, ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, FAILURE_POLICIES, HELD, KEYS
 from django_throttle.core.words import describe
 
 SENTENCES = [
@@ -22,16 +22,24 @@ SENTENCES = [
     ),
     (
         {"limit": 5, "algorithm": "concurrency", "events": ["connection"]},
-        "each user or address: 5 open connections at once",
+        "each user or address: 5 open WebSockets at once",
     ),
-    ({"limit": 1, "algorithm": "concurrency"}, "each user or address: 1 open connection at once"),
+    ({"limit": 1, "algorithm": "concurrency"}, "each user or address: 1 open WebSocket at once"),
+    (
+        {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "methods": ["POST"]},
+        "each user or address: 2 requests in flight at once, only POST",
+    ),
+    (
+        {"limit": 5, "algorithm": "concurrency", "events": ["connection", "inflight"]},
+        "each user or address: 5 calls at once, HTTP requests in flight and open WebSockets together",
+    ),
     (
         {"limit": 3, "algorithm": "concurrency", "at_limit": "evict_oldest"},
-        "each user or address: 3 open connections at once, a new WebSocket closes the oldest",
+        "each user or address: 3 open WebSockets at once, a new WebSocket closes the oldest",
     ),
     (
         {"limit": 3, "algorithm": "concurrency", "at_limit": "evict_idle", "scopes": ["chat"]},
-        "each user or address: 3 open connections at once, on chat, a new WebSocket closes the one silent for longest",
+        "each user or address: 3 open WebSockets at once, on chat, a new WebSocket closes the one silent for longest",
     ),
     (
         {"rate": "10/s", "events": ["message", "task", "request"]},
@@ -149,7 +157,7 @@ def test_nothing_that_a_rule_may_say_is_without_words() -> None:
 def test_every_choice_shows() -> None:
     seen: dict[str, tuple[object, ...]] = {}
     for algorithm, event, key, action, policy in itertools.product(ALGORITHMS, EVENTS, KEYS, ACTIONS, FAILURE_POLICIES):
-        if (algorithm == "concurrency") != (event == "connection"):
+        if (algorithm == "concurrency") != (event in HELD):
             continue  # they belong together, and to nothing else
         if action == "delay" and algorithm != "leaky_bucket":
             continue
@@ -171,8 +179,9 @@ def test_every_choice_shows() -> None:
         choice = (family, event, key, action, policy)
         assert seen.setdefault(sentence, choice) == choice
     families = len(ALGORITHMS) - len(BUCKETS)  # without concurrency, with the buckets as one
-    ways = families * (len(EVENTS) - 1) * (len(ACTIONS) - 1) + (len(EVENTS) - 1) + (len(ACTIONS) - 1)
-    never = (len(EVENTS) - 1) * (len(ACTIONS) - 1)  # what a damper does not do while the store is away
+    moments = len(EVENTS) - len(HELD)
+    ways = families * moments * (len(ACTIONS) - 1) + moments + len(HELD) * (len(ACTIONS) - 1)
+    never = moments * (len(ACTIONS) - 1)  # what a damper does not do while the store is away
     own = (families - 1) * 2 * (len(ACTIONS) - 1) + 2  # of one socket: its messages, each way, without the store
     assert len(seen) == (ways * len(FAILURE_POLICIES) - never) * (len(KEYS) - 1) + own
 

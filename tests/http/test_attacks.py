@@ -179,7 +179,11 @@ def test_what_one_rule_refuses_no_other_is_charged_for(enforce: Enforce, client:
     """A31."""
     settings.MIDDLEWARE = site.MIDDLEWARE if door == "middleware" else []
     wide = {"rate": "1000/min", "algorithm": "fixed_window", "key": "everyone"}
-    enforce(narrow={**PER_MINUTE, "rate": "2/min"}, wide=wide, slots={"limit": 5, "algorithm": "concurrency"})
+    enforce(
+        narrow={**PER_MINUTE, "rate": "2/min"},
+        wide=wide,
+        slots={"limit": 5, "algorithm": "concurrency", "events": ["inflight"]},
+    )
     assert [client("/api").status_code for _ in range(10)] == [200, 200] + [429] * 8
     assert left("wide") == 998
     assert len(stores.get_store().leases) == 0
@@ -192,7 +196,10 @@ class TestOverload:
     def test_it_costs_redis_a_fifth_of_a_call_each(
         self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer, redis_url: str, slots: bool
     ) -> None:
-        enforce(api=PER_MINUTE, **({"open": {"limit": 100, "algorithm": "concurrency"}} if slots else {}))
+        enforce(
+            api=PER_MINUTE,
+            **({"open": {"limit": 100, "algorithm": "concurrency", "events": ["inflight"]}} if slots else {}),
+        )
         monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))
         ask = ThrottleMiddleware(lambda request: HttpResponse())
         with redis_server.client() as client:

@@ -162,7 +162,12 @@ class TestTokens:
 
 @BOTH
 class TestSlots:
-    RULES: ClassVar[dict[str, Any]] = {"limit": 1, "algorithm": "concurrency", "scopes": ["api"]}
+    RULES: ClassVar[dict[str, Any]] = {
+        "limit": 1,
+        "algorithm": "concurrency",
+        "events": ["inflight"],
+        "scopes": ["api"],
+    }
 
     def test_a_slot_is_held_by_whom_the_last_door_knows(self, enforce: Enforce, client: Ask) -> None:
         enforce(slots=self.RULES, others={**self.RULES, "key": "ip"}, TRUSTED_PROXIES=1)

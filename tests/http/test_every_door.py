@@ -17,7 +17,7 @@ from tests.http.conftest import CALLABLES, Ask, close
 
 pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 THREE: dict[str, Any] = {"rate": "3/min", "algorithm": "fixed_window", "key": "everyone"}
-ONE_AT_ONCE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "key": "everyone"}
+ONE_AT_ONCE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 FAILED: dict[str, Any] = {**THREE, "count_on": [401, 403]}
 
 
@@ -103,13 +103,27 @@ def test_a_store_that_fails_is_a_503_where_the_rule_says_so(
     assert (answer.status_code, int(answer["Retry-After"]) >= 1, site.seen) == (503, True, [])
 
 
-def test_what_a_concurrency_rule_of_sockets_says_is_for_its_scopes(
-    enforce: Enforce, client: Ask, settings: Any
+@BOTH
+@pytest.mark.parametrize(
+    ("events", "statuses"),
+    [
+        (None, [200, 200]),
+        (["connection"], [200, 200]),
+        (["inflight"], [429, 429]),
+        (["connection", "inflight"], [429, 429]),
+    ],
+)
+@pytest.mark.parametrize("door", ["middleware", "drf", "async-middleware"])
+def test_open_sockets_and_requests_in_flight_are_two_events(
+    enforce: Enforce, client: Ask, settings: Any, door: str, events: list[str] | None, statuses: list[int]
 ) -> None:
-    settings.MIDDLEWARE = site.MIDDLEWARE
-    enforce(sockets={**ONE_AT_ONCE, "scopes": ["chat"]}, pages={**ONE_AT_ONCE, "scopes": ["view"]})
-    client("/middleware/ok"), client("/async-middleware/ok")
-    assert site.seen == [1, 0]
+    """Somebody with all the sockets that they may have open asks for a page."""
+    settings.MIDDLEWARE = site.MIDDLEWARE if "middleware" in door else []
+    rule = {"limit": 1, "algorithm": "concurrency", "key": "everyone", **({"events": events} if events else {})}
+    store = enforce(tabs=rule)
+    with Limiter([Rule("tabs", **rule)], store).lease("everyone"):
+        assert [client(f"/{door}/ok").status_code for _ in range(2)] == statuses
+    assert client(f"/{door}/ok").status_code == 200
 
 
 @BOTH

@@ -28,8 +28,8 @@ from tests.http.server import Site, Visit
 from tests.servers import RedisServer, slack, wait_until
 
 CAP = 3
-SLOTS: dict[str, Any] = {"limit": CAP, "algorithm": "concurrency", "key": "everyone"}
-NAMED: dict[str, Any] = {"limit": CAP, "algorithm": "concurrency", "key": "tests.http.served.who"}
+SLOTS: dict[str, Any] = {"limit": CAP, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
+NAMED: dict[str, Any] = {**SLOTS, "key": "tests.http.served.who"}
 QUEUE: dict[str, Any] = {
     "rate": "1/h",
     "burst": 2,

@@ -28,7 +28,7 @@ from tests.doors import BOTH, REDIS, Enforce
 from tests.http import site
 from tests.http.conftest import DOORS, Ask
 
-SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "key": "everyone"}
+SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "everyone"}
 
 

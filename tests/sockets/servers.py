@@ -79,7 +79,7 @@ class Server:
         *,
         workers: int = 1,
         pings: bool = False,
-        settings: Mapping[str, float] = {},
+        settings: Mapping[str, Any] = {},
     ) -> None:
         self.name, self.kind, self.redis = name, SERVERS[name], redis
         self.port, self.workers = free_port(), workers

@@ -55,7 +55,7 @@ def test_every_rule_makes_sense() -> None:
 
 def test_a_socket_makes_room_for_another() -> None:
     (rule,) = (Rule.from_options(name, options) for name, options in run(ROOM)["RULES"].items())
-    assert describe(rule) == "each user: 3 open connections at once, a new WebSocket closes the oldest"
+    assert describe(rule) == "each user: 3 open WebSockets at once, a new WebSocket closes the oldest"
 
 
 async def test_the_consumer_echoes(enforce: Enforce) -> None:

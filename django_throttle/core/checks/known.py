@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-EVENTS: Final = ("request", "connect", "connection", "message", "send", "publish", "task")
+EVENTS: Final = ("request", "inflight", "connect", "connection", "message", "send", "publish", "task")
+# What is open for a while, which only a concurrency rule counts; all other events happen at a moment.
+HELD: Final = ("inflight", "connection")
 KEYS: Final = ("user", "ip", "user_or_ip", "api_key", "session", "tenant", "connection", "everyone")
 ALGORITHMS: Final = (
     "fixed_window",

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def _http(rule: Rule) -> None:
     """Nothing but an HTTP request has a method and a status: other events would silently count never, or always."""
-    if rule.methods and rule.events not in (("request",), ("connection",)):
-        raise InvalidRule("methods belong to rules of HTTP requests, or of those that are open, alone", "methods")
+    if rule.methods and rule.events not in (("request",), ("inflight",)):
+        raise InvalidRule("methods belong to rules of HTTP requests (request or inflight) alone", "methods")
     if rule.count_on and rule.events != ("request",):
         raise InvalidRule("answers that count belong to rules of HTTP requests alone", "count_on")
 

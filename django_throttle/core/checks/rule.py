@@ -13,6 +13,7 @@ from django_throttle.core.checks.known import (
     BUCKETS,
     EVENTS,
     FAILURE_POLICIES,
+    HELD,
     MAX_LOG,
     MAX_NAME,
     MAX_RATES,
@@ -29,6 +30,13 @@ from django_throttle.exceptions import InvalidRule
 
 if TYPE_CHECKING:
     from django_throttle.core.rule import Rule
+
+
+_CONCURRENCY: Final = (
+    "a concurrency rule counts 'connection' (open WebSockets), 'inflight' (requests being answered) or both"
+)
+_RATES: Final = "only a concurrency rule counts what is open; a rate counts what happens"
+_MEANT: Final = {"connect": "connection", "connection": "connect", "request": "inflight", "inflight": "request"}
 
 
 def check_rule(rule: Rule) -> None:
@@ -76,11 +84,13 @@ def _rates(rule: Rule) -> None:
         raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window", "rate")
 
 
-def _connection(rule: Rule) -> None:
-    if (rule.algorithm == "concurrency") != ("connection" in rule.events) or (
-        "connection" in rule.events and len(rule.events) > 1
-    ):
-        raise InvalidRule("open connections and concurrency belong together, and to nothing else", "events")
+def _held(rule: Rule) -> None:
+    is_concurrency = rule.algorithm == "concurrency"
+    for event in rule.events:
+        if (event in HELD) != is_concurrency:
+            belongs = _CONCURRENCY if is_concurrency else _RATES
+            meant = f"; did you mean {_MEANT[event]!r}?" if event in _MEANT else ""
+            raise InvalidRule(f"{belongs}, not {event!r}{meant}", "events")
 
 
 def _bucket(rule: Rule) -> None:
@@ -149,7 +159,7 @@ _CHECKS: Final = (
     _name,
     _choices,
     *KEY_CHECKS,
-    _connection,
+    _held,
     _limit,
     _rates,
     _bucket,

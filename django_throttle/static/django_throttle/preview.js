@@ -25,6 +25,7 @@
   };
   const DEFAULTS = { rate: "", limit: "", burst: "", refill: "continuous", resolution: "1", estimator: "fast", timezone: "", max_delay: "", unit: "calls", cost: "1",
     count_on: "", warn_at: "", enforce_at: "1.0", at_limit: "reject" };
+  const HELD = ["inflight", "connection"]; // events that last
   const PAUSE = 200; // milliseconds without a key before the server is asked
 
   document.addEventListener("DOMContentLoaded", () => {
@@ -45,13 +46,14 @@
       }
     }
 
-    // Open connections are counted by concurrency and by nothing else, so choosing one chooses the other.
+    // What is open is counted by concurrency, and by nothing else: choosing one chooses the other.
     function alignEvents() {
       const boxes = [...form.querySelectorAll("input[name=events]")];
-      const ticked = boxes.filter((box) => box.checked).map((box) => box.value).join();
       const concurrency = form.elements.algorithm.value === "concurrency";
-      const wanted = concurrency ? "connection" : "request";
-      if (concurrency || ticked === "connection") boxes.forEach((box) => { box.checked = box.value === wanted; });
+      const fits = (box) => HELD.includes(box.value) === concurrency;
+      boxes.filter((box) => !fits(box)).forEach((box) => { box.checked = false; });
+      const usual = concurrency ? "connection" : "request";
+      if (!boxes.some((box) => box.checked)) boxes.forEach((box) => { box.checked = box.value === usual; });
     }
 
     function show(answer) {

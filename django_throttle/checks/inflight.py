@@ -1,0 +1,65 @@
+"""Concurrency rules of open WebSockets, where only requests in flight can be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from typing import Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Warning
+from django.urls import URLResolver, get_resolver
+
+from django_throttle.checks.sockets import socket_scopes
+from django_throttle.core import Rule
+from django_throttle.http.route import view_scope
+from django_throttle.rulebook import sources
+
+HINT: Final = (
+    'List the event "inflight" to limit requests while they are being answered, or "connection" and "inflight" '
+    "for sockets and requests in one count."
+)
+
+
+def inflight_messages() -> Iterator[CheckMessage]:
+    """Concurrency rules in settings that list no event inflight, although their scopes are views', not consumers'."""
+    rules = [rule for rule in sources.from_settings().rules.values() if rule.enabled and rule.events == ("connection",)]
+    for rule, why in _mistaken(rules):
+        message = f"rule {rule.name!r} counts open WebSockets alone, {why}"
+        yield Warning(message, hint=HINT, id="django_throttle.W045")
+
+
+def _mistaken(rules: Sequence[Rule]) -> Iterator[tuple[Rule, str]]:
+    if not rules:
+        return
+    known = set(socket_scopes())
+    views = set(_view_scopes()) - known
+    for rule in rules:
+        named = [pattern for pattern in rule.scopes if pattern != "*"]
+        if any(_covers(named, scope) for scope in known):
+            continue
+        if found := sorted(scope for scope in views if _covers(named, scope)):
+            yield rule, f"and {found[0]!r} is the scope of a view, whose requests it does not limit"
+        elif find_spec("channels") is None:
+            yield rule, "and Channels, which serves them, is not installed"
+
+
+def _covers(patterns: list[str], scope: str) -> bool:
+    return any(fnmatchcase(scope, pattern) for pattern in patterns)
+
+
+def _view_scopes() -> Iterator[str]:
+    """The scopes of the site's views: their ``throttle_scope``, else the names of their routes."""
+    if getattr(settings, "ROOT_URLCONF", None):
+        yield from _under(get_resolver(), "")
+
+
+def _under(resolver: URLResolver, spaces: str) -> Iterator[str]:
+    for one in resolver.url_patterns:
+        if isinstance(one, URLResolver):
+            yield from _under(one, f"{spaces}{one.namespace}:" if one.namespace else spaces)
+        elif scope := view_scope(one.callback):
+            yield scope
+        elif one.name:
+            yield spaces + one.name

@@ -1,0 +1,90 @@
+"""The check that finds rules of open WebSockets where requests in flight must be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path
+from django.views import View
+
+from django_throttle import checks
+from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.checks import inflight
+
+
+class Lobby(ThrottledConsumerMixin, AsyncWebsocketConsumer):
+    throttle_scope = "lobby"
+
+
+class Report(View):
+    throttle_scope = "reports"
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+urlpatterns = [
+    path("export", page, name="export"),
+    path("lobby", page, name="lobby"),
+    path("report", Report.as_view(), name="report"),
+    path("shop/", include(([path("cart", page, name="cart")], "shop"))),
+    path("unnamed", page),
+]
+HELD: dict[str, Any] = {"limit": 5, "algorithm": "concurrency"}
+Warn = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def warned(settings: Any) -> Warn:
+    """What is said of one rule with these options."""
+    settings.ROOT_URLCONF = __name__
+
+    def warned(**options: Any) -> list[Any]:
+        settings.DJANGO_THROTTLE = {"RULES": {"held": {**HELD, **options}}}
+        return checks.check_inflight(None)
+
+    return warned
+
+
+@pytest.mark.parametrize("scope", ["export", "reports", "shop:cart", "shop:*", "rep*"])
+@pytest.mark.parametrize("events", [{}, {"events": ["connection"]}], ids=["usual", "said"])
+def test_a_rule_of_sockets_in_the_scope_of_a_view_is_found(warned: Warn, scope: str, events: dict[str, Any]) -> None:
+    (message,) = warned(scopes=["elsewhere", scope], **events)
+    assert message.id == "django_throttle.W045"
+    assert message.msg.startswith("rule 'held' counts open WebSockets alone, and '")
+    assert message.msg.endswith("' is the scope of a view, whose requests it does not limit")
+    assert '"inflight"' in message.hint
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scopes": ["export"], "events": ["inflight"]},
+        {"scopes": ["export"], "events": ["connection", "inflight"]},
+        {"scopes": ["export"], "enabled": False},
+        {"scopes": ["export", "lobby"]},  # a consumer's too, so it does something
+        {"scopes": ["lobby"]},  # a page and its socket
+        {"scopes": ["elsewhere"]},
+        {},
+    ],
+    ids=str,
+)
+def test_nothing_is_said_of_any_other(warned: Warn, options: dict[str, Any]) -> None:
+    assert warned(**options) == []
+
+
+def test_without_channels_there_are_no_sockets(warned: Warn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "find_spec", lambda name: None)
+    (message,) = warned()
+    assert message.msg.endswith("and Channels, which serves them, is not installed")
+
+
+def test_rules_that_nobody_can_read_are_another_check_s_matter(settings: Any) -> None:
+    for rules in (["held"], {"held": "5"}, {"held": {**HELD, "limit": "5"}}):
+        settings.DJANGO_THROTTLE = {"RULES": rules}
+        assert checks.check_inflight(None) == []
