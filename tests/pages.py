@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from textwrap import dedent
 
+BLOCK = re.compile(r"^\.\. code-block:: python\n(?: {3}:.*\n)*\n((?:(?: {3}.*)?\n)+)", re.MULTILINE)
 DOCS = Path(__file__).parents[1] / "docs"
 
 
 def shown(page: str) -> list[str]:
     """The blocks of Python on a page of the documentation."""
     text = (DOCS / f"{page}.rst").read_text(encoding="utf-8")
-    return list(map(dedent, re.findall(r"^\.\. code-block:: python\n\n((?:(?: {3}.*)?\n)+)", text, re.MULTILINE)))
+    return list(map(dedent, BLOCK.findall(text)))

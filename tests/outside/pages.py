@@ -1,0 +1,124 @@
+"""What the documentation shows: every block of every page and of the README, with the file that it belongs to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+from tests.outside.environments import ROOT
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.rst")))
+RST = re.compile(
+    r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
+    r"(?P<options>(?:(?P=indent)   :.*\n)*)\n"
+    r"(?P<code>(?:(?:(?P=indent)   .*)?\n)+)",
+    re.MULTILINE,
+)
+FENCED = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
+AT_THE_END = ", at the end"
+# What a block that belongs into the settings sets, one of these at least.
+SETTINGS = {
+    "AUTHENTICATION_BACKENDS",
+    "CACHES",
+    "CHANNEL_LAYERS",
+    "DJANGO_THROTTLE",
+    "INSTALLED_APPS",
+    "LOGGING",
+    "MIDDLEWARE",
+    "REST_FRAMEWORK",
+    "RULES",
+    "TEST_RUNNER",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of code; ``caption`` is the file that it belongs to, where the page names one."""
+
+    page: str
+    line: int
+    language: str
+    caption: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def file(self) -> str:
+        """The path of its file, relative to the project's folder; empty where the page names none."""
+        path = self.caption.removesuffix(AT_THE_END)
+        return path if re.fullmatch(r"[\w./-]+\.\w+", path) else ""
+
+    @property
+    def is_appended(self) -> bool:
+        return self.caption.endswith(AT_THE_END)
+
+    @property
+    def sets(self) -> set[str]:
+        """The names of settings that it sets."""
+        if self.language != "python":
+            return set()
+        targets = []
+        for statement in ast.parse(self.code).body:
+            match statement:
+                case ast.Assign():
+                    targets += statement.targets
+                case ast.AugAssign():
+                    targets.append(statement.target)
+        names = {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+        return names & SETTINGS
+
+
+def blocks_of(path: Path) -> Iterator[Block]:
+    """The blocks of one page, in their order."""
+    text = path.read_text(encoding="utf-8")
+    for found in (FENCED if path.suffix == ".md" else RST).finditer(text):
+        caption = re.search(r":caption: (.*)", found.groupdict().get("options") or "")
+        yield Block(
+            page=path.name,
+            line=text.count("\n", 0, found.start()) + 1,
+            language=found["language"],
+            caption=caption[1] if caption else "",
+            code=dedent(found["code"]).rstrip("\n") + "\n",
+        )
+
+
+BLOCKS = tuple(block for page in PAGES for block in blocks_of(page))
+
+
+def page(name: str) -> tuple[Block, ...]:
+    """The blocks of the page of this name."""
+    return tuple(block for block in BLOCKS if block.page == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of a console block, and the lines that the page shows as its answer."""
+
+    block: Block
+    line: str
+    answer: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.block} {self.line}"
+
+
+def commands(blocks: tuple[Block, ...]) -> Iterator[Command]:
+    """The commands of console blocks: lines that begin with ``$``, or all of a block in which none does."""
+    for block in blocks:
+        if block.language == "console":
+            yield from _commands(block)
+
+
+def _commands(block: Block) -> Iterator[Command]:
+    lines = block.code.replace("\\\n", "").splitlines()
+    if not any(line.startswith("$ ") for line in lines):
+        lines = [f"$ {line}" for line in lines if line.strip()]
+    starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        yield Command(block, lines[start][2:].partition("  # ")[0].strip(), tuple(lines[start + 1 : end]))

@@ -1,0 +1,139 @@
+"""A project that django-admin makes, in which only what the docs show is written, and its servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from testproject.services import end, free_port, is_listening
+from tests.outside.environments import environ, run
+from tests.outside.pages import Block
+from tests.servers import slack, wait_until
+
+# How each server is started, as its own documentation says; PORT stands for the port.
+ASGI = "mysite.asgi:application"
+GUNICORN = "gunicorn mysite.wsgi:application --bind 127.0.0.1:PORT --workers 2 --worker-class"
+SERVERS = {
+    "uvicorn": f"uvicorn {ASGI} --port PORT",
+    "daphne": f"daphne --port PORT {ASGI}",
+    "gunicorn sync": f"{GUNICORN} sync",
+    "gunicorn gthread": f"{GUNICORN} gthread --threads 4",
+    "gunicorn gevent": f"{GUNICORN} gevent",
+}
+SOCKETS = ("uvicorn", "daphne")  # those that serve WebSockets
+REDIS = re.compile(r"redis://[\w.-]+:6379")  # the one thing that a test changes in what the docs show
+
+
+class Project:
+    """``mysite``, in a folder of its own, run by the interpreter of the site's environment."""
+
+    def __init__(self, python: Path, folder: Path, redis: str) -> None:
+        self.python, self.folder, self.redis = python, folder, redis
+
+    def start(self) -> Project:
+        """Have django-admin make it."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.shell("django-admin startproject mysite", self.folder.parent)
+        made = self.folder.parent / "mysite"
+        if made != self.folder:
+            made.rename(self.folder)
+        return self
+
+    def copy(self, folder: Path, redis: str = "") -> Project:
+        """The same project once more, which counts in another Redis if one is given."""
+        shutil.copytree(self.folder, folder)
+        settings = folder / "mysite" / "settings.py"
+        text = settings.read_text(encoding="utf-8")
+        settings.write_text(text.replace(authority(self.redis), authority(redis or self.redis)), encoding="utf-8")
+        return Project(self.python, folder, redis or self.redis)
+
+    def write(self, *blocks: Block) -> Project:
+        """Write blocks into the files that the page names; of two for one new file the second is appended."""
+        written: set[str] = set()
+        for block in blocks:
+            assert block.file, f"{block} names no file"
+            self.append(block.file, block.code, anew=not block.is_appended and block.file not in written)
+            written.add(block.file)
+        return self
+
+    def append(self, file: str, code: str, *, anew: bool = False) -> None:
+        """Write code at the end of a file, or in its place; addresses of Redis are those of the test's own."""
+        path = self.folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != self.folder:
+            (path.parent / "__init__.py").touch()
+        before = "" if anew or not path.exists() else path.read_text(encoding="utf-8").rstrip("\n") + "\n\n\n"
+        path.write_text(before + REDIS.sub(authority(self.redis), code), encoding="utf-8")
+
+    def environ(self, **changes: str) -> dict[str, str]:
+        # What servers and curl keep in the user's home stays here.
+        return environ(self.python, HOME=str(self.folder), **changes)
+
+    def shell(self, line: str, folder: Path | None = None, **changes: str) -> str:
+        """What a line prints in a shell in which the environment is active; fails unless it ends well."""
+        return run("bash", "-c", line, cwd=folder or self.folder, env=self.environ(**changes))
+
+    def python_code(self, code: str, **changes: str) -> str:
+        """What code prints in a process of the site that has been set up."""
+        setup = "import os, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'mysite.settings'; django.setup()\n"
+        return run(str(self.python), "-c", setup + code, cwd=self.folder, env=self.environ(**changes))
+
+    def manage(self, arguments: str) -> str:
+        return self.shell(f"python manage.py {arguments}")
+
+    @contextmanager
+    def process(self, line: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A process that runs as long as the block does; its output goes to a file."""
+        with self.log(name).open("wb") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", f"exec {line}"],
+                cwd=self.folder,
+                env=self.environ(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            end(process)
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name.replace(' ', '-')}.log"
+
+    @contextmanager
+    def served(self, servers: Iterable[str] = ("gunicorn sync",)) -> Iterator[dict[str, int]]:
+        """The ports of these servers, all started at once."""
+        with ExitStack() as stack:
+            ports = {}
+            started = {}
+            for server in servers:
+                ports[server] = free_port()
+                line = SERVERS[server].replace("PORT", str(ports[server]))
+                started[server] = stack.enter_context(self.process(line, server))
+            for server, port in ports.items():
+                self._wait(server, lambda port=port: is_listening(port), started[server])  # type: ignore[misc]
+            yield ports
+
+    def _wait(self, name: str, is_ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+        try:
+            wait_until(lambda: is_ready() or process.poll() is not None, timeout=slack(60), every=0.05)
+            assert process.poll() is None
+        except AssertionError as error:
+            raise AssertionError(f"{name} did not start:\n{self.log(name).read_text()}") from error
+
+
+def authority(url: str) -> str:
+    """A URL without the number of its database."""
+    return url.rpartition("/")[0]
+
+
+def parallel() -> int:
+    """How many processes are worth having at once."""
+    return max(2, os.cpu_count() or 2)
