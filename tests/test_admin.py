@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
-from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
@@ -19,6 +18,7 @@ from django_throttle.admin.forms import KEY_LABELS
 from django_throttle.core.checks import KEYS
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.diff import FIELDS
+from tests.raw_rows import force
 
 pytestmark = pytest.mark.django_db
 
@@ -417,10 +417,7 @@ class TestList:
 
     def test_a_row_that_makes_no_sense_is_red_and_breaks_nothing(self, operator: Client) -> None:
         row = ThrottleRule.objects.create(name="api", rate="5/s")
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA ignore_check_constraints = ON")
-            cursor.execute("UPDATE django_throttle_throttlerule SET rate = 'often', events = '', \"key\" = 'shoe'")
-            cursor.execute("PRAGMA ignore_check_constraints = OFF")
+        force(ThrottleRule, rate="often", events="", key="shoe")
         page = operator.get(LIST)
         assert 'class="rule-wrong"' in page.content.decode()
         assert "Not in force: 'often' is not a rate" in text(page)

@@ -26,7 +26,7 @@ def demo() -> Iterator[Demo]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-        inherited = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "PORT")}
+        inherited = {name: value for name, value in os.environ.items() if name not in ("REDIS", "REDIS_URL", "PORT")}
         process = subprocess.Popen(
             [sys.executable, "-m", "testproject.demo", *arguments],
             cwd=ROOT,
@@ -158,7 +158,20 @@ def test_redis_and_valkey_are_found_on_the_path(
     for name in there:
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("REDIS", raising=False)
     assert find_redis() == str(tmp_path / found)
+
+
+def test_another_may_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("redis-server", "valkey-server", "redis-server-6.2"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for chosen in ("redis-server-6.2", str(tmp_path / "valkey-server")):
+        monkeypatch.setenv("REDIS", chosen)
+        assert find_redis() == str(tmp_path / chosen)
+    monkeypatch.setenv("REDIS", "redis-server-5")
+    with pytest.raises(NotRunning, match="REDIS names redis-server-5"):
+        find_redis()
 
 
 def test_a_stubborn_server_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

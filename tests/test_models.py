@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.core import serializers
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 
 from django_throttle.core import Rule
 from django_throttle.core.checks import ACTIONS, ALGORITHMS, FAILURE_POLICIES, REFILLS
@@ -15,6 +15,7 @@ from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import OPTIONS
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.file import row_of
+from tests.raw_rows import write
 
 RATE = {"rate": "5/min"}
 SOCKETS = {"algorithm": "concurrency", "limit": 5, "events": ("connection",)}
@@ -184,8 +185,8 @@ def test_the_database_refuses_it_too(options: dict[str, Any]) -> None:
 )
 def test_raw_sql_is_refused_too(column: str, value: object) -> None:
     row(**RATE).save()
-    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(f'UPDATE django_throttle_throttlerule SET "{column}" = %s', [value])
+    with pytest.raises(IntegrityError), transaction.atomic():
+        write(ThrottleRule, **{column: value})
 
 
 @pytest.mark.django_db

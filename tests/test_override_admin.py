@@ -18,6 +18,7 @@ from django.utils import timezone
 from django_throttle import rulebook
 from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import book
+from tests.raw_rows import force
 from tests.test_admin import NASTY, Scripts, text
 
 pytestmark = pytest.mark.django_db
@@ -335,13 +336,8 @@ class TestList:
             assert "<img src=x" in text(page)
 
     def test_a_row_that_makes_no_sense_breaks_nothing(self, operator: Client) -> None:
-        from django.db import connection
-
         row = made(kind="user", value="1")
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA ignore_check_constraints = ON")
-            cursor.execute("UPDATE django_throttle_throttleoverride SET value = %s, rate = 'often'", ["9" * 40])
-            cursor.execute("PRAGMA ignore_check_constraints = OFF")
+        force(ThrottleOverride, value="9" * 40, rate="often")
         assert 'class="rule-wrong"' in operator.get(LIST).content.decode()
         assert operator.get(change_url(row)).status_code == 200
 

@@ -70,12 +70,12 @@ class Process:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, redis_url: str) -> dict[str, str]:
+def environment(database: str, redis_url: str) -> dict[str, str]:
     found = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "testproject.settings",
         "PYTHONPATH": str(ROOT),
-        "DATABASE": str(tmp_path / "db.sqlite3"),
+        "DATABASE": database,
         "REDIS_URL": redis_url,
     }
     migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]

@@ -191,7 +191,7 @@ def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> 
     assert not book._book.reader._ended
 
 
-def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path) -> None:
+def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path, database: str) -> None:
     settings = tmp_path / "polling_settings.py"
     settings.write_text(
         'from testproject.settings import *\nDJANGO_THROTTLE = {"STORE": "memory", "RULES_POLL": 0.1}\n'
@@ -200,7 +200,7 @@ def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path) -> No
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "polling_settings",
         "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))),
-        "DATABASE": str(tmp_path / "db.sqlite3"),
+        "DATABASE": database,
     }
     migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
     subprocess.run(migrate, env=environment, cwd=ROOT, check=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import Error as DatabaseFailure
-from django.db import close_old_connections
+from django.db import connections
 
 from django_throttle.stores.complaints import Complaints
 
@@ -51,13 +51,20 @@ def _read(user: Any) -> frozenset[str] | None:
         return _names(user)
     except DatabaseFailure:
         # A socket has no request at whose end a connection that the database has dropped would be noticed.
-        close_old_connections()
+        _close_dropped_connections()
     try:
         return _names(user)
     except DatabaseFailure as error:
         if _complaints.due("groups"):
             logger.warning("the groups of users cannot be read, so that nobody seems to be in one: %s", error)
         return None
+
+
+def _close_dropped_connections() -> None:
+    """As Django does between requests; whoever is in a transaction has its connection still."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def _names(user: Any) -> frozenset[str]:

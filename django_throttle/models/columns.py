@@ -14,7 +14,7 @@ from django_throttle.models.choices import (
     REFILL_LABELS,
     UNIT_LABELS,
 )
-from django_throttle.models.fields import NamesField, RatesField
+from django_throttle.models.fields import FiniteFloatField, NamesField, RatesField
 from django_throttle.models.lists import CostField, MethodsField, SharesField, StatusesField
 
 
@@ -138,7 +138,7 @@ class RuleColumns(models.Model):
         help_text="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a "
         "window, for each of those who have a budget; what is done then is the site's own code. Empty: never.",
     )
-    enforce_at = models.FloatField(
+    enforce_at = FiniteFloatField(
         "refuse at",
         default=1.0,
         help_text="How many times the limit is used up before calls are refused. 1: at the limit itself. 2.5: at two "
@@ -151,7 +151,7 @@ class RuleColumns(models.Model):
         help_text="“Only record” lets everything through, and what would have been refused is recorded in the log: "
         "the way to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes.",
     )
-    max_delay = models.FloatField(
+    max_delay = FiniteFloatField(
         null=True,
         blank=True,
         help_text="For “delay”: how many seconds a call waits at most; one that would wait longer is refused.",

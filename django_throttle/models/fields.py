@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import isfinite
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import IntegrityError, models
 
 from django_throttle.core import Rate
 from django_throttle.exceptions import InvalidRate
@@ -62,6 +63,27 @@ class RatesField(models.CharField):  # type: ignore[type-arg]
             return tidy_rates(str(text)) if text else text
         except InvalidRate:
             return str(text)  # the table's constraint refuses it
+
+
+class FiniteFloatField(models.FloatField):  # type: ignore[type-arg]
+    """A number; infinity and NaN are refused here, as the driver of MariaDB cannot ask the database's constraint."""
+
+    def to_python(self, value: Any) -> Any:
+        number = super().to_python(value)
+        if number is not None and not isfinite(number):
+            raise ValidationError(f"“{value}” is not a finite number.", code="invalid")
+        return number
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        number = super().get_db_prep_save(value, connection)
+        if isinstance(number, float) and not isfinite(number):
+            raise IntegrityError(f"{self.name} is a finite number, not {number}")
+        return number
+
+    def deconstruct(self) -> Any:
+        # The column is the same, so a migration has nothing to change.
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.FloatField", args, kwargs
 
 
 class NamesField(models.CharField):  # type: ignore[type-arg]

@@ -15,7 +15,7 @@ from django_throttle.core.override import EVERY_RULE, MAX_SUBJECT
 from django_throttle.core.override_words import describe_effect
 from django_throttle.exceptions import InvalidOverride, InvalidRate
 from django_throttle.models.announced import AnnouncedQuerySet
-from django_throttle.models.fields import NamesField, RatesField, is_tidy, split
+from django_throttle.models.fields import FiniteFloatField, NamesField, RatesField, is_tidy, split
 from django_throttle.models.override_constraints import OVERRIDE_CONSTRAINTS
 from django_throttle.models.subjects import HASHED, subject_of, tidy_subject
 
@@ -81,7 +81,7 @@ class ThrottleOverride(models.Model):
         "rules cover is refused. Among overrides for the same subject, block goes before replace, multiply and "
         "exempt, and a later one before an earlier one.",
     )
-    factor = models.FloatField(
+    factor = FiniteFloatField(
         null=True, blank=True, help_text="To multiply: 2 doubles the limit, 0.5 halves it. At least one call stays."
     )
     rate = RatesField(

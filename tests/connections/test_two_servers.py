@@ -22,6 +22,7 @@ from django_throttle.core import Rule
 from django_throttle.core.orders import CLOSE, CLOSED, Order
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from tests.databases import new_database
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.servers import CAP, ROOT, RULES, Server
 from tests.sockets.visitor import PATIENCE, Visitor, echo, until
@@ -34,9 +35,8 @@ WITHIN = slack(1.0)
 @pytest.fixture(scope="module")
 def environment(redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[dict[str, str]]:
     """One database and one Redis for both servers and for whoever edits."""
-    found = {"DATABASE": str(tmp_path_factory.mktemp("two") / "db.sqlite3"), "REDIS_URL": redis_server.url}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in found.items():
+    with new_database(tmp_path_factory.mktemp("two")) as database, pytest.MonkeyPatch.context() as patch:
+        for name, value in {"DATABASE": database, "REDIS_URL": redis_server.url}.items():
             patch.setenv(name, value)
         manage("migrate", "--verbosity", "0")
         yield {**os.environ}

@@ -23,6 +23,7 @@ from django_throttle.stores import RedisStore
 from django_throttle.stores.drive import run
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lose
+from tests.databases import new_database
 from tests.fleet import READY, RedisCluster
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.worker import ADDRESS, GROUP, QUICK, SECRET, Worker
@@ -65,17 +66,17 @@ def cluster() -> Iterator[RedisCluster]:
 
 @pytest.fixture(scope="module")
 def started(cluster: RedisCluster, tmp_path_factory: Any) -> Iterator[list[Worker]]:
-    database = tmp_path_factory.mktemp("cluster") / "db.sqlite3"
     given = {"REDIS": cluster.url, "RULES": RULES}
-    workers = [Worker(database, DATABASE_RULES=True, **given) for _ in range(2)] + [Worker(**given)]
-    try:
-        for worker in workers:
-            assert worker.hear() == "ready"
-        workers[0].ask("migrate")
-        yield workers
-    finally:
-        for worker in workers:
-            worker.kill()
+    with new_database(tmp_path_factory.mktemp("cluster")) as database:
+        workers = [Worker(database, DATABASE_RULES=True, **given) for _ in range(2)] + [Worker(**given)]
+        try:
+            for worker in workers:
+                assert worker.hear() == "ready"
+            workers[0].ask("migrate")
+            yield workers
+        finally:
+            for worker in workers:
+                worker.kill()
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from testproject.databases import database_settings
+
 SECRET = "the same in all tests of sockets"
 # A tenth of the defaults; what machines may take is no part of it.
 QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "RULES_POLL": 0.1, "DATABASE_RULES": False, "DEADLINE": 5.0}
@@ -28,8 +30,8 @@ MESSAGE = {"type": "news.told", "text": "news"}
 class Worker:
     """Our end of the pipe."""
 
-    def __init__(self, database: Path | None = None, **settings: Any) -> None:
-        whole = {"DJANGO_THROTTLE": {**QUICK, "KEY_SECRET": SECRET, **settings}, "database": str(database or "")}
+    def __init__(self, database: str = "", **settings: Any) -> None:
+        whole = {"DJANGO_THROTTLE": {**QUICK, "KEY_SECRET": SECRET, **settings}, "database": database}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sockets.worker", json.dumps(whole)],
             stdin=subprocess.PIPE,
@@ -179,11 +181,10 @@ def main(given: dict[str, Any]) -> None:
     import django
     from django.conf import settings
 
-    database = given["database"]
     settings.configure(
         SECRET_KEY=SECRET,
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_throttle"],
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": database or ":memory:"}},
+        DATABASES={"default": database_settings(given["database"])},
         CHANNEL_LAYERS={"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}},
         DJANGO_THROTTLE=given["DJANGO_THROTTLE"],
         USE_TZ=True,

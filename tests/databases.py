@@ -1,0 +1,232 @@
+"""Real PostgreSQL and MariaDB servers: each in a folder of its own, on loopback, ended by its own process id.
+
+``python -m tests.databases COMMAND…`` runs the command. Where DATABASE in the environment is ``postgresql`` or
+``mariadb``, it starts that server first, and DATABASE then leads there.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from testproject.databases import database_settings
+from testproject.services import NotRunning, free_port
+from tests.servers import wait_until, watch
+
+START_SECONDS = 60.0  # on a busy machine
+USER = "throttle"
+PLACES = ("usr/lib/postgresql/*/bin", "usr/sbin")
+
+
+class DatabaseServer:
+    """A server that forgets everything when it ends. Root starts it as another user: no server here runs as root."""
+
+    scheme: str
+    account: str  # the user that Debian's package makes
+    database: str
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="throttle-db-"))
+        self.port = free_port()
+        self.password = secrets.token_hex(8)
+        self.identity = self._identity()
+        try:
+            self._prepare()
+            self._start()
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{USER}:{self.password}@127.0.0.1:{self.port}/{self.database}"
+
+    def first_words(self) -> str:
+        """What the file ``first`` says: the password of its user, as this server wants to read it."""
+        raise NotImplementedError
+
+    def preparation(self) -> list[str]:
+        """The command that makes the folder ``data``."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """The command that runs it; it need not wait for a disk, as nothing is to survive."""
+        raise NotImplementedError
+
+    def _identity(self) -> dict[str, Any]:
+        if os.geteuid() != 0:
+            return {}
+        account = pwd.getpwnam(self.account)
+        return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+    def _prepare(self) -> None:
+        first = self.folder / "first"
+        first.write_text(self.first_words())
+        for path in (self.folder, first) if self.identity else ():
+            os.chown(path, self.identity["user"], self.identity["group"])
+        done = subprocess.run(
+            self.preparation(), cwd=self.folder, capture_output=True, text=True, check=False, **self.identity
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _start(self) -> None:
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command(), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, **self.identity
+            )
+        self.watcher = watch(self.process.pid, self.folder, "QUIT")
+        try:
+            wait_until(self._answers, timeout=START_SECONDS, every=0.05)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, (self.folder / "log").read_text(errors="replace")
+        try:
+            execute(self.url, "SELECT 1")
+        except OSError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """End it and remove its folder."""
+        for process, number in ((self.watcher, signal.SIGKILL), (self.process, signal.SIGQUIT)):
+            process.send_signal(number)
+            process.wait()
+        if self.watcher.stdin is not None:
+            self.watcher.stdin.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> DatabaseServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class PostgreSQL(DatabaseServer):
+    scheme, account, database = "postgresql", "postgres", "postgres"
+
+    def first_words(self) -> str:
+        return self.password
+
+    def preparation(self) -> list[str]:
+        command = [program("initdb"), "--pgdata=data", f"--username={USER}", "--pwfile=first"]
+        return [*command, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+
+    def command(self) -> list[str]:
+        place = [f"-p{self.port}", "-hlocalhost", f"-k{self.folder}"]
+        hasty = ["-cfsync=off", "-csynchronous_commit=off", "-cfull_page_writes=off"]
+        return [program("postgres"), "-Ddata", *place, *hasty]
+
+
+class MariaDB(DatabaseServer):
+    scheme, account, database = "mysql", "mysql", "throttle"
+
+    def first_words(self) -> str:
+        return (
+            f"CREATE DATABASE {self.database};\n"
+            f"CREATE USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1';\n"
+        )
+
+    def preparation(self) -> list[str]:
+        command = [program("mariadb-install-db"), "--no-defaults", f"--datadir={self.folder / 'data'}"]
+        return [*command, "--auth-root-authentication-method=socket", "--skip-test-db", "--skip-name-resolve"]
+
+    def command(self) -> list[str]:
+        folder = self.folder
+        place = [f"--datadir={folder / 'data'}", f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}"]
+        network = [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve"]
+        # What Debian's settings say; without them letters would be those of western Europe.
+        letters = ["--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"]
+        hasty = ["--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", f"--init-file={folder / 'first'}"]
+        return [program("mariadbd"), "--no-defaults", *place, *network, *letters, *hasty]
+
+
+SERVERS = {"postgresql": PostgreSQL, "postgres": PostgreSQL, "mariadb": MariaDB, "mysql": MariaDB}
+
+
+def program(name: str) -> str:
+    """The path of a program of a server's; raises NotRunning where there is none."""
+    # Debian keeps PostgreSQL's off PATH, and MariaDB's among root's.
+    folders = [str(folder) for place in PLACES for folder in sorted(Path("/").glob(place), reverse=True)]
+    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
+    if found is None:
+        raise NotRunning(f"{name} is not installed (Debian: apt install postgresql mariadb-server)")
+    return found
+
+
+@contextmanager
+def new_database(folder: Path) -> Iterator[str]:
+    """The address of an empty database for a test's processes: a file, or one more on the server of DATABASE."""
+    server = os.environ.get("DATABASE", "")
+    if "://" not in server:
+        yield str(folder / "db.sqlite3")
+        return
+    parts, name = urlsplit(server), f"throttle_{secrets.token_hex(4)}"
+    execute(server, f"CREATE DATABASE {name}")
+    try:
+        yield parts._replace(path=f"/{name}").geturl()
+    finally:
+        execute(server, f"DROP DATABASE {name}" + (" WITH (FORCE)" if parts.scheme.startswith("postgres") else ""))
+
+
+def execute(address: str, statement: str) -> None:
+    """Run one statement, outside of any transaction; raises OSError while no server answers there."""
+    given = database_settings(address)
+    place = {"host": given["HOST"], "port": int(given["PORT"] or 0) or None}
+    who = {"user": given["USER"], "password": given["PASSWORD"]}
+    connect = _connect_postgresql if given["ENGINE"].endswith("postgresql") else _connect_mysql
+    with closing(connect(given["NAME"], **place, **who)) as connection, closing(connection.cursor()) as cursor:
+        cursor.execute(statement)
+
+
+def _connect_postgresql(name: str, **place: Any) -> Any:
+    import psycopg  # here, so that a suite on SQLite does without
+
+    try:
+        return psycopg.connect(dbname=name, autocommit=True, **place)
+    except psycopg.OperationalError as error:
+        raise OSError(str(error)) from error
+
+
+def _connect_mysql(name: str, **place: Any) -> Any:
+    import pymysql
+
+    try:
+        return pymysql.connect(database=name, autocommit=True, **place)
+    except pymysql.err.OperationalError as error:
+        raise OSError(str(error)) from error
+
+
+def main(command: list[str]) -> int:
+    """Run a command beside the server that DATABASE names, if it names one; returns the command's exit code."""
+    if (wanted := os.environ.get("DATABASE", "")) not in SERVERS:
+        return subprocess.call(command)
+    try:
+        started = SERVERS[wanted]()
+    except NotRunning as reason:
+        sys.exit(str(reason))
+    with started as server:
+        # Both are for the command, which ends by itself.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        process = subprocess.Popen(command, env={**os.environ, "DATABASE": server.url})
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        return process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
