@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from django_throttle.forks import in_child
+
 logger = logging.getLogger("django_throttle")
 
 RETRY_SECONDS: Final = 1.0
@@ -49,6 +51,11 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        in_child(self, Agent._forget)
+
+    def _forget(self) -> None:
+        """Nothing is left to do in a forked child, where gevent has this thread go on."""
+        self._jobs = ()
 
     def every(self, seconds: float, work: Callable[[], object], name: str, *, wait: float = 0.0) -> None:
         """Do ``work`` in ``wait`` seconds and every ``seconds`` from then on."""
@@ -72,7 +79,7 @@ class Agent:
     def _run(self) -> None:
         while not self._stopped.wait(self._wait()):
             for job in self._jobs:
-                if job.due <= time.monotonic() and not self._stopped.is_set():
+                if self._jobs and job.due <= time.monotonic() and not self._stopped.is_set():
                     job.run()
 
     def _wait(self) -> float:

@@ -13,6 +13,7 @@ from django_redis.cache import RedisCache  # type: ignore[import-untyped]
 from django_throttle.checks.given import Given, is_number, value_of, wrong
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores.addresses import parse_address
+from django_throttle.stores.deadline import EVENTLET, is_patched_by_eventlet
 
 PAIRS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTION_TTL", "EXTEND_INTERVAL"))
 
@@ -53,4 +54,9 @@ def _pairs(given: Given) -> Iterator[CheckMessage]:
             yield wrong(number, f"{lives} is at least twice {beats}, not {ttl!r} against {interval!r}")
 
 
-FIT_CHECKS: Final = (_redis, _pairs)
+def _eventlet(given: Given) -> Iterator[CheckMessage]:
+    if value_of(given, "STORE") == "redis" and is_patched_by_eventlet():
+        yield wrong("E035", f"REDIS: {EVENTLET}")
+
+
+FIT_CHECKS: Final = (_redis, _pairs, _eventlet)

@@ -6,12 +6,14 @@ write gets what is left of the caller's time instead.
 
 from __future__ import annotations
 
+import _socket
 import socket
 import struct
 import sys
 import time
 from collections.abc import Callable
-from threading import local
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.connection import AbstractConnection
@@ -21,45 +23,61 @@ NEARLY: Final = 0.9
 LOOK: Final = 0.001  # 0 would raise something else
 
 
-class _Left(local):
-    until: float | None = None
-    looked = False
+@dataclass(slots=True)
+class _Block:
+    """How long the I/O of one block may take. ``looked`` once something was read late."""
 
-    def to_read(self, otherwise: float | None) -> float | None:
-        """The same for a read, which may be one look late: a process that stood still finds what came meanwhile."""
-        if self.until is None or self.looked or self.until > time.monotonic():
-            return self.seconds(otherwise)
-        self.looked = True
-        return LOOK
-
-    def seconds(self, otherwise: float | None) -> float | None:
-        """What is left, ``otherwise`` when there is no deadline; raises TimeoutError when nothing is left."""
-        if self.until is None:
-            return otherwise
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("deadline passed")
-        return left
+    until: float
+    looked: bool = False
 
 
-_left = _Left()
+# By context rather than by thread: under gevent one thread has many, also where it was patched after our import.
+_block: ContextVar[_Block | None] = ContextVar("django_throttle.deadline", default=None)
+
+
+def _to_write(otherwise: float | None) -> float | None:
+    """The seconds that are left, ``otherwise`` when there is no deadline; raises TimeoutError when nothing is left."""
+    block = _block.get()
+    if block is None:
+        return otherwise
+    left = block.until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("deadline passed")
+    return left
+
+
+def _to_read(otherwise: float | None) -> float | None:
+    """The same for a read, which may be one look late: a process that stood still finds what came meanwhile."""
+    block = _block.get()
+    if block is None or block.looked or block.until > time.monotonic():
+        return _to_write(otherwise)
+    block.looked = True
+    return LOOK
 
 
 class Within:
-    """All Redis I/O of this thread inside the block ends within ``seconds``, and with the block around it."""
+    """All Redis I/O of this context inside the block ends within ``seconds``, and with the block around it."""
 
-    __slots__ = ("_around", "_looked", "_seconds")
+    __slots__ = ("_seconds", "_token")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def __enter__(self) -> None:
-        around, until = _left.until, time.monotonic() + self._seconds
-        self._around, self._looked, _left.looked = around, _left.looked, False
-        _left.until = until if around is None or until < around else around
+        around, until = _block.get(), time.monotonic() + self._seconds
+        self._token = _block.set(_Block(until if around is None or until < around.until else around.until))
 
     def __exit__(self, *_: object) -> None:
-        _left.until, _left.looked = self._around, self._looked
+        _block.reset(self._token)
+
+
+EVENTLET: Final = "eventlet has replaced this process's sockets, on which no deadline holds: use gevent, or threads"
+
+
+def is_patched_by_eventlet() -> bool:
+    """True when a Redis that hangs would hang this process for ever."""
+    patcher = sys.modules.get("eventlet.patcher")
+    return patcher is not None and bool(patcher.is_monkey_patched("socket"))
 
 
 KERNEL_WATCHES: Final = sys.platform == "linux"  # elsewhere the option takes another shape
@@ -78,6 +96,8 @@ class DeadlineSocket:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._timeout = sock.gettimeout()
+        # gevent's sockets never block: they have no timeout of the kernel's, whatever they are called.
+        self._is_plain = type(sock) is socket.socket and isinstance(sock, _socket.socket)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
@@ -87,15 +107,15 @@ class DeadlineSocket:
         self._socket.settimeout(timeout)
 
     def recv(self, *args: Any) -> bytes:
-        self._hurry(_left.to_read)
+        self._hurry(_to_read)
         return self._socket.recv(*args)
 
     def recv_into(self, *args: Any) -> int:
-        self._hurry(_left.to_read)
+        self._hurry(_to_read)
         return self._socket.recv_into(*args)
 
     def sendall(self, *args: Any) -> None:
-        self._hurry(_left.seconds)
+        self._hurry(_to_write)
         self._socket.sendall(*args)
 
     def bare(self) -> socket.socket | None:
@@ -104,8 +124,8 @@ class DeadlineSocket:
         That saves the system calls by which Python sets a timeout and then waits. None unless the timeout is
         about what the deadline has left, and where the socket is not a plain one.
         """
-        whole, left = self._timeout, _left.seconds(None)
-        if not KERNEL_WATCHES or type(self._socket) is not socket.socket:
+        whole, left = self._timeout, _to_write(None)
+        if not KERNEL_WATCHES or not self._is_plain:
             return None
         if not whole or left is None or not NEARLY * whole <= left <= whole:
             return None
@@ -123,7 +143,7 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
 
     class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> DeadlineSocket:
-            self.socket_connect_timeout = _left.seconds(self.socket_timeout)
+            self.socket_connect_timeout = _to_write(self.socket_timeout)
             return DeadlineSocket(super()._connect())
 
     return DeadlineConnection

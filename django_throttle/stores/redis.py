@@ -22,13 +22,14 @@ from django_throttle.core.command import (
 from django_throttle.core.key import ident_tag, secret_bytes, store_key
 from django_throttle.core.orders import Evict, Tell
 from django_throttle.damper.meters import Meters
-from django_throttle.exceptions import StoreError
+from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.batch import Batcher
 from django_throttle.stores.calendar import Calendar
 from django_throttle.stores.cluster import ClusterLink
 from django_throttle.stores.complaints import Complaints
 from django_throttle.stores.damping import RedisAggregator
+from django_throttle.stores.deadline import EVENTLET, is_patched_by_eventlet
 from django_throttle.stores.denials import Denials
 from django_throttle.stores.errands import (
     DecideErrand,
@@ -62,7 +63,7 @@ class RedisStore:
     django-redis serves. ``clock`` (seconds) replaces
     the server's clock in tests. ``deadline`` bounds one decision in seconds, waiting for a connection and
     connecting included. Raises StoreError, with a cause, when Redis does not answer; InvalidSetting for a
-    bad address.
+    bad address, and under eventlet.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class RedisStore:
         max_connections: int = 20,
         lease_ttl: float = 600.0,
     ) -> None:
+        if is_patched_by_eventlet():
+            raise InvalidSetting(EVENTLET)
         self.prefix = prefix
         self.clock = clock
         found = find_address(address)

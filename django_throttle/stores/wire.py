@@ -6,8 +6,9 @@ readiness check on the socket and metrics for every command. What of that matter
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Condition
 from typing import Any, Final
@@ -37,7 +38,7 @@ class Wire:
         self._patience = patience
         self._end: finalize[..., Any] | None = None
         self.restart()
-        in_child(self, Wire.restart)
+        in_child(self, Wire._forked)
 
     def restart(self) -> None:
         """Begin with no connection: in a forked child their sockets are the parent's."""
@@ -47,9 +48,14 @@ class Wire:
         # Who drops a store has its connections closed, in whatever order the garbage collector finds them.
         self._end = finalize(self, _close, self._free)
         self._end.atexit = False
-        self._made = 0
+        self._made: list[AbstractConnection] = []
         self._waiting = 0
         self._freed = Condition()
+
+    def _forked(self) -> None:
+        """Under gevent whoever was waiting in the parent waits here too, for a reply that is the parent's."""
+        _take_away(self._made)
+        self.restart()
 
     def call(self, parts: Sequence[Any]) -> Any:
         """The reply to one command; raises redis-py's errors. The connection is closed unless all was read."""
@@ -127,10 +133,10 @@ class Wire:
             try:
                 queued = self._waiting > 1
                 while queued or not self._free:
-                    if self._made < self._most:
+                    if len(self._made) < self._most:
                         make: type[AbstractConnection] = self._pool.connection_class
                         connection = make(**self._pool.connection_kwargs)
-                        self._made += 1
+                        self._made.append(connection)
                         return connection
                     queued = False
                     if not self._freed.wait(until - time.monotonic()) and not self._free:
@@ -138,12 +144,25 @@ class Wire:
                 return self._free.pop()[0]
             finally:
                 self._waiting -= 1
+                if self._waiting and (self._free or len(self._made) < self._most):
+                    self._freed.notify()  # whoever came as this one was woken waits for nobody else
 
 
 def _close(free: list[tuple[AbstractConnection, float]]) -> None:
     for connection, _since in free:
         with suppress(RedisError, OSError):
             connection.disconnect()
+
+
+def _take_away(connections: Iterable[AbstractConnection]) -> None:
+    """Leave nothing to be read from sockets that are another process' too; that one notices nothing of it."""
+    ended, end = os.pipe()
+    os.close(end)
+    for connection in connections:
+        sock = connection._sock
+        if sock is not None and sock.fileno() >= 0:
+            os.dup2(ended, sock.fileno(), inheritable=False)
+    os.close(ended)
 
 
 def pack(parts: Sequence[Any]) -> bytes:

@@ -1,0 +1,88 @@
+"""A WSGI application for gunicorn's gevent workers; tests/stores/test_gevent.py starts it.
+
+REDIS_URL  where it counts        SETTINGS  other settings, as JSON
+
+Every path goes through the middleware. ``/held/SECONDS`` takes so long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import django
+from django.conf import settings
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+
+from django_throttle import limiter
+from django_throttle.core import Rule
+from django_throttle.exceptions import Refused
+from django_throttle.stores import get_store
+
+settings.configure(
+    SECRET_KEY="green",
+    ALLOWED_HOSTS=["*"],
+    ROOT_URLCONF=__name__,
+    INSTALLED_APPS=["django_throttle"],
+    MIDDLEWARE=["django_throttle.middleware.ThrottleMiddleware"],
+    DJANGO_THROTTLE={
+        "REDIS": os.environ["REDIS_URL"],
+        "RULES": {
+            "api": {"rate": "100000/min", "key": "ip"},
+        },
+        "MAX_CONNECTIONS": 5,
+        "DATABASE_RULES": False,
+        "BEAT_INTERVAL": 0.5,
+        "PROCESS_TTL": 2.0,
+        **json.loads(os.environ.get("SETTINGS", "{}")),
+    },
+)
+django.setup()
+
+CAP = Rule("cap", limit=3, algorithm="concurrency")
+
+decisions: list[dict[str, Any]] = []
+decide = limiter.decide
+
+
+def timed(*args: Any, **kwargs: Any) -> Any:
+    """How long each decision took, of all that were going on at once."""
+    began = time.perf_counter()
+    decision = decide(*args, **kwargs)
+    decisions.append({"seconds": time.perf_counter() - began, "degraded": decision.degraded})
+    return decision
+
+
+limiter.decide = timed
+
+
+def quick(request: HttpRequest) -> JsonResponse:
+    return JsonResponse({"pid": os.getpid()})
+
+
+def held(request: HttpRequest, seconds: str) -> JsonResponse:
+    try:
+        with limiter.Limiter([CAP], get_store()).lease("user:1"):
+            time.sleep(float(seconds))
+    except Refused:
+        return JsonResponse({}, status=429)
+    return JsonResponse({})
+
+
+def said(request: HttpRequest) -> JsonResponse:
+    """The decisions since the last time, and what Redis has not heard of this process."""
+    taken = decisions[:]
+    del decisions[: len(taken)]
+    return JsonResponse({"decisions": taken, "introduced": not get_store().leases.introduction})
+
+
+urlpatterns = [
+    path("quick", quick, name="quick"),
+    path("held/<seconds>", held, name="held"),
+    path("said", said, name="said"),
+]
+application = WSGIHandler()
