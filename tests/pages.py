@@ -10,6 +10,12 @@ BLOCK = re.compile(r"^\.\. code-block:: python\n(?: {3}:.*\n)*\n((?:(?: {3}.*)?\
 DOCS = Path(__file__).parents[1] / "docs"
 
 
+def block(page: str, text: str) -> str:
+    """The one block of Python on a page that has this text in it."""
+    (found,) = (code for code in shown(page) if text in code)
+    return found
+
+
 def shown(page: str) -> list[str]:
     """The blocks of Python on a page of the documentation."""
     text = (DOCS / f"{page}.rst").read_text(encoding="utf-8")

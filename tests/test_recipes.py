@@ -38,7 +38,7 @@ def rules(settings: Any, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) ->
     """Puts the rules of a recipe in force, counted in memory by a clock that stands still."""
 
     def enforce(recipe: str) -> None:
-        settings.DJANGO_THROTTLE = {"RULES": run(recipe)["RULES"], **QUIET}
+        settings.DJANGO_THROTTLE = {"RULES": run(recipe)["DJANGO_THROTTLE"]["RULES"], **QUIET}
         store = MemoryStore(clock=clock)
         monkeypatch.setattr(limiter, "get_store", lambda: store)
 
@@ -135,11 +135,11 @@ class TestGraphQL:
 
 
 def test_the_login_counts_what_fails() -> None:
-    ((name, options),) = run(LOGIN)["RULES"].items()
+    ((name, options),) = run(LOGIN)["DJANGO_THROTTLE"]["RULES"].items()
     rule = Rule.from_options(name, options)
     assert (rule.methods, rule.count_on) == (("POST",), (401, 403))
 
 
 def test_rules_for_some_are_rules() -> None:
-    found = [Rule.from_options(name, options) for name, options in run(AUDIENCES)["RULES"].items()]
+    found = [Rule.from_options(name, options) for name, options in run(AUDIENCES)["DJANGO_THROTTLE"]["RULES"].items()]
     assert [rule.audience for rule in found] == [("anonymous",), ("authenticated",), ("group:partners", "staff")]

@@ -28,9 +28,13 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.exceptions import Refused
 from tests.doors import Enforce
 from tests.http import site
-from tests.test_readme import run, shown
+from tests.pages import block
+from tests.test_readme import run
 
-_, _, _, _, NINJA, SLOTS, LOGINS, BACKEND, _, _, _ = shown("doors")
+NINJA = block("doors", "NinjaAPI()")
+SLOTS = block("doors", '"reports": {')
+LOGINS = block("doors", '"logins": {')
+BACKEND = block("doors", "class LimitedBackend")
 ADDRESS = "203.0.113.40"
 QUICK = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 WRONG = {"username": "anna", "password": "wrong"}
@@ -133,7 +137,7 @@ def test_two_reports_at_once_for_each_user(enforce: Enforce, settings: Any) -> N
     """While a report is made for one of them, both ask for the next."""
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = [*DEFAULT, *site.MIDDLEWARE]
-    enforce(**run(SLOTS)["RULES"])
+    enforce(**run(SLOTS)["DJANGO_THROTTLE"]["RULES"])
     anna, otto = Client(), Client()
     for client, name in ((anna, "anna"), (otto, "otto")):
         client.force_login(User.objects.create_user(name))
@@ -160,7 +164,7 @@ class TestEveryWayIn:
 
     def test_one_rule_over_all_their_scopes(self, enforce: Enforce) -> None:
         """Ten in all, however they are spread: three at each door of HTTP, and one socket."""
-        enforce(**run(LOGINS)["RULES"])
+        enforce(**run(LOGINS)["DJANGO_THROTTLE"]["RULES"])
         tried = [way() for _ in range(3) for way in ways_in().values()]
         assert 429 not in tried
         assert async_to_sync(connects)() is True

@@ -13,9 +13,11 @@ from tests.outside.environments import EXTRAS, MakeEnvironment
 SITE = (
     "daphne>=4.2.2",
     "django-ninja>=1.4",
+    "drf-spectacular>=0.28",
     "gevent>=24",
     "gunicorn>=22",
     "pytest>=8.3",
+    "pytest-asyncio>=1.0",
     "pytest-django>=4.9",
     "uvicorn>=0.35",
     "websockets>=13",

@@ -64,7 +64,11 @@ class Block:
         if self.language != "python":
             return set()
         targets = []
-        for statement in ast.parse(self.code).body:
+        try:
+            body = ast.parse(self.code).body
+        except SyntaxError as error:
+            raise SyntaxError(f"{self} is a fragment, and cannot be pasted: {error}") from error
+        for statement in body:
             match statement:
                 case ast.Assign():
                     targets += statement.targets

@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from testproject.services import end, free_port, is_listening
 from tests.outside.environments import environ, run
@@ -16,6 +18,7 @@ from tests.outside.pages import Block
 from tests.servers import slack, wait_until
 
 # How each server is started, as its own documentation says; PORT stands for the port.
+Result = TypeVar("Result")
 ASGI = "mysite.asgi:application"
 GUNICORN = "gunicorn mysite.wsgi:application --bind 127.0.0.1:PORT --workers 2 --worker-class"
 SERVERS = {
@@ -134,6 +137,9 @@ def authority(url: str) -> str:
     return url.rpartition("/")[0]
 
 
-def parallel() -> int:
-    """How many processes are worth having at once."""
-    return max(2, os.cpu_count() or 2)
+def at_once(jobs: Mapping[str, Callable[[], Result]]) -> dict[str, Future[Result]]:
+    """Start these jobs, as many at a time as there are processors; each result is asked of its future."""
+    pool = ThreadPoolExecutor(max(2, os.cpu_count() or 2))
+    futures = {name: pool.submit(job) for name, job in jobs.items()}
+    pool.shutdown(wait=False)
+    return futures

@@ -21,7 +21,8 @@ from django_throttle.publishing.members import members
 from django_throttle.publishing.publisher import GROUP_KEY
 from tests.consumers import opened
 from tests.doors import BOTH, Enforce
-from tests.test_readme import run, shown
+from tests.pages import block
+from tests.test_readme import run
 
 NEWS = name_of("default", "news")
 MESSAGE = {"type": "news.item", "text": "hello"}
@@ -251,10 +252,10 @@ async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> No
 
 
 async def test_what_the_documentation_shows(enforce: Enforce) -> None:
-    (code,) = (code for code in shown("doors") if "PublishRefused" in code)
-    found = run(code)
-    enforce(**{**found["RULES"], "rooms": {**found["RULES"]["rooms"], "rate": "1/min"}})
-    socket = await opened(found["ChatConsumer"].as_asgi())
+    found = run(block("doors", "PublishRefused"))
+    rules = run(block("doors", "django_throttle.publishing.group"))["DJANGO_THROTTLE"]["RULES"]
+    enforce(**{**rules, "rooms": {**rules["rooms"], "rate": "1/min"}})
+    socket = await opened(found["RoomConsumer"].as_asgi())
     for _ in range(2):
         await socket.send_json_to({"text": "hello"})
     assert (await socket.receive_json_from())["refused"] == "rooms"

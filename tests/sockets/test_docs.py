@@ -48,18 +48,18 @@ def echoing(consumer: Any) -> Any:
 
 
 def test_every_rule_makes_sense() -> None:
-    rules = {name: Rule.from_options(name, options) for name, options in run(RULES)["RULES"].items()}
+    rules = {name: Rule.from_options(name, options) for name, options in run(RULES)["DJANGO_THROTTLE"]["RULES"].items()}
     assert describe(rules["outward"]) == "each WebSocket: 50 messages sent per second, bursts up to 50"
     assert describe(rules["volume"]) == "each WebSocket: 100,000 bytes of WebSocket messages per second"
 
 
 def test_a_socket_makes_room_for_another() -> None:
-    (rule,) = (Rule.from_options(name, options) for name, options in run(ROOM)["RULES"].items())
+    (rule,) = (Rule.from_options(name, options) for name, options in run(ROOM)["DJANGO_THROTTLE"]["RULES"].items())
     assert describe(rule) == "each user: 3 open WebSockets at once, a new WebSocket closes the oldest"
 
 
 async def test_the_consumer_echoes(enforce: Enforce) -> None:
-    enforce(**run(RULES)["RULES"])
+    enforce(**run(RULES)["DJANGO_THROTTLE"]["RULES"])
     communicator = await opened(echoing(run(CONSUMER)["ChatConsumer"]), client=("203.0.113.9", 1))
     for n in range(50):
         await communicator.send_json_to(n)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,8 +40,9 @@ def site(settings: Any) -> None:
 
 
 @pytest.fixture
-def names() -> dict[str, Any]:
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the page has defined by its end."""
+    monkeypatch.setitem(sys.modules, "mysite.asgi", SimpleNamespace(application=None))
     found: dict[str, Any] = {"__name__": "shown"}
     for block in shown("testing"):
         exec(block, found)
