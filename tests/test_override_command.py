@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
@@ -100,6 +100,13 @@ class TestAdd:
 
     def test_a_doubt_is_said(self) -> None:
         assert "There is no group 'support'" in run("add", "group", "support", "--block", *BECAUSE)
+
+    def test_a_group_in_other_letters_is_another(self) -> None:
+        """Whatever the database takes for equal: MariaDB looks past capitals and accents."""
+        Group.objects.create(name="support")
+        assert "There is no group" not in run("add", "group", "support", "--block", *BECAUSE)
+        for name in ("Support", "súpport"):
+            assert f"There is no group {name!r}" in run("add", "group", name, "--block", *BECAUSE)
 
 
 class TestListAndEnd:
