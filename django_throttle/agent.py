@@ -15,7 +15,7 @@ from typing import Final
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_throttle import observe, rulebook
+from django_throttle import observe, rulebook, testrun
 from django_throttle.conf import conf
 from django_throttle.connections.activity import HEARD_SECONDS, Activity
 from django_throttle.connections.orders import Duties
@@ -57,6 +57,8 @@ class _Service:
         settings = conf()
         if not (settings.AGENT and (self.rules or isinstance(self.store, RedisStore))):
             return
+        if testrun.is_on() and not isinstance(self.store, RedisStore):
+            return  # a thread that reads the rules would have a connection to the database of the tests
         agent = Agent()
         duties = Duties(self.store)
         agent.every(settings.RULES_POLL, duties, "carrying out orders", wait=settings.RULES_POLL)

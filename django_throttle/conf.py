@@ -34,6 +34,7 @@ class Conf:
     RULES_POLL: float = 0.5  # how often a process asks whether rules changed
     RULES_REREAD: float = 30.0  # how often it reads them all the same
     AGENT: bool = True  # run the background thread that does everything periodic
+    TESTS_IN_MEMORY: bool = True  # in a test run of the site nothing is asked of Redis
     DEADLINE: float = 0.1  # longest time for one decision
     MAX_CONNECTIONS: int = 20  # Redis connections of one process (and of one event loop)
     BEAT_INTERVAL: float = 5.0  # how often a process says that it lives

@@ -1,19 +1,52 @@
-"""Fixtures for pytest, which finds them by itself; a test that asks for none of them is not touched.
+"""Fixtures for pytest, which finds them by itself, and a test run that leaves the site's Redis alone.
 
 Nothing of Django is imported before a test asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from django_throttle import testrun
+
 if TYPE_CHECKING:
     from django_throttle.stores import MemoryStore
     from django_throttle.testing import FrozenClock
+
+
+OPTION = "throttle_redis"
+_before = pytest.StashKey[bool | None]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The off switch, for pytest.ini, pyproject.toml and ``-o``."""
+    parser.addini(OPTION, "Count in the Redis that DJANGO_THROTTLE names, not in memory.", type="bool", default=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, Any, Any]:
+    """Before pytest-django sets the site up, which may ask for the store at once."""
+    _declare(early_config)
+    return (yield)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where it was not loaded in time for the above, now."""
+    _declare(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A run inside another one leaves that as it was."""
+    testrun.declare(config.stash.get(_before, None))
+
+
+def _declare(config: pytest.Config) -> None:
+    before = testrun.declare(not config.getini(OPTION))
+    config.stash.setdefault(_before, before)
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ WRONG: list[tuple[str, Any]] = [
     ("E013", {"KEY_SECRET": b"bytes"}),
     ("E014", {"DATABASE_RULES": "yes"}),
     ("E015", {"AGENT": 1}),
+    ("E017", {"TESTS_IN_MEMORY": "no"}),
     ("E016", {"REFUSE_SOCKET": "politely"}),
     ("E050", {"RETRY_JITTER": -0.1}),
     ("E050", {"RETRY_JITTER": 1.1}),

@@ -7,6 +7,7 @@ from threading import Lock
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from django_throttle import testrun
 from django_throttle.conf import conf
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores.memory import MemoryStore
@@ -17,10 +18,14 @@ __all__ = ["MemoryStore", "RedisStore", "get_store"]
 _lock = Lock()
 _store: MemoryStore | RedisStore | None = None
 _pinned: MemoryStore | RedisStore | None = None
+_for_tests: MemoryStore | None = None  # in place of a Redis that a test run did not ask for
 
 
 def get_store() -> MemoryStore | RedisStore:
-    """The store that the settings name, one for this process; raises InvalidSetting when they name none."""
+    """The store that the settings name, one for this process; raises InvalidSetting when they name none.
+
+    In a test run of the site it counts in memory, unless TESTS_IN_MEMORY is off.
+    """
     global _store
     if _pinned is not None:
         return _pinned
@@ -28,6 +33,8 @@ def get_store() -> MemoryStore | RedisStore:
         with _lock:
             if _store is None:
                 _store = _build()
+    if isinstance(_store, RedisStore) and testrun.is_on() and conf().TESTS_IN_MEMORY:
+        return _store_for_tests()
     return _store
 
 
@@ -39,6 +46,15 @@ def pin(store: MemoryStore | RedisStore | None) -> MemoryStore | RedisStore | No
     global _pinned
     before, _pinned = _pinned, store
     return before
+
+
+def _store_for_tests() -> MemoryStore:
+    global _for_tests
+    if _for_tests is None:
+        with _lock:
+            if _for_tests is None:
+                _for_tests = MemoryStore()
+    return _for_tests
 
 
 def _build() -> MemoryStore | RedisStore:
@@ -61,6 +77,6 @@ def _build() -> MemoryStore | RedisStore:
 
 @receiver(setting_changed, dispatch_uid="django_throttle.stores")
 def _forget(*, setting: str, **_: object) -> None:
-    global _store
+    global _for_tests, _store
     if setting in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
-        _store = None
+        _store = _for_tests = None

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
@@ -28,7 +28,7 @@ def view(request: HttpRequest) -> HttpResponse:
     return HttpResponse("found")
 
 
-urlpatterns = [path("search", view, name="search"), path("export", view, name="export")]
+urlpatterns = [path("search", view, name="search")]
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def site(settings: Any) -> None:
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the page has defined by its end."""
-    monkeypatch.setitem(sys.modules, "mysite.asgi", SimpleNamespace(application=None))
+    monkeypatch.setitem(sys.modules, "mysite.consumers", SimpleNamespace(ChatConsumer=None))
     found: dict[str, Any] = {"__name__": "shown"}
     for block in shown("testing"):
         exec(block, found)
@@ -76,11 +76,11 @@ async def test_asynchronously(names: dict[str, Any], async_client: AsyncClient) 
 
 @pytest.mark.parametrize("key", ["ip"])
 async def test_sockets(names: dict[str, Any], key: str) -> None:
-    class Echo(ThrottledConsumerMixin, AsyncWebsocketConsumer):
-        async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-            await self.send(text_data)
+    class Echo(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
+        async def receive_json(self, content: Any, **_: Any) -> None:
+            await self.send_json(content)
 
-    names["application"] = Echo.as_asgi()
+    names["ChatConsumer"] = Echo
     names["RULES"]["chat"]["key"] = key
     await names["test_chat_is_limited"]()
 

@@ -1,0 +1,28 @@
+"""Whether this process runs the tests of a site; imports nothing of Django.
+
+pytest's plugin says so. Django's test runner, and whatever else calls ``setup_test_environment``, leaves a mark.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+DJANGOS: Final = "django.test.utils"
+_declared: bool | None = None
+
+
+def is_on() -> bool:
+    """True in a test run, unless whoever runs it has asked for the store of the settings."""
+    if _declared is not None:
+        return _declared
+    utilities = sys.modules.get(DJANGOS)
+    # What setup_test_environment itself looks at, to find out whether it was called before.
+    return utilities is not None and hasattr(utilities._TestState, "saved_data")
+
+
+def declare(is_test_run: bool | None) -> bool | None:
+    """Say whether this is one; None leaves it to Django's mark. Returns what was said before."""
+    global _declared
+    before, _declared = _declared, is_test_run
+    return before

@@ -1,0 +1,122 @@
+"""A site's own suite under pytest and Django's runner: the test kit as shown, and the developer's Redis left alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.outside.pages import page
+from tests.outside.project import Project
+from tests.servers import RedisServer
+
+TESTS = [block for block in page("testing.rst") if block.file]
+RUNNERS = {"pytest": "python -m pytest -q -p no:cacheprovider", "django": "python manage.py test"}
+# The suite of a site that has never heard of the test kit: it calls a view, by the rules of its settings.
+SUITE = """
+import threading
+
+from django.test import TestCase
+
+
+class SearchTests(TestCase):
+    def test_it_is_limited_as_in_production(self):
+        self.assertEqual([self.client.get("/search").status_code for _ in range(6)], [200] * 5 + [429])
+        print("threads:", [thread.name for thread in threading.enumerate()])
+"""
+OURS = ("hello", "client", "info", "config", "flushall", "ping")  # of the test's own client
+# A site whose own code asks for the store as soon as Django is set up, before any test runs.
+EARLY = """
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import get_store
+
+Limiter([Rule("mail", "100/day")], get_store()).acquire("user:42")
+"""
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """The developer's own."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def site(site_python: Path, redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The quickstart's project, with the page's tests."""
+    project = Project(site_python, tmp_path_factory.mktemp("suites") / "mysite", redis.url).start()
+    project.write(*(block for block in page("quickstart.rst") if block.file))
+    return project.write(*TESTS)
+
+
+@pytest.fixture
+def other(site: Project, tmp_path: Path) -> Project:
+    """The same with a suite that knows nothing of the test kit."""
+    project = site.copy(tmp_path / "mysite")
+    project.append("mysite/tests/test_limits.py", SUITE, anew=True)
+    return project
+
+
+def asked(redis: RedisServer) -> set[str]:
+    """The commands that Redis has seen since the last time, but for the test's own questions."""
+    with redis.client() as client:
+        seen = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+        client.config_resetstat()
+        client.flushall()
+    return {name for name in seen if name.partition("|")[0] not in OURS}
+
+
+def test_the_page_s_tests_pass_under_pytest(site: Project, redis: RedisServer) -> None:
+    asked(redis)
+    printed = site.shell(RUNNERS["pytest"])
+    shown = sum(len(re.findall(r"^ *(?:async )?def test_", block.code, re.MULTILINE)) for block in TESTS)
+    assert shown >= 8
+    assert f"{shown} passed" in printed
+    assert asked(redis) == set()
+
+
+def test_its_classes_pass_under_django_s_runner(site: Project, redis: RedisServer) -> None:
+    asked(redis)
+    assert "Ran 2 tests" in site.shell(RUNNERS["django"])
+    assert asked(redis) == set()
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+class TestAnySuite:
+    def test_it_asks_nothing_of_redis(self, runner: str, other: Project, redis: RedisServer) -> None:
+        asked(redis)
+        printed = other.shell(RUNNERS[runner] + (" -s" if runner == "pytest" else ""))
+        assert "threads: ['MainThread']" in printed
+        assert asked(redis) == set()
+
+    def test_it_does_when_the_settings_say_so(self, runner: str, other: Project, redis: RedisServer) -> None:
+        other.append("mysite/settings.py", 'DJANGO_THROTTLE |= {"TESTS_IN_MEMORY": False, "DEADLINE": 5.0}')
+        asked(redis)
+        other.shell(RUNNERS[runner])
+        assert "evalsha" in asked(redis)
+
+
+def test_pytest_has_an_option_for_it(other: Project, redis: RedisServer) -> None:
+    other.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
+    asked(redis)
+    other.shell(RUNNERS["pytest"] + " -o throttle_redis=true")
+    assert "evalsha" in asked(redis)
+
+
+def test_not_even_code_that_runs_before_the_first_test(other: Project, redis: RedisServer) -> None:
+    """Under pytest; Django's runner sets its environment up after the apps."""
+    other.append("mysite/tests/test_limits.py", EARLY)
+    asked(redis)
+    for runner in RUNNERS.values():
+        other.shell(runner)
+    assert asked(redis) == set()
+
+
+def test_the_site_itself_asks_redis(other: Project, redis: RedisServer) -> None:
+    """So that what is counted above would have been seen."""
+    asked(redis)
+    other.python_code('from django.test import Client\nClient(SERVER_NAME="localhost").get("/search")')
+    assert "evalsha" in asked(redis)

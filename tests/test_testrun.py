@@ -1,0 +1,74 @@
+"""Who counts where in a test run; runs of whole sites are in tests/outside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from threading import active_count
+from typing import Any
+
+import pytest
+from django.test import utils
+
+from django_throttle import agent, testrun
+from django_throttle.limiter import decide
+from django_throttle.stores import MemoryStore, RedisStore, get_store
+from tests.observe.conftest import FACTS
+
+
+@pytest.fixture(autouse=True)
+def nothing_declared() -> Iterator[None]:
+    before = testrun.declare(None)
+    yield
+    testrun.declare(before)
+
+
+def test_djangos_test_environment_is_one() -> None:
+    """pytest-django has set it up for this test."""
+    assert testrun.is_on()
+
+
+def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = utils._TestState.saved_data  # type: ignore[attr-defined]
+    utils.teardown_test_environment()
+    try:
+        assert not testrun.is_on()
+        monkeypatch.delitem(sys.modules, testrun.DJANGOS)
+        assert not testrun.is_on()
+    finally:
+        monkeypatch.undo()
+        utils.setup_test_environment(debug=False)
+        utils._TestState.saved_data = saved  # type: ignore[attr-defined]
+
+
+def test_what_is_declared_holds() -> None:
+    assert testrun.declare(False) is None
+    assert not testrun.is_on()
+    assert testrun.declare(True) is False
+    assert testrun.is_on()
+
+
+def test_a_redis_is_left_alone_until_asked_for(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
+    store = get_store()
+    assert isinstance(store, MemoryStore)
+    assert get_store() is store
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "TESTS_IN_MEMORY": False, "AGENT": False}
+    assert isinstance(get_store(), RedisStore)
+
+
+def test_it_is_left_alone_by_whoever_made_the_store_before(settings: Any, redis_url: str) -> None:
+    testrun.declare(False)
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "AGENT": False}
+    assert isinstance(get_store(), RedisStore)
+    testrun.declare(True)
+    assert isinstance(get_store(), MemoryStore)
+
+
+@pytest.mark.agent
+def test_no_thread_is_started(settings: Any, redis_url: str) -> None:
+    agent.stop()
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"api": {"rate": "5/min"}}, "DATABASE_RULES": False}
+    before = active_count()
+    assert decide(FACTS).allowed
+    assert active_count() == before
