@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from types import FunctionType
+from typing import Any, Final, TypeVar
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_throttle import limiter
 from django_throttle.exceptions import InvalidIdent, Refused
-from django_throttle.facts import Facts, Who
+from django_throttle.facts import BY_KEY, Facts
 from django_throttle.http.body import meter, size_of
 from django_throttle.http.ending import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
 from django_throttle.http.visit import attend, charged, keep, method_of, plain
-from django_throttle.identity import HttpWho, is_async
+from django_throttle.identity import HttpWho, ScopeWho, is_async
+from django_throttle.identity.caller import Caller
+from django_throttle.identity.idents import bounded
+from django_throttle.identity.named import NO_TEXT, Named, given_ident, is_user
 
 __all__ = ["throttle"]
 
+# What tasks have (Celery, Django, Dramatiq), and a wrapper around one would hide.
+QUEUED: Final = ("delay", "enqueue", "send_with_options")
 F = TypeVar("F", bound=Callable[..., Any])
-Ident = str | Callable[..., str | None] | None
+Ident = str | Callable[..., Any] | None
 Cost = int | Callable[..., int]
 
 
@@ -33,7 +39,8 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
     """Put a view, or any callable, sync or async, under the rule of that name, whatever its scopes and events.
 
     A view's caller is found by the rule's key, and a refused one is answered with 429. Any other callable
-    needs ``ident``, a text or a function of the call's arguments (None: not limited), and raises Refused.
+    needs ``ident``, and raises Refused. ``ident`` is a text, or a function of the call's arguments that returns a
+    text, a number, a user, or None where the call is not limited.
     ``cost`` is a number or a function of the arguments. A rule that is switched off, or that nobody has made
     yet, limits nothing. Around a class of Django's views it covers all its methods. What a concurrency rule
     holds goes back when the callable returns, or when the response has been sent. Raises TypeError around
@@ -44,20 +51,39 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
         _check(function, cost, ident)
         if isinstance(function, type):
             return method_decorator(throttle(rule, cost=cost, ident=ident), name="dispatch")(function)
-
-        @wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            call = _Call(rule, cost, ident, function, args, kwargs)
-            return _run(call) if call.subject is None else _serve(call, plain(call.subject))
-
-        @wraps(function)
-        async def acalled(*args: Any, **kwargs: Any) -> Any:
-            call = _Call(rule, cost, ident, function, args, kwargs)
-            return await (_arun(call) if call.subject is None else _aserve(call, plain(call.subject)))
-
-        return acalled if _is_awaited(function) else called  # type: ignore[return-value]
+        decided = _adecided if _is_awaited(function) else _decided
+        return _around(function, partial(decided, partial(_Call, rule, cost, ident, function)))
 
     return decorate
+
+
+def _around(function: F, decided: Callable[[Any, Any], Any]) -> F:
+    """The function that is called in place of this one.
+
+    It has the globals of the function, as what resolves the names of annotations (Django Ninja) looks there.
+    """
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return decided(args, kwargs)
+
+    async def acalled(*args: Any, **kwargs: Any) -> Any:
+        return await decided(args, kwargs)
+
+    made = acalled if _is_awaited(function) else called
+    names = getattr(inspect.unwrap(function), "__globals__", None)
+    if names is not None:
+        made = FunctionType(made.__code__, names, closure=made.__closure__)
+    return wraps(function)(made)  # type: ignore[return-value]
+
+
+def _decided(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Any:
+    call = make(args, kwargs)
+    return _run(call) if call.subject is None else _serve(call, plain(call.subject))
+
+
+def _adecided(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Awaitable[Any]:
+    call = make(args, kwargs)
+    return _arun(call) if call.subject is None else _aserve(call, plain(call.subject))
 
 
 class _Call:
@@ -73,46 +99,45 @@ class _Call:
     def go(self) -> Any:
         return self._function(*self._args, **self._kwargs)
 
-    def who(self, caller: HttpWho | None = None) -> Who:
-        """Whoever the decorator says, else the caller; raises InvalidIdent when there is neither."""
-        if self.ident is None and caller is not None:
-            return caller
-        if self.ident is None:
-            raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
-        return _Given(self.ident(*self._args, **self._kwargs) if callable(self.ident) else self.ident, caller)
-
-    def facts(self, who: Who) -> Facts:
+    def facts(self, caller: Caller | None) -> Facts:
+        """Raises InvalidIdent where nothing says what the call counts under."""
         price = self._cost(*self._args, **self._kwargs) if callable(self._cost) else self._cost
+        ident, is_claimed = self._counted(caller)
+        who = caller or Named(ident or NO_TEXT)
         if self.subject is None:
-            return Facts(self.rule, (), who, price, rule=self.rule)
+            return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
         request = plain(self.subject)
         done, method, size = charged(request), method_of(request), size_of(request)
-        return Facts(self.rule, (), who, price, done, rule=self.rule, method=method, early=True, size=size)
+        return Facts(self.rule, (), who, price, done, self.rule, method, early=True, size=size, ident=ident)
 
+    async def afacts(self, caller: Caller | None) -> Facts:
+        """The same on an event loop: in a thread, where a function of the site's asks a database."""
+        try:
+            return self.facts(caller)
+        except SynchronousOnlyOperation:
+            return await sync_to_async(self.facts)(caller)
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """Counted under the ident that the decorator was given; all else is as the caller of the request has it."""
+    def _counted(self, caller: Caller | None) -> tuple[str | None, bool]:
+        """The ident, and whether it is all that says who is calling."""
+        if callable(self.ident):
+            value = self.ident(*self._args, **self._kwargs)
+            return given_ident("ident", value, caller), caller is None and not is_user(value)
+        if self.ident is None and self.subject is None:
+            raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
+        return (BY_KEY if self.ident is None else bounded(self.ident)), False
 
-    given: str | None
-    caller: HttpWho | None
-
-    @property
-    def subject(self) -> Any:
-        return None if self.caller is None else self.caller.subject
-
-    def ident(self, key: str) -> str | None:
-        return self.given
-
-    def is_(self, trait: str) -> bool:
-        return trait == "anonymous" if self.caller is None else self.caller.is_(trait)
-
-    def lacks_address(self, key: str) -> bool:
-        return False
+    def bystander(self) -> Caller | None:
+        """Whoever a call without a request of its own is made for: by a request, or a consumer, among its arguments."""
+        for found in (*self._args, *self._kwargs.values()):
+            if isinstance(plain(found), HttpRequest):
+                return HttpWho(plain(found))
+            if isinstance(getattr(found, "scope", None), dict):
+                return ScopeWho(found.scope)
+        return None
 
 
 def _run(call: _Call) -> Any:
-    decision = limiter.decide(call.facts(call.who()))
+    decision = limiter.decide(call.facts(call.bystander()))
     if not decision.allowed:
         raise Refused(decision)
     try:
@@ -122,7 +147,7 @@ def _run(call: _Call) -> Any:
 
 
 async def _arun(call: _Call) -> Any:
-    decision = await limiter.adecide(call.facts(call.who()))
+    decision = await limiter.adecide(await call.afacts(call.bystander()))
     if not decision.allowed:
         raise Refused(decision)
     try:
@@ -132,7 +157,7 @@ async def _arun(call: _Call) -> Any:
 
 
 def _serve(call: _Call, request: HttpRequest) -> Any:
-    who = call.who(HttpWho(call.subject))
+    who = HttpWho(call.subject)
     attending = attend(request, who)
     try:
         facts = call.facts(who)
@@ -152,10 +177,10 @@ def _serve(call: _Call, request: HttpRequest) -> Any:
 
 
 async def _aserve(call: _Call, request: HttpRequest) -> Any:
-    who = call.who(await HttpWho.aread(call.subject))
+    who = await HttpWho.aread(call.subject)
     attending = attend(request, who)
     try:
-        facts = call.facts(who)
+        facts = await call.afacts(who)
         decision = await limiter.adecide(facts)
         keep(request, decision, facts.cost)
         meter(request, decision, facts)
@@ -183,9 +208,11 @@ def _is_awaited(function: Any) -> bool:
     return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
 
 
-def _check(function: Any, *callables: Any) -> None:
+def _check(function: Any, cost: Any, ident: Any) -> None:
     if isinstance(function, (classmethod, staticmethod, property)):
         raise TypeError(f"put @throttle below @{type(function).__name__}, next to the function")
+    if any(callable(getattr(function, name, None)) for name in QUEUED):
+        raise TypeError("put @throttle below the decorator that makes a task (@shared_task), next to the function")
     if isinstance(function, type) and (not issubclass(function, View) or hasattr(function, "throttle_classes")):
         raise TypeError(
             f"@throttle goes around functions, methods and Django's class-based views, not around {function.__name__}: "
@@ -195,5 +222,7 @@ def _check(function: Any, *callables: Any) -> None:
         raise TypeError(f"@throttle goes around something to call, not around {type(function).__name__}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError("a generator runs after the call, piece by piece: put @throttle around what iterates over it")
-    if any(map(is_async, filter(callable, callables))):
+    if ident is not None and not callable(ident) and not (isinstance(ident, str) and ident):
+        raise TypeError(f"ident is a text or a function of the call's arguments, not {ident!r}")
+    if any(map(is_async, filter(callable, (cost, ident)))):
         raise TypeError("cost and ident are plain functions, not async ones")

@@ -16,7 +16,7 @@ ThrottleError
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_throttle.core.decision import Decision
@@ -93,6 +93,10 @@ class Refused(ThrottleError):
         super().__init__(f"refused by rule {decision.rule!r}")
         self.decision = decision
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With the decision, from a worker's process too."""
+        return type(self), (self.decision,)
+
 
 class PublishRefused(Refused):
     """What was to be published reached nobody; ``members`` is how large its group was, as far as was known."""
@@ -100,3 +104,6 @@ class PublishRefused(Refused):
     def __init__(self, decision: Decision, group: str, members: int) -> None:
         super().__init__(decision)
         self.group, self.members = group, members
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decision, self.group, self.members)

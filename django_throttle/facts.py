@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from django_throttle.core.charged import NOTHING, Charged
 from django_throttle.core.command import check_cost
@@ -29,6 +29,9 @@ class Who(Protocol):
         """True when the key does not apply for no other reason than that nobody knows the caller's address."""
 
 
+BY_KEY: Final = ""  # no ident is empty
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Where a call goes (scope), what it is (events), who makes it, and what it costs.
@@ -37,7 +40,9 @@ class Facts:
     this call already. ``rule`` names the only one to apply, or is it, whatever its scopes and events. ``only`` are the
     names of those to apply, of all that match; every one where it is empty. ``method`` is a
     request's, in capitals; "" for whatever has none. ``early`` is True where a later door may know better who calls.
-    ``size`` is how many bytes it carries.
+    ``size`` is how many bytes it carries. ``ident`` is what it counts under, unless each rule's key finds that; None
+    where it counts under nothing. ``is_claimed`` is True where nothing but that ident says who makes it, and a client
+    may have made it up: what an override grants is not granted then, what one blocks is blocked.
     """
 
     scope: str
@@ -49,6 +54,8 @@ class Facts:
     method: str = ""
     early: bool = False
     size: int = 0
+    ident: str | None = BY_KEY
+    is_claimed: bool = False
     only: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:

@@ -208,17 +208,36 @@ class TestAttacks:
 
 class TestCallables:
     @BOTH
-    def test_the_ident_that_is_given_is_all_that_is_known(self, enforce: Relieve) -> None:
+    def test_a_text_may_be_blocked_and_takes_nobody_s_exemption(self, enforce: Relieve) -> None:
+        """It may be what a client says; nothing else is known of whoever calls."""
+
         @decorators.throttle("api", ident=lambda name: name)
         def send(name: str) -> str:
             return name
 
-        enforce(Override(subject="tenant:acme", effect="block"), Override(subject="user:1", effect="exempt"))
+        enforce(
+            Override(subject="tenant:acme", effect="block"),
+            Override(subject="user:1", effect="exempt"),
+            Override(subject="ip:198.51.100.0/24", effect="multiply", factor=9),
+        )
         with pytest.raises(Refused) as caught:
             send("tenant:acme")
         assert [outcome.reason for outcome in caught.value.decision.outcomes] == [Reason.BLOCKED]
-        assert [send("user:1") for _ in range(9)]
-        assert send("tenant:other")
+        for name in ("user:1", "ip:198.51.100.7", "198.51.100.7", "tenant:other"):
+            assert [send(name) for _ in range(2)] == [name] * 2
+            with pytest.raises(Refused):
+                send(name)
+
+    @BOTH
+    @pytest.mark.parametrize("ident", ["user:1", lambda user: user], ids=["text", "user"])
+    def test_what_the_code_itself_says_is_believed(self, enforce: Relieve, ident: Any) -> None:
+        enforce(Override(subject="user:1", effect="exempt"))
+        send = decorators.throttle("api", ident=ident)(lambda user: "sent")
+        assert [send(User(pk=1)) for _ in range(9)] == ["sent"] * 9
+        send = decorators.throttle("api", ident=lambda user: user)(send.__wrapped__)
+        assert [send(User(pk=2)) for _ in range(2)] == ["sent"] * 2
+        with pytest.raises(Refused):
+            send(User(pk=2))
 
     def test_a_limiter_of_ones_own_has_its_rules_and_nothing_else(self, enforce: Relieve) -> None:
         store = enforce(here("block"))

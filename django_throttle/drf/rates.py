@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.
     from rest_framework.views import APIView
 
-# The key that no override is ever about.
-COUNTED: Final = EVERYONE
-
 
 class Absent:
     """What DRF's throttles have and these have not: whoever reads it, or puts something there, is told so."""
@@ -97,12 +94,13 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         if key is None:
             return True
         self.key = key
-        who = _Counted(request, key)
+        who = HttpWho(request)
         attend_by(view, request, who)
         rule = _rule(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
         visitor = plain(request)
         scope, method = scope_of_view(request, view), method_of(visitor)
-        decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method))
+        ident = key if isinstance(key, _Ident) else f"key:{bounded(str(key))}"
+        decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method, ident=ident))
         note(visitor, decision, who)
         return self.throttle_success() if self.answer(decision) else self.throttle_failure()
 
@@ -165,23 +163,12 @@ class _Ident(str):
     __slots__ = ()
 
 
-class _Counted(HttpWho):
-    """The caller, whom overrides look at, with what the throttle counts it under."""
-
-    def __init__(self, request: Any, key: object) -> None:
-        super().__init__(request)
-        self._counted = key if isinstance(key, _Ident) else f"key:{bounded(str(key))}"
-
-    def ident(self, key: str) -> str | None:
-        return self._counted if key == COUNTED else super().ident(key)
-
-
 @lru_cache(maxsize=512)
 def _rule(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     """DRF's promise, never more than the limit in any window: by a log, or by counters where a log would be long."""
     name, rate = f"{UNLISTED}{scope}", Rate(limit, window)
     if limit <= MAX_LOG:
-        rule = Rule(name, rate, key=COUNTED, algorithm="sliding_log")
+        rule = Rule(name, rate, key=EVERYONE, algorithm="sliding_log")
     else:
-        rule = Rule(name, rate, key=COUNTED, resolution=MAX_RESOLUTION, strict=True)
+        rule = Rule(name, rate, key=EVERYONE, resolution=MAX_RESOLUTION, strict=True)
     return rule.as_shadow() if shadow else rule

@@ -11,47 +11,13 @@ from django.http import HttpRequest
 from django_throttle.core.key import check_ident
 from django_throttle.facts import Who
 from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity.named import Named
 
 GROUP_KEY: Final = "django_throttle.publishing.group"
-EVERYONE: Final = "everyone"
-# Which keys a text of a known kind answers; one of any other kind answers all.
-ANSWERED: Final[Mapping[str, frozenset[str]]] = {
-    "user": frozenset(("user", "user_or_ip", "api_key")),
-    "ip": frozenset(("ip", "user_or_ip", "api_key")),
-    "api_key": frozenset(("api_key",)),
-    "session": frozenset(("session",)),
-    "tenant": frozenset(("tenant",)),
-    "connection": frozenset(("connection",)),
-}
 
 
 def group(subject: object) -> None:
     """The key of rules by which each group has a budget of its own; of what is no publication it says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A publisher that is known by its ident alone, such as "user:42"."""
-
-    name: str
-
-    @property
-    def subject(self) -> Any:
-        return None
-
-    def ident(self, key: str) -> str | None:
-        if key == EVERYONE:
-            return EVERYONE
-        answered = ANSWERED.get(self.name.partition(":")[0])
-        return self.name if answered is None or key in answered else None
-
-    def is_(self, trait: str) -> bool:
-        if trait in ("authenticated", "anonymous"):
-            return self.name.startswith("user:") == (trait == "authenticated")
-        return trait.startswith("tenant:") and trait == self.name
-
-    def lacks_address(self, key: str) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)

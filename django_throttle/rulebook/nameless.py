@@ -7,7 +7,7 @@ from typing import Final
 
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Reason, Rule
-from django_throttle.facts import Facts
+from django_throttle.facts import BY_KEY, Facts
 
 REFUSE: Final = "refuse"
 # Nothing will change until the site is mended.
@@ -25,7 +25,7 @@ def refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
 
 
 def _is_nameless(rule: Rule, facts: Facts) -> bool:
-    return facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key)
+    return facts.ident == BY_KEY and facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key)
 
 
 def _refusal(rule: Rule) -> Outcome:

@@ -81,14 +81,14 @@ class Relief:
             if ident is not None:
                 yield from subjects.get(ident, ())
         if self._networks:
-            yield from self._around(who.ident("ip"))
+            yield from self._around(who.ident("ip") or "")
         for group, overrides in self._groups.items():
             if who.is_(group):
                 yield from overrides
 
-    def _around(self, ident: str | None) -> Iterator[Override]:
+    def _around(self, ident: str) -> Iterator[Override]:
         """The overrides of the networks that an address lies in."""
-        network = _network(ident or "")
+        network = _network(ident.removeprefix("ip:")) if ident.startswith("ip:") else None
         if network is None:
             return
         for (version, length), found in self._networks.items():
@@ -106,10 +106,10 @@ class Relief:
 
 
 @lru_cache(maxsize=MAX_REMEMBERED)
-def _network(ident: str) -> Network | None:
+def _network(address: str) -> Network | None:
     try:
-        return ip_network(ident.removeprefix("ip:"))
-    except ValueError:  # an ident of the site's own making
+        return ip_network(address)
+    except ValueError:  # a text of the site's own making
         return None
 
 

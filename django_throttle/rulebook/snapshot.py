@@ -11,7 +11,7 @@ from typing import Final
 
 from django_throttle.core import Charge, Outcome, Override, Rule
 from django_throttle.core.command import charges_of
-from django_throttle.facts import Facts
+from django_throttle.facts import BY_KEY, Facts
 from django_throttle.rulebook.nameless import is_refused, refusals
 from django_throttle.rulebook.relief import Relief, wall_clock
 from django_throttle.rulebook.terms import cost_of, is_about
@@ -48,10 +48,10 @@ class Snapshot:
 
     def match(self, facts: Facts) -> tuple[Charge, ...]:
         """What a call is to be charged: one charge for each enabled rule that covers it and knows the caller."""
-        relief = self.relief.of(facts.who) if self.relief.overrides else ()
+        relief = self.relief.of(facts.who) if self.relief.overrides and not facts.is_claimed else ()
         charges: list[Charge] = []
         for rule in self._covering(facts):
-            ident = facts.who.ident(rule.key)
+            ident = facts.who.ident(rule.key) if facts.ident == BY_KEY else facts.ident
             if ident is None or (call := facts.due(rule, ident) if facts.charged else facts) is None:
                 continue
             if held := self.relief.rule(rule, relief) if relief else rule:

@@ -1,0 +1,107 @@
+"""Django Ninja's operations, in a module whose annotations are texts: Ninja looks up their names by itself."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import Annotated, Any
+
+import pytest
+from django.http import HttpRequest
+from django.test import AsyncClient, Client
+from django.urls import path
+from ninja import File, Header, NinjaAPI, Path, Query, Schema, UploadedFile
+
+from django_throttle.decorators import throttle
+from tests.doors import Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+
+
+class Order(Schema):
+    name: str
+    pieces: list[Piece] = []
+
+
+class Piece(Schema):
+    number: int
+
+
+Order.model_rebuild()
+Number = Annotated[int, "of an order"]
+Page = int
+api = NinjaAPI(urls_namespace="quoted")
+
+
+@api.post("orders/{number}", response=Order)
+@throttle("api")
+def order(request: HttpRequest, number: Number, order: Order, tags: Query[list[str]], x_shop: Header[str]) -> Any:
+    return {"name": f"{number} {order.name} {' '.join(tags)} {x_shop}", "pieces": order.pieces}
+
+
+@api.post("upload")
+@throttle("api")
+def upload(request: HttpRequest, file: File[UploadedFile]) -> Any:
+    return {"size": file.size}
+
+
+@api.get("find/{word}")
+@throttle("api", ident=lambda request, word, page: f"word:{word}")
+@throttle("slow")
+async def find(request: HttpRequest, word: Path[str], page: Page = 1) -> Any:
+    return {"word": word, "page": page}
+
+
+urlpatterns = [path("", api.urls)]
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = []
+
+
+def test_quoted_types_are_what_they_name(enforce: Enforce) -> None:
+    enforce(api={"rate": "1/min"})
+    sent = {"name": "cake", "pieces": [{"number": "3"}]}
+
+    def ask(**headers: str) -> Any:
+        return Client().post("/orders/7?tags=a&tags=b", sent, content_type="application/json", headers=headers)
+
+    assert ask().status_code == 422, "it has no X-Shop, so the operation is never called"
+    answer = ask(**{"X-Shop": "corner"})
+    assert (answer.status_code, answer.json()) == (200, {"name": "7 cake a b corner", "pieces": [{"number": 3}]})
+    assert ask(**{"X-Shop": "corner"}).status_code == 429
+
+
+def test_a_file_is_a_file(enforce: Enforce, tmp_path: Any) -> None:
+    enforce(api={"rate": "1/min"})
+    (tmp_path / "file").write_bytes(b"12345")
+    answers = []
+    for _ in range(2):
+        with (tmp_path / "file").open("rb") as file:
+            answers.append(Client().post("/upload", {"file": file}))
+    assert ([answer.status_code for answer in answers], answers[0].json()) == ([200, 429], {"size": 5})
+
+
+async def test_in_an_asynchronous_operation_under_two_rules(enforce: Enforce) -> None:
+    enforce(api={"rate": "1/min"}, slow={"rate": "3/min"})
+    client = AsyncClient()
+    assert (await client.get("/find/a?page=2")).json() == {"word": "a", "page": 2}
+    assert [(await client.get(f"/find/{word}")).status_code for word in ("a", "b", "c", "d")] == [429, 200, 200, 429]
+
+
+def test_the_schema_has_them(enforce: Enforce) -> None:
+    schema = api.get_openapi_schema(path_prefix="/")
+    assert set(schema["components"]["schemas"]) == {"Order", "Piece"}
+    (parameter,) = [one for one in schema["paths"]["/find/{word}"]["get"]["parameters"] if one["name"] == "page"]
+    assert parameter["schema"]["type"] == "integer"
+
+
+@pytest.mark.parametrize("function", [order, find], ids=["plain", "awaited"])
+def test_whatever_looks_up_names_finds_those_of_the_function(function: Any) -> None:
+    assert function.__globals__ is globals()
+    assert function.__module__ == __name__
+    assert inspect.iscoroutinefunction(function) == (function is find)
+    assert typing.get_type_hints(function)["request"] is HttpRequest
+    assert inspect.signature(function, eval_str=True).parameters["request"].annotation is HttpRequest

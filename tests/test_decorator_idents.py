@@ -1,0 +1,298 @@
+"""What @throttle counts under where a function of the site's says it, by what a client has sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from celery import Celery
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser, User
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+
+from django_throttle import rulebook, stores
+from django_throttle.core import Override, Reason, Rule
+from django_throttle.decorators import throttle
+from django_throttle.exceptions import InvalidIdent, Refused
+from django_throttle.http.visit import kept
+from django_throttle.limiter import Limiter
+from tests.clock import FrozenClock
+from tests.doors import BOTH, Store, build
+
+HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
+RULE = Rule("api", "2/min", algorithm="fixed_window")
+Enforce = Callable[..., Store]
+Ask = Callable[..., Any]
+requests: list[HttpRequest] = []
+
+
+def said(request: HttpRequest) -> Any:
+    """Whatever the client likes, as many sites' functions have it."""
+    return json.loads(request.body)["name"]
+
+
+def answered(request: HttpRequest) -> HttpResponse:
+    requests.append(request)
+    return HttpResponse()
+
+
+@throttle("api", ident=said)
+def view(request: HttpRequest) -> HttpResponse:
+    return answered(request)
+
+
+@throttle("api", ident=said)
+async def aview(request: HttpRequest) -> HttpResponse:
+    return answered(request)
+
+
+@throttle("api", ident=lambda request: None)
+def free(request: HttpRequest) -> HttpResponse:
+    return answered(request)
+
+
+@throttle("api", ident=lambda request: f"user:{request.user.pk}")
+def own(request: HttpRequest) -> HttpResponse:
+    return answered(request)
+
+
+@throttle("api", ident=lambda request: get_user_model().objects.get(username=said(request)))
+async def found(request: HttpRequest) -> HttpResponse:
+    return answered(request)
+
+
+urlpatterns = [path(each.__name__, each) for each in (view, aview, free, own, found)]
+
+
+@pytest.fixture
+def enforce(
+    request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
+) -> Iterator[Enforce]:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware",
+                           "django.contrib.auth.middleware.AuthenticationMiddleware"]  # fmt: skip
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0, "TRUSTED_PROXIES": 1}
+    store = build(request, clock)
+    monkeypatch.setattr(stores, "_store", store)
+
+    def enforce(*overrides: Override) -> Store:
+        rulebook.pin(rulebook.Snapshot([RULE], overrides=overrides, now=clock))
+        return store
+
+    requests.clear()
+    yield enforce
+    rulebook.pin(None)
+
+
+@pytest.fixture(params=["view", "aview"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """Ask the view, or the asynchronous one, with this name."""
+
+    def ask(name: Any, *, address: str = HERE) -> Any:
+        sent: dict[str, Any] = {"data": json.dumps({"name": name}), "content_type": "application/json"}
+        if request.param == "view":
+            return Client().post("/view", **sent, headers={"X-Forwarded-For": address})
+        return async_to_sync(AsyncClient().post)("/aview", **sent, headers={"X-Forwarded-For": address})
+
+    return ask
+
+
+def statuses(ask: Ask, *names: Any) -> list[int]:
+    return [ask(name).status_code for name in names]
+
+
+def left(store: Store, ident: str) -> int | None:
+    return Limiter([RULE], store).peek(ident).remaining
+
+
+@BOTH
+@pytest.mark.parametrize("name", [["a"], {"a": 1}, True, "", []], ids=str)
+def test_what_is_no_text_counts_under_the_address(enforce: Enforce, ask: Ask, name: Any) -> None:
+    store = enforce()
+    assert statuses(ask, name, name, name) == [200, 200, 429]
+    assert left(store, f"ip:{HERE}") == 0
+    assert ask(name, address=ELSEWHERE).status_code == 200
+
+
+def test_without_an_address_all_that_is_no_text_counts_together(enforce: Enforce) -> None:
+    enforce()
+    sent = [{"data": json.dumps({"name": name}), "content_type": "application/json"} for name in (["a"], {}, False)]
+    assert [Client().post("/view", **one, REMOTE_ADDR="").status_code for one in sent] == [200, 200, 429]  # type: ignore[arg-type]
+
+
+@BOTH
+def test_a_number_is_a_text(enforce: Enforce, ask: Ask) -> None:
+    enforce()
+    assert statuses(ask, 5, "5", 5.0, 5) == [200, 200, 200, 429]
+
+
+def test_of_a_long_one_a_hash_is_kept(enforce: Enforce, ask: Ask) -> None:
+    """60 requests with names of 2 MB held 120 MB."""
+    enforce()
+    long = "a" * 2_000_000
+    for number in range(3):
+        assert ask(f"{long}{number}").status_code == ask(f"mail:{long}{number}").status_code == 200
+    idents = [outcome.ident for request in requests for decision in kept(request) for outcome in decision.outcomes]
+    assert len(set(idents)) == 6 and max(map(len, idents)) < 100
+    assert statuses(ask, f"{long}0", f"{long}0") == [200, 429]
+
+
+CLAIMS = ["ip:198.51.100.7", "user:1", "tenant:acme", "session:abc", "api_key:abc", "group:staff",
+          "user+ip:user:1%2Bip:198.51.100.7", "tests.limits.tenant:acme", "198.51.100.7", "ident:user:1"]  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("name", CLAIMS)
+def test_nobody_s_exemption_is_taken_by_a_name(enforce: Enforce, ask: Ask, name: str) -> None:
+    subjects = ["ip:198.51.100.7", "ip:198.51.100.0/24", "user:1", "tenant:acme", "api_key:abc", "group:staff"]
+    enforce(*(Override(subject=subject, effect="exempt") for subject in subjects))
+    assert statuses(ask, name, name, name) == [200, 200, 429]
+
+
+@pytest.mark.parametrize("name", [name for name in CLAIMS if name not in ("198.51.100.7", "group:staff")])
+def test_nobody_s_budget_is_used_up_or_told_by_a_name(enforce: Enforce, ask: Ask, name: str) -> None:
+    store = enforce()
+    answers = [ask(name) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert left(store, name) == 2
+    assert not any(answer.has_header("RateLimit") for answer in answers)
+
+
+@BOTH
+def test_a_block_of_the_address_holds_whatever_the_name(enforce: Enforce, ask: Ask) -> None:
+    enforce(Override(subject=f"ip:{HERE}", effect="block"))
+    assert statuses(ask, "anna", "user:1", ["a"]) == [429] * 3
+    assert Client().get("/free").status_code == 429
+    assert ask("anna", address=ELSEWHERE).status_code == 200
+
+
+@BOTH
+def test_an_exemption_of_the_address_holds_too(enforce: Enforce, ask: Ask) -> None:
+    enforce(Override(subject=f"ip:{HERE}", effect="exempt"))
+    assert statuses(ask, *["anna"] * 5) == [200] * 5
+
+
+@pytest.mark.django_db
+def test_a_user_s_own_ident_is_that_user_s(enforce: Enforce) -> None:
+    anna = User.objects.create_user("anna")
+    store = enforce()
+    client = Client()
+    client.force_login(anna)
+    answer = client.get("/own")
+    assert (answer.status_code, left(store, f"user:{anna.pk}")) == (200, 1)
+    assert answer["RateLimit"].startswith('"api";r=1')
+    enforce(Override(subject=f"user:{anna.pk}", effect="block"))
+    assert client.get("/own").status_code == 429
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_on_an_event_loop_a_function_may_ask_the_database(enforce: Enforce) -> None:
+    await User.objects.acreate(username="anna")
+    enforce()
+    sent: dict[str, Any] = {"data": {"name": "anna"}, "content_type": "application/json"}
+    assert [(await AsyncClient().post("/found", **sent)).status_code for _ in range(3)] == [200, 200, 429]
+
+
+class TestCallables:
+    """What gets no request, or not as the first argument."""
+
+    @BOTH
+    def test_a_block_of_whoever_asks_holds(self, enforce: Enforce) -> None:
+        class Backend:
+            @throttle("api", ident=lambda backend, request, username: f"account:{username}")
+            def authenticate(self, request: HttpRequest | None, username: str) -> str:
+                return username
+
+        enforce(Override(subject=f"ip:{HERE}", effect="block"))
+        request = HttpRequest()
+        request.META["REMOTE_ADDR"] = HERE
+        for given in ({"request": request}, {"request": type("Wrapped", (), {"_request": request})()}):
+            with pytest.raises(Refused) as caught:
+                Backend().authenticate(**given, username="anna")
+            assert caught.value.decision.outcomes[0].reason is Reason.BLOCKED
+        assert Backend().authenticate(None, "anna") == "anna"
+
+    async def test_a_consumer_is_whoever_opened_the_socket(self, enforce: Enforce) -> None:
+        class Consumer:
+            scope: dict[str, Any] = {"type": "websocket", "client": [HERE, 1], "headers": []}
+
+            @throttle("api", ident=lambda consumer, content: content["name"])
+            async def receive_json(self, content: Any) -> str:
+                return "received"
+
+        enforce(Override(subject=f"ip:{HERE}", effect="block"))
+        with pytest.raises(Refused):
+            await Consumer().receive_json({"name": "anna"})
+        enforce(Override(subject=f"ip:{ELSEWHERE}", effect="exempt"))
+        for name in (f"ip:{ELSEWHERE}", ["a"]):
+            assert [await Consumer().receive_json({"name": name}) for _ in range(2)] == ["received"] * 2
+            with pytest.raises(Refused):
+                await Consumer().receive_json({"name": name})
+
+    @pytest.mark.parametrize("value", [["a"], {}, True, ""], ids=str)
+    def test_what_is_no_text_counts_together(self, enforce: Enforce, value: Any) -> None:
+        enforce()
+        send = throttle("api", ident=lambda value: value)(lambda value: "sent")
+        assert [send(value), send([])] == ["sent"] * 2
+        with pytest.raises(Refused):
+            send(value)
+
+    def test_a_user_counts_as_that_user(self, enforce: Enforce) -> None:
+        store = enforce()
+        send = throttle("api", ident=lambda user: user)(lambda user: "sent")
+        assert (send(User(pk=7)), left(store, "user:7")) == ("sent", 1)
+        assert [send(AnonymousUser()) for _ in range(2)] == ["sent"] * 2
+        with pytest.raises(Refused):
+            send(AnonymousUser())
+
+    def test_the_text_of_a_known_kind_is_the_same_budget_as_everywhere(self, enforce: Enforce) -> None:
+        store = enforce()
+        send = throttle("api", ident=lambda user: f"user:{user.pk}")(lambda user: "sent")
+        assert (send(User(pk=7)), left(store, "user:7")) == ("sent", 1)
+
+    @pytest.mark.parametrize("value", [object(), b"anna", Ellipsis], ids=str)
+    def test_anything_else_is_a_mistake_of_the_site_s(self, enforce: Enforce, value: Any) -> None:
+        enforce()
+        with pytest.raises(InvalidIdent, match="ident returns a text, a number"):
+            throttle("api", ident=lambda: value)(lambda: "sent")()
+
+    @pytest.mark.parametrize("ident", [5, "", b"anna", ["a"]], ids=str)
+    def test_a_constant_is_a_text(self, ident: Any) -> None:
+        with pytest.raises(TypeError, match="ident is a text or a function"):
+            throttle("api", ident=ident)(lambda: "sent")
+
+
+class TestTasks:
+    """A wrapper around a task would hide how it is queued, so the decorator goes inside."""
+
+    @pytest.fixture
+    def celery(self) -> Celery:
+        celery = Celery("tests", broker="memory://", backend="cache+memory://", set_as_current=False)
+        celery.conf.task_always_eager = True
+        return celery
+
+    def test_above_a_task_it_says_where_it_goes(self, celery: Celery) -> None:
+        def send() -> None: ...
+
+        for task in (celery.task(send), type("Job", (), {"enqueue": lambda self: None})()):
+            with pytest.raises(TypeError, match="below the decorator that makes a task"):
+                throttle("api", ident="everyone")(task)
+
+    def test_below_it_limits_what_workers_do(self, enforce: Enforce, celery: Celery) -> None:
+        enforce()
+
+        @celery.task
+        @throttle("api", ident=lambda user_id: f"user:{user_id}")
+        def send(user_id: int) -> str:
+            return f"sent to {user_id}"
+
+        assert [send.delay(7).get() for _ in range(2)] == ["sent to 7"] * 2
+        with pytest.raises(Refused) as caught:
+            send.delay(7).get()
+        assert caught.value.decision.rule == "api"
+        assert send.delay(8).get() == "sent to 8"
