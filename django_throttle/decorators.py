@@ -15,6 +15,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_throttle import limiter
+from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.facts import BY_KEY, Facts
 from django_throttle.http.body import meter, size_of
@@ -101,7 +102,8 @@ class _Call:
 
     def facts(self, caller: Caller | None) -> Facts:
         """Raises InvalidIdent where nothing says what the call counts under."""
-        price = self._cost(*self._args, **self._kwargs) if callable(self._cost) else self._cost
+        lets = (SynchronousOnlyOperation,)  # see afacts
+        price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", name="@throttle(cost=)", lets=lets)
         ident, is_claimed = self._counted(caller)
         who = caller or Named(ident or NO_TEXT)
         if self.subject is None:

@@ -194,6 +194,7 @@ def settled(plan: Plan, state: State | None, now: int) -> tuple[int, State | Non
     if state is None or RATE_ALGORITHMS[plan.algorithm](state, now, 0, plan, False).reset == 0:
         return now - by, None
     if plan.algorithm == "sliding_log":
-        return now - by, tuple(at - by for at in state if at > now - plan.a)
+        calls = zip(state[::2], state[1::2], strict=True)
+        return now - by, tuple(part for at, cost in calls if at > now - plan.a for part in (at - by, cost))
     first, *rest = state
     return now - by, (first - (by // plan.a if plan.algorithm == "sliding_window" else by), *rest)

@@ -35,7 +35,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RATE, **SOCKETS}, "rate"),
     ({**SOCKETS, "limit": None}, "limit"),
     ({**SOCKETS, "limit": 0}, "limit"),
-    ({**SOCKETS, "limit": 2**31 - 1}, "limit"),
+    ({**SOCKETS, "limit": 10**18}, "limit"),
     ({**RATE, "limit": 5000}, "limit"),
     ({**RATE, "burst": 10}, "burst"),
     ({**RATE, "burst": 0, "algorithm": "gcra"}, "burst"),

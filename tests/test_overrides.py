@@ -66,7 +66,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RATE, "rate": "5/min, 6/min"}, "rate"),
     ({**BLOCK, "rate": "5/min"}, "rate"),
     ({**RATE, "limit": 0}, "limit"),
-    ({**RATE, "limit": 2**31 - 1}, "limit"),
+    ({**RATE, "limit": 10**18}, "limit"),
     ({**BLOCK, "limit": 5}, "limit"),
     ({**BLOCK, "reason": ""}, "reason"),
     ({**BLOCK, "reason": "  "}, "reason"),

@@ -7,21 +7,33 @@ import time
 from typing import Any
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from django.test import RequestFactory
 
+from django_throttle import costs
 from django_throttle.core import Rule
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.exceptions import InvalidCost
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.rulebook import Snapshot
+from django_throttle.stores.complaints import Complaints
 from tests.servers import slack
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_complaints", Complaints())
+
 
 PRICES: list[Any] = []
 
 
 def price(subject: Any) -> Any:
     return PRICES[0]
+
+
+def asks(subject: Any) -> int:
+    raise SynchronousOnlyOperation
 
 
 async def later(subject: Any) -> int:
@@ -169,17 +181,34 @@ class TestCost:
         assert self.costs(3) == [6, 21]
         assert self.costs(0) == [0, 0]
 
-    @pytest.mark.parametrize(
-        "said", [-1, True, 1.0, float("nan"), float("inf"), "5", None, 2**63, MAX_LIMIT + 1, [1]], ids=repr
-    )
-    def test_what_is_no_cost_is_an_error_that_names_the_rule(self, said: Any) -> None:
+    @pytest.mark.parametrize("said", [-1, True, 1.0, float("nan"), float("inf"), "5", None, [1]], ids=repr)
+    def test_what_is_no_cost_counts_one_and_the_log_names_rule_and_function(self, said: Any, caplog: Any) -> None:
         PRICES[:] = [said]
-        with pytest.raises(InvalidCost, match=r"rule 'priced': 'tests\.test_terms\.price' has returned"):
-            self.costs()
+        assert self.costs() == [2, 1]
+        (line,) = caplog.messages
+        assert "tests.test_terms.price says that a call under rule 'priced' costs" in line
 
-    def test_nor_is_a_promise(self) -> None:
+    @pytest.mark.parametrize("said", [MAX_LIMIT + 1, 2**63, 10**30])
+    def test_what_is_larger_than_any_limit_stays_that(self, said: int, caplog: Any) -> None:
+        PRICES[:] = [said]
+        assert self.costs() == [2, MAX_LIMIT + 1]
+        assert not caplog.messages
+
+    def test_nor_is_a_promise(self, caplog: Any) -> None:
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.test_terms.later")])
-        with pytest.raises(InvalidCost, match="coroutine"):
+        (charge,) = snapshot.match(Facts("search", ("request",), Caller()))
+        assert charge.cost == 1
+        assert "must not be async" in caplog.text
+
+    def test_nor_is_an_error(self, caplog: Any) -> None:
+        PRICES[:] = []
+        assert self.costs() == [2, 1]
+        assert "tests.test_terms.price raised this" in caplog.text
+
+    def test_a_function_that_asks_the_database_is_called_where_it_may(self) -> None:
+        """Whoever matches rules on an event loop is told, and matches them again in a thread."""
+        snapshot = Snapshot([Rule("priced", "100/min", cost="tests.test_terms.asks")])
+        with pytest.raises(SynchronousOnlyOperation):
             snapshot.match(Facts("search", ("request",), Caller()))
 
     def test_it_is_asked_of_the_scope_of_a_socket(self) -> None:

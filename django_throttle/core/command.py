@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from django_throttle.core.orders import Evict, Tell
-from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidCost
 
 
 def check_cost(cost: object) -> int:
-    """The cost itself; raises InvalidCost unless it is a whole number from 0 to 94,906,265."""
-    if type(cost) is not int or not 0 <= cost <= MAX_LIMIT:
-        raise InvalidCost(f"a cost is a whole number from 0 to {MAX_LIMIT}, not {cost!r}")
+    """The cost itself; raises InvalidCost unless it is a whole number from 0 on.
+
+    However large it is, as a client may be who names it: what no rule ever allows at once is refused, not an error.
+    """
+    if type(cost) is not int or cost < 0:
+        raise InvalidCost(f"a cost is a whole number from 0 on, not {cost!r:.80}")
     return cost
 
 

@@ -131,4 +131,4 @@ def _replacement(override: Override) -> None:
     if len(rates) > checks.MAX_RATES or len({rate.window for rate in rates}) < len(rates):
         raise InvalidOverride(f"rates are at most {checks.MAX_RATES}, each with another window", "rate")
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
-        raise InvalidOverride(f"a limit is a whole number from 1 to {MAX_LIMIT}, not {limit!r}", "limit")
+        raise InvalidOverride(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}", "limit")

@@ -6,21 +6,29 @@ from fractions import Fraction
 from math import ceil, floor, gcd
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.exceptions import InvalidRule
 
 if TYPE_CHECKING:
-    from django_throttle.core.rate import Rate
     from django_throttle.core.rule import Rule
 
 # Twice a bucket is the largest sum that a script makes, and doubles are exact up to 2^53.
 LARGEST_BUCKET: Final = 2**52
 # A theoretical arrival time is stored as microseconds and three decimal digits, which is what still
-# fits a 64-bit integer (and so Redis' smallest encoding) until the year 2262.
-FINEST: Final = 1000
+# fits a 64-bit integer (and so Redis' smallest encoding) until the year 2262; with fifteen where three are too few.
+SHORT: Final = 1000
+FINEST: Final = 10**15
+# A unit's time is rounded up to a whole number of these parts. Of so many, a rate is too slow by a millionth at most;
+# up to the largest bucket that need not come out exactly there are fewer, and it is by a thousandth.
+CLOSE: Final = 1_000_000
+MAX_BUCKET: Final = 2_000_000_000_000
 # When a full slot might be free again is anybody's guess; this is ours, in microseconds.
 ASK_AGAIN: Final = 5_000_000
 
-TOO_LONG: Final = "a burst of {} at this rate takes longer than a store can count; make it smaller"
+TOO_LONG: Final = "a burst of {:,} at this rate takes longer than a store can count; make it smaller"
+TOO_LARGE: Final = (
+    "a bucket of {:,} is more than can be counted at this rate; {:,} can, and a fixed or sliding window takes {:,}"
+)
 
 
 class Plan(NamedTuple):
@@ -61,7 +69,7 @@ def make_plan(rule: Rule) -> Plan:
     plan = _bucket(rate, burst, rule.max_delay)
     if plan.limit < rule.factor:
         raise InvalidRule(
-            f"one call costs {rule.factor}, more than the {plan.limit} that max_delay lets wait", "max_delay"
+            f"one call costs {rule.factor:,}, more than the {plan.limit:,} that max_delay lets wait", "max_delay"
         )
     return plan
 
@@ -84,15 +92,37 @@ def is_calendar(rule: Rule) -> bool:
 def _bucket(rate: Rate, burst: int, max_delay: float | None) -> Plan:
     """A token bucket with continuous refill, a leaky bucket and GCRA: one algorithm seen from three sides.
 
-    Exact where the interval allows it; otherwise the interval is rounded up to a thousandth of a
-    microsecond, so the rate is never exceeded.
+    Exact where the interval allows it; otherwise the interval is rounded up, so the rate is never exceeded.
     """
-    limit, window = rate.limit, rate.window_us
-    for fineness in (limit // gcd(limit, window), FINEST, 1):
-        unit = -(-window * fineness // limit)
-        bucket = unit * burst
-        if fineness <= FINEST and bucket < LARGEST_BUCKET:
-            if max_delay is not None:  # a queue is full, too, where its last place would wait for longer
-                bucket = min(bucket, round(max_delay * 1_000_000) * fineness + unit)
-            return Plan("gcra", bucket // unit, unit, bucket, fineness)
-    raise InvalidRule(TOO_LONG.format(burst), "burst")
+    fineness = _fineness(rate, burst)
+    unit = _unit(rate, fineness)
+    bucket = unit * burst
+    if max_delay is not None:  # a queue is full, too, where its last place would wait for longer
+        bucket = min(bucket, round(max_delay * 1_000_000) * fineness + unit)
+    return Plan("gcra", bucket // unit, unit, bucket, fineness)
+
+
+def _fineness(rate: Rate, burst: int) -> int:
+    """How many parts of a microsecond a unit's time is counted in: as few as make it exact, or close enough."""
+
+    def fits(fineness: int, least: int = 1) -> bool:
+        unit = _unit(rate, fineness)
+        return unit >= least and unit * burst < LARGEST_BUCKET
+
+    exact = rate.limit // gcd(rate.limit, rate.window_us)
+    most = min(FINEST, (LARGEST_BUCKET - 1 - burst) * rate.limit // (rate.window_us * burst))
+    if exact <= SHORT and fits(exact):
+        return exact
+    if fits(SHORT, CLOSE):
+        return SHORT
+    if exact <= FINEST and fits(exact):
+        return exact
+    if most < 1:
+        raise InvalidRule(TOO_LONG.format(burst), "burst")
+    if burst > MAX_BUCKET:
+        raise InvalidRule(TOO_LARGE.format(burst, MAX_BUCKET, MAX_LIMIT), "burst")
+    return most
+
+
+def _unit(rate: Rate, fineness: int) -> int:
+    return -(-rate.window_us * fineness // rate.limit)

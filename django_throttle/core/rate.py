@@ -8,10 +8,11 @@ from typing import Final
 
 from django_throttle.exceptions import InvalidRate
 
-# Products of two counts must stay exact in a double (2^53), which is what Lua computes with.
-MAX_LIMIT: Final = 94_906_265
+# A header field's integer has 15 digits (RFC 9651, 3.3.1), and Lua adds up several of these without losing one.
+MAX_LIMIT: Final = 999_999_999_999_999
 MAX_WINDOW: Final = 366 * 86_400
 MIN_WINDOW: Final = 0.001
+TOO_COSTLY: Final = MAX_LIMIT + 1  # what no rule allows at once; a larger cost is told from it by nothing
 
 _SECONDS: Final[dict[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPELLINGS: Final[dict[str, str]] = {
@@ -27,7 +28,7 @@ MONTH: Final = "month"
 # The longest month: what a monthly budget's headers and keys reckon with.
 _MONTH_SECONDS: Final = 31 * 86_400
 _SINGLE: Final[dict[str, str]] = {"ms": "ms", "s": "s", "m": "min", "h": "hour", "d": "day", "w": "week"}
-_SHAPE: Final = re.compile(r"([0-9]{1,12})/([0-9]{0,11})([a-z]{1,12})")
+_SHAPE: Final = re.compile(r"([0-9]{1,30})/([0-9]{0,11})([a-z]{1,12})")
 _HELP: Final = "write a rate like 100/min, 5/10m, 10/s or 1000/day"
 
 
@@ -35,7 +36,7 @@ _HELP: Final = "write a rate like 100/min, 5/10m, 10/s or 1000/day"
 class Rate:
     """At most ``limit`` cost in any ``window`` seconds.
 
-    Raises InvalidRate unless ``limit`` is a whole number from 1 to 94,906,265 and ``window`` is from
+    Raises InvalidRate unless ``limit`` is a whole number from 1 to 999,999,999,999,999 and ``window`` is from
     a millisecond to 366 days, in whole milliseconds. ``monthly`` marks a calendar month, whose length varies.
     """
 
@@ -45,7 +46,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
-            raise InvalidRate(f"a limit is a whole number from 1 to {MAX_LIMIT}, not {self.limit!r}")
+            raise InvalidRate(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {self.limit!r}")
         if isinstance(self.window, bool) or not isinstance(self.window, (int, float)):
             raise InvalidRate(f"a window is a number of seconds, not {self.window!r}")
         if not MIN_WINDOW <= self.window <= MAX_WINDOW:  # also refuses NaN

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import floor
 from typing import Final
 
-from django_throttle.core.checks import BUCKETS, MAX_LOG
+from django_throttle.core.checks import BUCKETS, MAX_DAMPED, MAX_LOG
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.flow import Flow
 from django_throttle.core.override import EVERY_RULE, Override
-from django_throttle.core.plan import times
+from django_throttle.core.plan import MAX_BUCKET, times
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 
+# What a multiplied limit grows to at most.
+_LARGEST: Final = {"sliding_log": MAX_LOG, "damper": MAX_DAMPED, **dict.fromkeys(BUCKETS, MAX_BUCKET)}
 Change = Callable[[Rule, Override], Rule | None]
 
 
@@ -102,11 +106,10 @@ def _watched(rule: Rule, override: Override) -> Rule:
 
 
 def _multiplied(rule: Rule, override: Override) -> Rule:
-    longest = MAX_LOG if rule.algorithm == "sliding_log" else MAX_LIMIT
-    most = int(longest / rule.enforce_at)
+    most = floor(_LARGEST.get(rule.algorithm, MAX_LIMIT) / Fraction(repr(rule.enforce_at)))
 
     def multiple(limit: int) -> int:
-        return max(rule.factor, min(most, times(limit, override.factor or 1)))
+        return max(rule.factor, min(max(most, limit), times(limit, override.factor or 1)))
 
     if rule.is_concurrency:
         return replace(rule, limit=multiple(rule.limit or 1))

@@ -6,6 +6,7 @@ from itertools import count
 from math import ceil
 from typing import Final
 
+from django_throttle.core.checks import MAX_DAMPED
 from django_throttle.core.decision import Decision, Outcome
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import Reply, Report
@@ -72,6 +73,7 @@ class Meter:
         more than the whole limit, and only there: the stricter of the two holds, and they do not compound.
         """
         factor = self.factor
+        cost = min(cost, MAX_DAMPED)
         self.attempts.current += cost
         wait = self.bucket.wait(now)
         if wait:

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 
 from django_throttle import limiter
 from django_throttle.core import Decision
+from django_throttle.costs import cost_of
 from django_throttle.facts import Facts
 from django_throttle.http.body import meter, size_of
 from django_throttle.http.route import route
@@ -88,4 +89,4 @@ def scope_of_view(request: Request, view: APIView) -> str:
 
 def _cost(request: Request, view: APIView) -> int:
     cost = getattr(view, "throttle_cost", 1)
-    return cost(request) if callable(cost) else cost
+    return 1 if cost == 1 else cost_of(cost, request, what="request")

@@ -44,10 +44,10 @@ class RuleColumns(models.Model):
         help_text="So many in so long: 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be "
         "kept: 10/s, 1000/day. Leave empty for concurrency.",
     )
-    limit = models.PositiveIntegerField(
+    limit = models.PositiveBigIntegerField(
         null=True, blank=True, help_text="For concurrency only: how many may be open at once."
     )
-    burst = models.PositiveIntegerField(
+    burst = models.PositiveBigIntegerField(
         null=True,
         blank=True,
         help_text="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls "

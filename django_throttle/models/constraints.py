@@ -37,8 +37,8 @@ AUDIENCE_SHAPE: Final = "^({0})(,({0}))*$".format(
 )
 STATUSES_SHAPE: Final = "^[1-5][0-9][0-9](,[1-5][0-9][0-9])*$"
 SHARES_SHAPE: Final = "^[0-9]{1,3}([.][0-9]+)?(,[0-9]{1,3}([.][0-9]+)?)*$"
-COST_SHAPE: Final = "^([1-9][0-9]{0,7}|[^.,]+([.][^.,]+)+)$"
-RATE_SHAPE: Final = "[1-9][0-9]{0,7}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))"
+COST_SHAPE: Final = "^([1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$"
+RATE_SHAPE: Final = "[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))"
 
 
 def _check(name: str, condition: Q, message: str) -> CheckConstraint:
@@ -55,7 +55,7 @@ def _shape(field: str, shape: str, message: str) -> CheckConstraint:
 
 
 def _range(field: str, most: int) -> CheckConstraint:
-    return _check(f"{field}_range", _optional(field, 1, most), f"{field} is a whole number from 1 to {most}.")
+    return _check(f"{field}_range", _optional(field, 1, most), f"{field} is a whole number from 1 to {most:,}.")
 
 
 def _optional(field: str, least: int, most: int) -> Q:

@@ -91,7 +91,7 @@ class ThrottleOverride(models.Model):
         help_text="To replace the limit of rules of rates: 500/min, or several with commas in between. A window that "
         "the rule does not have starts to count afresh.",
     )
-    limit = models.PositiveIntegerField(
+    limit = models.PositiveBigIntegerField(
         null=True, blank=True, help_text="To replace the limit of concurrency rules: how many may be open at once."
     )
     until = models.DateTimeField(

@@ -51,7 +51,7 @@ OVERRIDE_CONSTRAINTS: Final = (
     _check(
         "limit_range",
         Q(limit__isnull=True) | Q(limit__gte=1, limit__lte=MAX_LIMIT),
-        f"limit is a whole number from 1 to {MAX_LIMIT}.",
+        f"limit is a whole number from 1 to {MAX_LIMIT:,}.",
     ),
     _check("reason_given", Q(reason__regex="[^ ]"), "Say why, for whoever reads it next."),
 )

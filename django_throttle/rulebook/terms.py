@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-
+from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
 
+from django_throttle import costs
 from django_throttle.core import Rule
-from django_throttle.core.command import check_cost
-from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.exceptions import InvalidCost
 from django_throttle.facts import Facts
 
 
@@ -24,17 +21,14 @@ def is_about(rule: Rule, facts: Facts) -> bool:
 def cost_of(rule: Rule, facts: Facts) -> int:
     """What the call costs before the rule's own factor, or times what the rule's function makes of it.
 
-    By a rule that counts bytes it costs its size, unless it costs nothing at all.
-    Raises InvalidCost, naming the rule, when that is no whole number in range. A callable that gets no request
+    By a rule that counts bytes it costs its size, unless it costs nothing at all. A callable that gets no request
     has none to be priced by.
     """
-    base = facts.cost if rule.unit == "calls" else min(facts.size, MAX_LIMIT) * (facts.cost > 0)
+    base = facts.cost if rule.unit == "calls" else facts.size * (facts.cost > 0)
     if not isinstance(rule.cost, str) or not base or facts.who.subject is None:
         return base
-    price = import_string(rule.cost)(facts.who.subject)
-    if inspect.iscoroutine(price):
-        price.close()
-    try:
-        return base * check_cost(price)
-    except InvalidCost as error:
-        raise InvalidCost(f"rule {rule.name!r}: {rule.cost!r} has returned what is no cost: {error}") from None
+    what = f"call under rule {rule.name!r}"
+    # On an event loop the rules are matched once more, in a thread, where a function asks the database.
+    return base * costs.cost_of(
+        import_string(rule.cost), facts.who.subject, what=what, lets=(SynchronousOnlyOperation,)
+    )

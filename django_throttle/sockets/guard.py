@@ -13,10 +13,10 @@ from typing import Any
 
 from django_throttle.core import Decision
 from django_throttle.core.problem import error_code
+from django_throttle.costs import cost_of
 from django_throttle.identity import ScopeWho
 from django_throttle.sockets.asgi import Event, Receive, Scope, Send
 from django_throttle.sockets.background import spawn
-from django_throttle.sockets.costs import cost_of
 from django_throttle.sockets.counters import MAX_DELAY, Counters
 from django_throttle.sockets.frames import close_reason, frame
 from django_throttle.sockets.gate import Gate

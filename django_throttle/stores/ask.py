@@ -7,14 +7,13 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from django_throttle.core.command import Charge
 from django_throttle.core.plan import Plan
+from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.stores.link import Call
 from django_throttle.stores.scripts import CODES, decision_script
 
 PACK: Final = Struct(">BBddddd").pack
-UNITS: Final = 50  # of a log, which keep Redis about as long as a rule
 
 
 class Announcement(NamedTuple):
@@ -28,8 +27,8 @@ class Announcement(NamedTuple):
 class Ask(NamedTuple):
     """One call to be decided: its keys, its part of the script's argument, and the algorithms of its rules.
 
-    ``own`` are its lease's arguments. ``weight`` is how long it keeps Redis, in rules of one unit. ``repack`` packs it
-    anew as it is sent, where it depends on the calendar: what travels together must agree on the time.
+    ``own`` are its lease's arguments. ``repack`` packs it anew as it is sent, where it depends on the calendar: what
+    travels together must agree on the time.
     """
 
     keys: Sequence[str]
@@ -37,7 +36,6 @@ class Ask(NamedTuple):
     algorithms: frozenset[str]
     own: tuple[Any, ...] = ()
     announcement: Announcement | None = None
-    weight: int = 1
     repack: Callable[[], bytes] | None = None
 
 
@@ -50,12 +48,7 @@ def pack(rule: Rule, cost: int) -> bytes:
 def pack_as(plan: Plan, rule: Rule, cost: int) -> bytes:
     """The same by another plan than the rule's own: one with a calendar's bounds."""
     flags = rule.count_denied + 2 * (rule.action == "shadow")
-    return PACK(CODES[plan.algorithm], flags, cost, *plan[1:])
-
-
-def weight_of(charges: Sequence[Charge]) -> int:
-    """How long charges keep Redis, in rules of one unit: a log has an entry for each unit."""
-    return sum(1 + cost // UNITS * (rule.algorithm == "sliding_log") for rule, _, cost in charges)
+    return PACK(CODES[plan.algorithm], flags, min(cost, TOO_COSTLY), *plan[1:])
 
 
 def together(asks: Sequence[Ask], now_arg: str) -> Call:

@@ -96,11 +96,11 @@ def _loads(waiting: list[Waiting]) -> Iterator[list[Waiting]]:
     load: list[Waiting] = []
     weight = 0
     for one in waiting:
-        if load and weight + one[0].weight > MOST:
+        if load and weight + len(one[0].keys) > MOST:
             yield load
             load, weight = [], 0
         load.append(one)
-        weight += one[0].weight
+        weight += len(one[0].keys)
     if load:
         yield load
 

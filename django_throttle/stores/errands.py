@@ -13,7 +13,7 @@ from redis.exceptions import InvalidResponse
 
 from django_throttle.core.command import Answer, Decide, Release, passes
 from django_throttle.exceptions import AskAgain, Cause, StoreError
-from django_throttle.stores.ask import Announcement, Ask, pack, pack_as, together, weight_of
+from django_throttle.stores.ask import Announcement, Ask, pack, pack_as, together
 from django_throttle.stores.batch import Alongside
 from django_throttle.stores.calendar import Calendar
 from django_throttle.stores.failures import LoopBlocked, cause_of
@@ -119,9 +119,8 @@ class DecideErrand(Errand):
         algorithms = frozenset([charge.rule.plan.algorithm for charge in command.charges])
         own = (self.uid, command.lease or "", store.lease_ttl_ms) if "concurrency" in algorithms else ()
         packed[0] = marks = MARKS(command.commit + 2 * bool(own), len(keys))
-        weight = len(keys) if "sliding_log" not in algorithms else weight_of(command.charges)
         repack = partial(_repack, store.calendar, marks, command) if CALENDAR in algorithms else None
-        self.ask = Ask(keys, b"".join(packed), algorithms, own, weight=weight, repack=repack)
+        self.ask = Ask(keys, b"".join(packed), algorithms, own, repack=repack)
         self.calls.append(together((self.ask,), store.now_arg()))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:

@@ -133,7 +133,7 @@ class MemoryStore:
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
         plan = self._calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
-        counts_denied = rule.count_denied and command.commit
+        counts_denied = rule.count_denied and command.commit and charge.cost > 0
         return RATE_ALGORITHMS[plan.algorithm](state, now, charge.cost, plan, counts_denied)
 
     def _settle(self, charge: Charge, step: Step, now: int, command: Decide, granted: bool) -> Answer:

@@ -178,7 +178,7 @@ def test_a_failing_fallback_is_not_swallowed(drive: Callable[..., Any]) -> None:
         drive(flow.decide(charges(rule("a"))), ScriptedStore(down(), down()))
 
 
-@pytest.mark.parametrize("cost", [-1, 1.0, "5", True, None, 2**63, float("nan"), 94_906_266])
+@pytest.mark.parametrize("cost", [-1, -(2**63), 1.0, "5", True, None, float("nan")])
 def test_a_cost_is_a_whole_number_in_range(cost: Any) -> None:
     with pytest.raises(InvalidCost):
         check_cost(cost)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Override, Rate, Reason, Rule, charges_of
-from django_throttle.core.checks import BUCKETS, MAX_LOG
+from django_throttle.core.checks import BUCKETS, MAX_DAMPED, MAX_LOG
 from django_throttle.core.override import EFFECTS, KINDS
+from django_throttle.core.plan import MAX_BUCKET
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.relief import blocking, changed, relieved
 from django_throttle.limiter import Limiter
@@ -140,7 +141,8 @@ class TestLimits:
             (Rule("a", "100/min", cost=5), 0.001, 5),  # one call
             (Rule("a", f"{MAX_LIMIT}/day"), 1_000_000, MAX_LIMIT),
             (Rule("a", "100/min", algorithm="sliding_log"), 1_000_000, MAX_LOG),
-            (Rule("a", "100/min", enforce_at=2.5), 1_000_000, int(MAX_LIMIT / 2.5)),
+            (Rule("a", f"{MAX_LIMIT // 3}/min", enforce_at=2.5), 1_000_000, int(MAX_LIMIT / 2.5)),
+            (Rule("a", "1000000000/min", algorithm="damper"), 1_000_000, MAX_DAMPED),
             (SOCKETS, 2, 10),
             (SOCKETS, 0.1, 1),
         ],
@@ -150,6 +152,10 @@ class TestLimits:
         assert new is not None
         assert new.limit == limit
         assert (new.name, new.id, new.window) == (rule.name, rule.id, rule.window)
+
+    def test_a_bucket_grows_as_far_as_it_can_be_counted(self) -> None:
+        new = changed(Rule("a", "1000000000/min", algorithm="gcra"), override("multiply", factor=1_000_000))
+        assert new is not None and new.limit == MAX_BUCKET
 
     def test_every_rate_and_the_burst_are_multiplied(self) -> None:
         rule = Rule("a", rates=("10/s", "100/day"), algorithm="gcra", burst=3)

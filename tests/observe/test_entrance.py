@@ -143,7 +143,7 @@ async def test_a_synchronous_call_on_a_loop_goes_on_without_asynchronous_receive
     assert "a receiver could not be called" in caplog.text
 
 
-@pytest.mark.parametrize("cost", [-1, 1.5, True, "2", None, 2**63, float("nan")])
+@pytest.mark.parametrize("cost", [-1, 1.5, True, "2", None, float("nan")])
 def test_no_door_can_charge_a_cost_that_makes_no_sense(cost: Any) -> None:
     with pytest.raises(InvalidCost):
         Facts("any", ("request",), Somebody(), cost)

@@ -36,11 +36,13 @@ def from_sliding_window(state: State, now: int, cost: int, plan: Plan, since: in
 
 def from_log(state: State, now: int, cost: int, plan: Plan, since: int, reset: int) -> State | None:
     """The units of that microsecond are alike."""
-    found = min(cost, state.count(since))
-    if not found:
-        return None
-    first = state.index(since)
-    return state[:first] + state[first + found :]
+    left: list[int] = []
+    owed = cost
+    for at, own in zip(state[::2], state[1::2], strict=True):
+        back = min(own, owed) if at == since else 0
+        owed -= back
+        left += (at, own - back) if own > back else ()
+    return tuple(left) if owed < cost else None
 
 
 def from_gcra(state: State, now: int, cost: int, plan: Plan, since: int, reset: int) -> State | None:

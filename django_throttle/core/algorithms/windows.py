@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from django_throttle.core.algorithms.step import NEVER, State, Step
 from django_throttle.core.plan import Plan
 from django_throttle.core.rate import MAX_LIMIT
@@ -47,24 +49,53 @@ def _window_step(
 
 
 def sliding_log(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
-    """Exactly at most ``limit`` in any window. State: when each unit was taken, oldest first, at most ``limit``."""
+    """Exactly at most ``limit`` in any window. State: time and cost of each call, oldest first, at most ``limit``."""
     limit, window = plan.limit, plan.a
-    taken = [min(at, now) for at in state or () if at > now - window]  # a future one: the clock went back
-    kept = tuple(taken) if state and state[-1] > now else None
+    calls = [(min(at, now), own) for at, own in _calls(state) if at > now - window]  # a future one: the clock went back
+    kept = _log(calls) if state and state[-2] > now else None
+    taken = sum(own for _, own in calls)
     retry = 0
-    if len(taken) + cost > limit:
+    if taken + cost > limit:
         if counts_denied:
-            taken = [*taken, *[now] * min(cost, limit)][-limit:]
-            kept = tuple(taken)
-        retry = NEVER if cost > limit else taken[len(taken) + cost - limit - 1] + window - now
+            calls = _newest([*calls, (now, min(cost, limit))], limit)
+            taken, kept = sum(own for _, own in calls), _log(calls)
+        retry = NEVER if cost > limit else _moment_of(calls, taken + cost - limit) + window - now
     return Step(
-        remaining=max(0, limit - len(taken)),
+        remaining=max(0, limit - taken),
         retry=retry,
-        reset=taken[-1] + window - now if taken else 0,
+        reset=calls[-1][0] + window - now if calls else 0,
         charged_reset=window,
-        charged=(*taken, *[now] * cost) if retry == 0 else None,
+        charged=(*_log(calls), now, cost) if retry == 0 else None,
         kept=kept,
     )
+
+
+def _calls(state: State | None) -> Iterator[tuple[int, int]]:
+    return zip(state[::2], state[1::2], strict=True) if state else iter(())
+
+
+def _log(calls: list[tuple[int, int]]) -> State:
+    return tuple(number for call in calls for number in call)
+
+
+def _newest(calls: list[tuple[int, int]], units: int) -> list[tuple[int, int]]:
+    """The last so many units of these calls; the oldest of them may keep a part of its cost."""
+    found: list[tuple[int, int]] = []
+    for at, own in reversed(calls):
+        found.append((at, min(own, units)))
+        units -= own
+        if units <= 0:
+            break
+    return found[::-1]
+
+
+def _moment_of(calls: list[tuple[int, int]], units: int) -> int:
+    """When the call was made that took the last of the first so many units."""
+    for at, own in calls:
+        units -= own
+        if units <= 0:
+            return at
+    raise AssertionError("a log never waits for more than it holds")
 
 
 def sliding_window(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:
@@ -76,15 +107,16 @@ def sliding_window(state: State | None, now: int, cost: int, plan: Plan, counts_
     current = now // sub_window
     counts, kept = _slide(state, current, n)
     rest = sub_window if strict else (current + 1) * sub_window - now
+    weight = -(-counts[n] * rest // sub_window)
     retry = 0
-    if not _fits(counts, cost, limit, sub_window, rest):
+    if sum(counts[:n]) + weight + cost > limit:
         if counts_denied:
             counts[0] = min(counts[0] + cost, MAX_LIMIT)
             kept = (current, *counts)
         retry = NEVER if cost > limit else _wait(counts, cost, plan, current) - now
     newest = next((age for age, count in enumerate(counts) if count), None)
     return Step(
-        remaining=max(0, limit - sum(counts[:n]) - _weight(counts[n], sub_window, rest)),
+        remaining=max(0, limit - sum(counts[:n]) - weight),
         retry=retry,
         reset=0 if newest is None else (current + n + 1 - newest) * sub_window - now,
         charged_reset=(current + n + 1) * sub_window - now,
@@ -104,32 +136,6 @@ def _slide(state: State | None, current: int, n: int) -> tuple[list[int], State 
     return [0] * passed + counts[: n + 1 - passed], None
 
 
-def _fits(counts: list[int], cost: int, limit: int, sub_window: int, rest: int) -> bool:
-    room = limit - cost - sum(counts[:-1])
-    return room >= 0 and rest <= _longest(counts[-1], room, sub_window)
-
-
-def _longest(oldest: int, room: int, sub_window: int) -> int:
-    """The most time left in the sub-window at which ``oldest`` weighs no more than ``room``.
-
-    That is floor(room x sub_window / oldest), split so that every product stays below 2^53.
-    """
-    if oldest <= room:
-        return sub_window
-    whole, part = divmod(sub_window, oldest)
-    return room * whole + room * part // oldest
-
-
-def _weight(oldest: int, sub_window: int, rest: int) -> int:
-    """ceil(oldest x rest / sub_window): estimated in doubles, then put right by the exact test."""
-    weight = min(oldest, int(oldest * (rest / sub_window)))
-    while weight > 0 and rest <= _longest(oldest, weight - 1, sub_window):
-        weight -= 1
-    while rest > _longest(oldest, weight, sub_window):
-        weight += 1
-    return weight
-
-
 def _wait(counts: list[int], cost: int, plan: Plan, current: int) -> int:
     """The first moment at which ``cost`` fits, if nothing else happens until then."""
     sub_window, n, strict = plan.a, plan.b, plan.c
@@ -141,5 +147,5 @@ def _wait(counts: list[int], cost: int, plan: Plan, current: int) -> int:
         if oldest <= room:
             return (current + age) * sub_window
         if not strict:
-            return (current + age + 1) * sub_window - _longest(oldest, room, sub_window)
+            return (current + age + 1) * sub_window - room * sub_window // oldest
     raise AssertionError("an empty window refuses only what never fits")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.core.checks.known import ESTIMATORS
+from django_throttle.core.checks.known import ESTIMATORS, MAX_DAMPED
 from django_throttle.core.checks.numbers import one_of
 from django_throttle.exceptions import InvalidRule
 
@@ -37,6 +37,8 @@ def _damper(rule: Rule) -> None:
             raise InvalidRule(why, option)
     if rule.on_store_failure == "deny":
         raise InvalidRule("a damper decides without the store: be it local or allow, not deny", "on_store_failure")
+    if rule.rate is not None and rule.rate.limit > MAX_DAMPED:
+        raise InvalidRule(f"a damper's limit is at most {MAX_DAMPED:,}; a fixed or sliding window takes more", "rate")
     if rule.rate is not None and rule.rate.limit * SUB_SECONDS < rule.rate.window:
         raise InvalidRule("a damper smooths a rate over seconds: it allows one call in six of them, at least", "rate")
 

@@ -29,8 +29,10 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "T
 AUDIENCES: Final = ("anonymous", "authenticated", "staff")
 # Members of what has a name of its own: group:editors, tenant:acme.
 AUDIENCE_KINDS: Final = ("group", "tenant")
-# A log keeps an entry for each unit; past this a strict sliding_window holds the same cap in one value.
+# A log keeps an entry for each call, of which there are as many as units at most; past this a strict sliding_window
+# holds the same cap in one value.
 MAX_LOG: Final = 10_000
+MAX_DAMPED: Final = 1_000_000_000_000  # sums of what is attempted stay whole numbers
 MAX_RATES: Final = 10
 MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100

@@ -14,7 +14,7 @@ def one_of(option: str, given: object, allowed: tuple[str, ...]) -> None:
 def whole(option: str, given: object, least: int, most: int) -> None:
     """Raise InvalidRule unless it is a whole number in range."""
     if type(given) is not int or not least <= given <= most:
-        raise InvalidRule(f"{option} is a whole number from {least} to {most}, not {given!r}", option)
+        raise InvalidRule(f"{option} is a whole number from {least:,} to {most:,}, not {given!r}", option)
 
 
 def is_dotted(given: object) -> bool:

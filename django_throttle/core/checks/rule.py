@@ -74,7 +74,9 @@ def _limit(rule: Rule) -> None:
     if rule.limit not in (None, given[0].limit):
         raise InvalidRule("the limit is part of the rate; only a concurrency rule has one of its own", "limit")
     if rule.algorithm == "sliding_log" and max(rate.limit for rate in given) > MAX_LOG:
-        raise InvalidRule(f"a sliding log keeps at most {MAX_LOG:,} calls; a strict sliding window, any number", "rate")
+        raise InvalidRule(
+            f"the limit of a sliding log is at most {MAX_LOG:,}; a strict sliding window takes any", "rate"
+        )
 
 
 def _rates(rule: Rule) -> None:
@@ -143,7 +145,9 @@ def _numbers(rule: Rule) -> None:
     rates = [rate for rate in (rule.rate, *rule.rates) if rate is not None]
     most = rule.burst or min((rate.limit for rate in rates), default=rule.limit)
     if most is not None and rule.factor > most:
-        raise InvalidRule(f"one call costs {rule.factor}, more than the {most} that the rule allows at once", "cost")
+        raise InvalidRule(
+            f"one call costs {rule.factor:,}, more than the {most:,} that the rule allows at once", "cost"
+        )
     if rule.algorithm == "concurrency" and (rule.cost != 1 or rule.count_denied):
         option = "count_denied" if rule.cost == 1 else "cost"
         raise InvalidRule("cost and count_denied belong to rates; a connection holds one slot", option)

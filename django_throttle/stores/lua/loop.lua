@@ -19,7 +19,7 @@ for i = 1, total do
   if not (cost >= 0 and cost < EXACT) then -- also refuses NaN
     return redis.error_reply('ERR a cost is a whole number')
   end
-  local counts_denied = commit and flags % 2 == 1
+  local counts_denied = commit and cost > 0 and flags % 2 == 1
   remaining, retry, reset, charged_reset, charged, kept = 0, 0, 0, 0, nil, nil
   local state = algorithm < 10 and redis.pcall('GET', key)
   if type(state) == 'table' then -- not a text: not ours

@@ -14,7 +14,7 @@ if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local NEVER, MAX_COUNT, EXACT = -1, 94906265, 9007199254740992
+local NEVER, MAX_COUNT, EXACT = -1, 999999999999999, 9007199254740992
 local blob = ARGV[2]
 local repaired, place, charges, told, reply = 0, 1, 0, 1, {}
 local uid, lease, ttl

@@ -16,12 +16,21 @@ for _, key in ipairs(KEYS) do
   local state = algorithm < 10 and redis.pcall('GET', key)
   local left
   if type(state) ~= 'string' then
-    if algorithm == 10 then -- the members of that microsecond are alike
-      local time = string.format('%d', since)
-      local first, alike = redis.pcall('ZCOUNT', key, '-inf', '(' .. time), redis.pcall('ZCOUNT', key, time, time)
-      local found = type(alike) == 'number' and math.min(cost, alike) or 0 -- an error: a foreign value
-      if found > 0 then refunded = refunded + 1 end
-      if found > 0 then redis.call('ZREMRANGEBYRANK', key, first, first + found - 1) end
+    if algorithm == 10 then
+      -- What was taken later has its units numbered anew; the units of that microsecond are alike.
+      local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', since), '+inf', 'WITHSCORES')
+      local back = 0
+      for j = 1, #later, 2 do -- an error of a foreign value has none
+        local last, own = string.match(later[j], '^(%d+):(%d+)$')
+        local less = last and tonumber(later[j + 1]) == since and math.min(own, cost - back) or 0
+        back = back + less
+        if back == 0 then break end
+        redis.call('ZREM', key, later[j])
+        if last and own - less > 0 then
+          redis.call('ZADD', key, later[j + 1], string.format('%016d:%d', last - back, own - less))
+        end
+      end
+      if back > 0 then refunded = refunded + 1 end
     end
   elseif algorithm == 1 or algorithm == 2 then
     local start, count = string.match(state, '^(%d+):(%d+)$')
@@ -35,11 +44,12 @@ for _, key in ipairs(KEYS) do
     local at = math.max(0, age) + 2 -- after a step back of the clock all of it counts in the newest
     if counts[at] then
       counts[at] = math.max(0, counts[at] - cost)
-      left = string.format('%d', counts[1]) .. ':' .. table.concat(counts, ':', 2)
+      for place, count in ipairs(counts) do counts[place] = string.format('%d', count) end
+      left = table.concat(counts, ':')
     end
   elseif algorithm == 4 and string.find(state, '^%d+$') then
     local arrival, fraction = tonumber(state), 0
-    if #state > 16 then arrival, fraction = tonumber(string.sub(state, 1, -4)), tonumber(string.sub(state, -3)) end
+    if #state > 16 then arrival, fraction = tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17)) end
     fraction = math.min(fraction, c - 1) -- of another fineness, from before the limit was edited
     -- What has flowed out since then would have been other charges', or nobody's.
     local before = math.max(0, (c == 1 and reset or reset - 1) * c - cost * a)
@@ -50,7 +60,7 @@ for _, key in ipairs(KEYS) do
       refunded = refunded + 1
     elseif back > 0 then
       left = c == 1 and string.format('%d', now + used)
-        or string.format('%016d%03d', now + math.floor(used / c), used % c)
+        or string.format(c > 1000 and '%016d%015d' or '%016d%03d', now + math.floor(used / c), used % c)
     end
   elseif algorithm == 5 then
     local start, units = string.match(state, '^(%d+):(%d+)$')

@@ -43,7 +43,7 @@
           repaired, counts = repaired + 1, {}
         elseif index > current then -- the clock went back: what was counted counts now
           passed = 0
-          kept = current .. ':' .. table.concat(counts, ':')
+          kept = true
         else
           passed = math.min(current - index, b + 1)
         end
@@ -56,47 +56,59 @@
       local rest = c == 1 and a or (current + 1) * a - now
       local oldest, whole = counts[b + 1], 0
       for age = 1, b do whole = whole + counts[age] end
-      -- The most time left at which the oldest count weighs no more than room: floor(room * a / count), split so
-      -- that every product stays below 2^53.
-      local function longest(count, room)
-        if count <= room then return a end
-        local part = a % count
-        return room * ((a - part) / count) + math.floor(room * part / count)
+      -- floor(x * y / z) and what is left, where the quotient is no more than x or y. A double holds 53 bits: a product of
+      -- more is kept in two, the second of which is what the first has lost (T. J. Dekker, "A floating-point technique
+      -- for extending the available precision", 1971).
+      local function divided(x, y, z)
+        if x * y < EXACT then return math.floor(x * y / z), x * y % z end
+        local function product(u, v)
+          local high, u1, v1 = u * v, u * 134217729, v * 134217729
+          u1, v1 = u1 - (u1 - u), v1 - (v1 - v)
+          local u2, v2 = u - u1, v - v1
+          return high, u1 * v1 - high + u1 * v2 + u2 * v1 + u2 * v2
+        end
+        local high, low = product(x, y)
+        local quotient = math.floor(high / z)
+        local taken, lost = product(quotient, z)
+        local left = high - taken + (low - lost)
+        while left < 0 do quotient, left = quotient - 1, left + z end
+        while left >= z do quotient, left = quotient + 1, left - z end
+        return quotient, left
       end
-      local room = limit - cost - whole
-      if room >= 0 and (oldest <= room or rest <= longest(oldest, room)) then
+      local function written() -- a number's own text has 14 digits
+        local found = {}
+        for age = 1, b + 1 do found[age] = string.format('%d', counts[age]) end
+        return string.format('%d', current) .. ':' .. table.concat(found, ':')
+      end
+      if kept then kept = written() end
+      local weight, left = divided(oldest, rest, a)
+      if left > 0 then weight = weight + 1 end
+      if whole + weight + cost <= limit then
         counts[1] = counts[1] + cost
-        charged = current .. ':' .. table.concat(counts, ':')
+        charged = written()
         counts[1] = counts[1] - cost
       else
         if counts_denied then
           local before = counts[1]
           counts[1] = math.min(before + cost, MAX_COUNT)
           whole = whole + counts[1] - before
-          kept = current .. ':' .. table.concat(counts, ':')
+          kept = written()
         end
         retry = NEVER
         -- The first moment at which the cost fits, if nothing else happens until then.
         for age = 0, cost > limit and -1 or b + 1 do
-          room = limit - cost
+          local room = limit - cost
           for j = 1, b - age do room = room - counts[j] end
           local weighed = counts[b + 1 - age] or 0
           if room >= 0 and weighed <= room then
             retry = (current + age) * a - now
           elseif room >= 0 and c ~= 1 then
-            retry = (current + age + 1) * a - longest(weighed, room) - now
+            retry = (current + age + 1) * a - divided(room, a, weighed) - now
           end
           if retry ~= NEVER then break end
         end
       end
 
-      -- ceil(oldest * rest / a): estimated in doubles, then put right by the exact test.
-      local weight = 0
-      if oldest > 0 then
-        weight = math.min(oldest, math.floor(oldest * (rest / a)))
-        while weight > 0 and rest <= longest(oldest, weight - 1) do weight = weight - 1 end
-        while rest > longest(oldest, weight) do weight = weight + 1 end
-      end
       remaining = math.max(0, limit - whole - weight)
       for age = b + 1, 1, -1 do
         if counts[age] > 0 then reset = (current + b + 2 - age) * a - now end

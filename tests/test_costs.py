@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.sockets import costs
-from django_throttle.sockets.costs import cost_of
+from django_throttle import costs
+from django_throttle.core.rate import MAX_LIMIT, TOO_COSTLY
+from django_throttle.costs import cost_of
 from django_throttle.stores.complaints import Complaints
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
@@ -34,7 +34,7 @@ class TestWhatCounts:
         assert not caplog.records
 
     def test_what_is_larger_than_any_limit_is_not_made_smaller_than_one(self) -> None:
-        assert cost_of(2**70, FRAME) == MAX_LIMIT
+        assert cost_of(2**70, FRAME) == TOO_COSTLY
 
     @pytest.mark.parametrize("junk", JUNK, ids=repr)
     def test_anything_else_counts_one_and_is_said_once(self, junk: Any, caplog: Any) -> None:

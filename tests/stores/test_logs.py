@@ -1,0 +1,121 @@
+"""A log has one entry for each call, whatever it cost: exact, small, and quick for Redis to write and to search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis import Redis
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+from tests.clock import FrozenClock
+from tests.servers import RedisServer
+
+BYTES = Rule("upload", "10000/hour", algorithm="sliding_log", unit="bytes", count_denied=True)
+LOGS = st.builds(
+    lambda limit, denied, at: Rule(
+        "log", f"{limit}/min", algorithm="sliding_log", count_denied=denied, enforce_at=at, count_on=(200,)
+    ),
+    st.integers(1, 40) | st.integers(1, 5000),
+    st.booleans(),
+    st.sampled_from([1.0, 1.5]),
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["acquire"] * 4 + ["peek", "refund", "limit"]),
+        st.integers(0, 6) | st.integers(0, 6000),
+        st.floats(0, 1.2) | st.just(0.0) | st.floats(-1, 0),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Any:
+    with redis_server.client() as client:
+        yield client
+
+
+def microseconds(client: Redis, limiter: Limiter, cost: int, calls: int = 20) -> float:
+    """What Redis spends on one such call, in the quickest of many."""
+    found = []
+    for _ in range(calls):
+        client.config_resetstat()
+        limiter.acquire("user:1", cost)
+        stats: Any = client.info("commandstats")
+        found.append(stats["cmdstat_evalsha"]["usec_per_call"])
+    return float(min(found))
+
+
+def test_a_refused_call_of_many_bytes_costs_redis_hardly_more_than_one_of_a_byte(redis_url: str, redis: Redis) -> None:
+    limiter = Limiter([BYTES], RedisStore(redis_url, deadline=5.0))
+    assert limiter.acquire("user:1", 10_000).allowed
+    one, many = (microseconds(redis, limiter, cost) for cost in (1, 10_000))
+    print(f"refused and counted: a byte {one:.0f} µs, ten thousand {many:.0f} µs")
+    assert many < 20 * one
+
+
+@pytest.mark.parametrize("costs", [[1] * 30, [4] * 30, [1, 10_000, 3, 9_999, 12], [10_000] * 5], ids=str)
+def test_memory_has_a_bound(costs: list[int], redis_url: str, redis: Redis) -> None:
+    """An entry for each call, and never more than the limit's worth of them."""
+    rule = Rule(f"bound {costs}", "10/hour", algorithm="sliding_log", count_denied=True)
+    store = RedisStore(redis_url, deadline=5.0)
+    for cost in costs:
+        Limiter([rule], store).acquire("user:1", cost)
+        key = store.key(rule.id, "user:1")
+        entries: Any = redis.zrange(key, 0, -1)
+        assert sum(int(entry.partition(":")[2]) for entry in entries) <= 10
+        assert len(entries) <= 10
+        assert 0 < redis.pttl(key) <= 3_600_001
+
+
+@given(LOGS, STEPS)
+def test_both_stores_agree_whatever_calls_cost(
+    redis_server: RedisServer, rule: Rule, steps: list[tuple[str, int, float]]
+) -> None:
+    """Costs of one and of thousands, refunds, other limits, and a clock that goes back; the wait is exact."""
+    clock = FrozenClock()
+    with redis_server.client() as client:
+        client.flushall()
+    stores: list[Any] = [MemoryStore(clock), RedisStore(redis_server.url, clock=clock, prefix="logs", deadline=5.0)]
+    receipts: list[list[Any]] = []
+    for verb, cost, jump in steps:
+        if verb == "refund" and receipts:
+            here, there = receipts[cost % len(receipts)]
+            assert here == there
+            assert here is None or stores[0].execute(here) == stores[1].execute(there)
+        elif verb == "limit":
+            rule = Rule("log", f"{cost + 1}/min", algorithm="sliding_log", count_denied=rule.count_denied)
+        elif verb == "peek":
+            told = [Limiter([rule], store).peek("user:1", cost) for store in stores]
+            assert told[0] == told[1]
+        else:
+            told = [Limiter([rule], store).acquire("user:1", cost) for store in stores]
+            assert told[0] == told[1]
+            receipts.append([decision.receipt for decision in told])
+            if told[0].retry_after and cost:
+                asked = clock.now_us
+                for later, passes in ((0, True), (-1, False)):
+                    clock.now_us = asked + round(told[0].retry_after * 1_000_000) + later
+                    assert [Limiter([rule], store).peek("user:1", cost).allowed for store in stores] == [passes] * 2
+                clock.now_us = asked
+        clock.now_us = max(0, clock.now_us + round(jump * 60_000_000))
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+def test_a_call_that_costs_nothing_writes_nothing(kind: str, redis_url: str, redis: Redis, clock: FrozenClock) -> None:
+    """Nor does it count as refused, where the limit was lowered below what the log holds."""
+    store: Any = MemoryStore(clock) if kind == "memory" else RedisStore(redis_url, clock=clock, deadline=5.0)
+    for algorithm in ("sliding_log", "sliding_window", "fixed_window", "gcra"):
+        before, after = (Rule("rule", f"{n}/min", algorithm=algorithm, count_denied=True) for n in (9, 5))
+        assert Limiter([before], store).acquire("user:1", 9).allowed
+        peeked = Limiter([after], store).peek("user:1", 0)
+        dumps = [redis.dump(key) for key in sorted(redis.keys())]
+        assert Limiter([after], store).acquire("user:1", 0) == peeked
+        assert [redis.dump(key) for key in sorted(redis.keys())] == dumps
+        assert Limiter([before], store).peek("user:1", 0).remaining == 0
