@@ -24,7 +24,7 @@ class Conf:
     """The settings in force."""
 
     STORE: str = "memory"  # "memory" or "redis"; "redis" where REDIS is given
-    REDIS: str = "default"  # a CACHES alias that django-redis serves, or a URL: redis://, redis+sentinel://, …
+    REDIS: str = "default"  # a CACHES alias of a Redis cache, or a URL: redis://, redis+sentinel://, …
     PREFIX: str = "dt"  # first part of every store key
     KEY_SECRET: str = ""  # keys the hash of idents; SECRET_KEY when empty
     RULES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

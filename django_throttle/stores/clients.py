@@ -21,23 +21,13 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from django_throttle.stores import options
 from django_throttle.stores.deadline import with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
 CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
 # What an async client can take over from the settings of a synchronous one.
-_SHARED: Final = (
-    "host",
-    "port",
-    "db",
-    "username",
-    "password",
-    "path",
-    "protocol",
-    "client_name",
-    "encoding",
-    "credential_provider",
-)
+_SHARED: Final = options.SHARED_OBJECTS.union(options.TYPED)
 _ASYNC_CLASSES: Final = (
     (sync_connection.SSLConnection, async_connection.SSLConnection),
     (sync_connection.UnixDomainSocketConnection, async_connection.UnixDomainSocketConnection),
@@ -62,11 +52,18 @@ def _limits(seconds: float, retry: object, connection: type[Any]) -> dict[str, A
     return {**limits, MAINTENANCE: MaintNotificationsConfig(enabled=False)}
 
 
+def _fitting(given: dict[str, Any], connection: type[Any]) -> dict[str, Any]:
+    """A connection to a file has no host, and no keepalive."""
+    return {name: given[name] for name in given if name in options.accepted(connection)}
+
+
 def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) -> Redis:
     """A thread- and fork-safe client; waiting for a connection takes at most half of ``seconds``."""
-    given = {**settings, **_limits(seconds, Retry(NoBackoff(), 0), sync_connection.AbstractConnection)}
-    given.pop("retry_on_timeout", None)
-    given["connection_class"] = with_deadline(given.get("connection_class", sync_connection.Connection))
+    connection = settings.get("connection_class", sync_connection.Connection)
+    given = {name: settings[name] for name in settings if name not in options.REPLACED and name not in options.ADDED}
+    given.update(_limits(seconds, Retry(NoBackoff(), 0), sync_connection.AbstractConnection))
+    given = _fitting(given, connection)
+    given["connection_class"] = with_deadline(connection)
     return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **given))
 
 
@@ -80,11 +77,12 @@ def async_client(
 
     Who calls it does so with ``Patience``: timeouts of its own would end what a loop that stood still may yet read.
     """
-    given = {name: settings[name] for name in settings if name in _SHARED or name.startswith("ssl")}
+    given = {name: settings[name] for name in settings if name in _SHARED}
     given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0), async_connection.AbstractConnection))
     given.update(socket_timeout=None, socket_connect_timeout=seconds + CLOSING)
     sync_class = settings.get("connection_class", sync_connection.Connection)
     twin = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
+    given = _fitting(given, twin)
     given["connection_class"] = adapt(twin) if adapt else twin
     pool = aioredis.BlockingConnectionPool(max_connections, seconds / 2, **given)
     return aioredis.Redis(connection_pool=pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,6 +53,8 @@ from django_throttle.stores.scripts import script
 from django_throttle.stores.shares import shared, shared_refund
 from django_throttle.stores.split import SplitErrand
 
+logger = logging.getLogger("django_throttle")
+
 DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 MAINTENANCE_SECONDS: Final = 1.0
 
@@ -82,6 +85,8 @@ class RedisStore:
         self.prefix = prefix
         self.clock = clock
         found = find_address(address)
+        for reason in found.wrong:
+            logger.error("REDIS: %s; it is left out", reason)
         self.link = (ClusterLink if found.is_cluster else Link)(found, deadline, max_connections)
         self.breaker = self.link.breaker
         self.calendar = Calendar()
