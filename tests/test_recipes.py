@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import RequestFactory
 
@@ -16,6 +17,7 @@ from django_throttle import limiter
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
+from django_throttle.logins import UNCLEAR
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
@@ -134,10 +136,25 @@ class TestGraphQL:
         assert decide(post(body)).remaining == 99
 
 
-def test_the_login_counts_what_fails() -> None:
-    ((name, options),) = run(LOGIN)["DJANGO_THROTTLE"]["RULES"].items()
-    rule = Rule.from_options(name, options)
-    assert (rule.methods, rule.count_on) == (("POST",), (401, 403))
+def test_the_logins_count_what_fails() -> None:
+    rules = [Rule.from_options(name, options) for name, options in run(LOGIN)["DJANGO_THROTTLE"]["RULES"].items()]
+    assert [(rule.key, rule.methods, rule.count_on) for rule in rules] == [
+        (key, ("POST",), (400, 401, 403)) for key in ("ip", "django_throttle.logins.login_name")
+    ]
+
+
+@pytest.mark.django_db
+def test_a_login_by_name_or_address_is_about_one_account() -> None:
+    account = run(ACCOUNT)["account"]
+    anna = User.objects.create_user("Anna", email="Anna@example.org")
+
+    def said(**form: Any) -> Any:
+        return account(RequestFactory().post("/", form))
+
+    assert said(login="anna") == said(login="ANNA@example.org ") == f"account {anna.pk}"
+    assert said(login="Otto") == "name otto"
+    assert said(other="anna") == said(login=["anna", "otto"]) == f"name {UNCLEAR}"
+    assert account(RequestFactory().get("/")) is None
 
 
 def test_rules_for_some_are_rules() -> None:

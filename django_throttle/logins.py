@@ -1,0 +1,129 @@
+"""The name that a login is about, whatever way it is sent: a key for rules against guessed passwords."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.core.files.uploadhandler import MemoryFileUploadHandler
+from django.http import HttpRequest, QueryDict
+from django.http.multipartparser import MultiPartParser
+from django.http.request import RawPostDataException
+
+from django_throttle.http.body import INPUT, size_of
+from django_throttle.http.visit import plain
+
+__all__ = ["UNCLEAR", "login_name"]
+
+# What all logins count under together that do not say clearly who it is.
+UNCLEAR: Final = "(unclear)"
+# The largest body that is read: no login has more.
+MAX_BODY: Final = 65_536
+USUAL: Final = "username"
+MULTIPART: Final = "multipart/form-data"
+JSON: Final = "application/json"
+UTF_8: Final = "utf-8"
+
+
+def login_name(request: Any, *fields: str) -> str | None:
+    """The name that this request logs in by, so written that two spellings of it are one; None where there is none.
+
+    ``request`` is Django's or REST framework's; ``fields`` are what the name is called there: ``username``, and the
+    user model's USERNAME_FIELD, unless given. It is looked for in forms (multipart too), in JSON, whatever type the
+    body is said to have, and in the query string. UNCLEAR where there is a body and no name in it, or several, or more
+    than 64 kB: whatever the view makes of that, it counts together with all of that kind. Never raises.
+    """
+    if not isinstance(plain(request), HttpRequest):
+        return None  # nobody logs in by a handshake
+    try:
+        found = set(map(_spelled, _names(request, fields or (USUAL, get_user_model().USERNAME_FIELD))))
+        if not found and not _has_body(plain(request)):
+            return None
+    except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
+        return UNCLEAR
+    return found.pop() if len(found) == 1 else UNCLEAR
+
+
+def _names(request: Any, fields: Iterable[str]) -> Iterator[object]:
+    """Everything that is under these fields, empty texts left out; raises for a body that nobody can read."""
+    visitor: HttpRequest = plain(request)
+    parsed = vars(request).get("_full_data")  # by REST framework, which reads a body once
+    pairs = [*_listed(visitor.GET), *_listed(parsed if isinstance(parsed, Mapping) else None)]
+    if not isinstance(parsed, Mapping):
+        pairs += _in_body(visitor)
+    for name, value in pairs:
+        if name in fields and value != "" and value is not None:
+            yield value
+
+
+def _listed(found: Any) -> list[tuple[Any, Any]]:
+    """The pairs of a form, in which a name may be there several times, or of a mapping."""
+    if found is None:
+        return []
+    lists = found.lists() if hasattr(found, "lists") else ((name, [value]) for name, value in found.items())
+    return [(name, value) for name, values in lists for value in values]
+
+
+def _in_body(request: HttpRequest) -> Iterator[tuple[Any, Any]]:
+    """The pairs in all that a view may take the body for; Django's request stays as it was, but for its body read."""
+    if size_of(request) > MAX_BODY:
+        raise ValueError("too large for a login")
+    try:
+        body = request.body
+    except RawPostDataException:
+        if not hasattr(request, "_post"):
+            raise
+        yield from _listed(request.POST)  # somebody has parsed the form as it came in
+        return
+    if request.content_type == MULTIPART:
+        yield from _listed(_in_parts(request, body))
+        return
+    for encoding in {json.detect_encoding(body), request.encoding or UTF_8}:
+        try:
+            text = body.decode(encoding)
+        except (UnicodeError, LookupError):
+            continue
+        yield from _in_json(text)
+        if request.content_type != JSON:
+            yield from _listed(QueryDict(body, encoding=encoding))
+
+
+def _in_parts(request: HttpRequest, body: bytes) -> QueryDict:
+    meta = {**request.META, "CONTENT_LENGTH": str(len(body))}
+    found, _ = MultiPartParser(meta, BytesIO(body), [MemoryFileUploadHandler()], request.encoding or UTF_8).parse()
+    return found
+
+
+def _in_json(text: str) -> list[tuple[Any, Any]]:
+    """The pairs of an object, each as often as it is there; of anything else none."""
+    try:
+        found = json.loads(text, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        return []
+    return list(found) if isinstance(found, _Pairs) else []
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The pairs of one object of JSON."""
+
+
+def _spelled(value: object) -> str:
+    """As Django's user model writes names, and without a difference of case; raises ValueError for what is no name."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("a name is a text")
+    typed = str(value).strip()
+    written = getattr(get_user_model(), "normalize_username", str)(typed)
+    name = unicodedata.normalize("NFKC", str(written).casefold()).strip()
+    name.encode()  # no database takes half a character, nor a NUL
+    if not name or "\0" in name:
+        raise ValueError("a name is a text")
+    return name
+
+
+def _has_body(request: HttpRequest) -> bool:
+    """Also of one that Django does not read, as the server says no length."""
+    return size_of(request) > 0 or ("HTTP_TRANSFER_ENCODING" in request.META and INPUT in request.META)

@@ -1,0 +1,274 @@
+"""The name that a login is about, by every way that a login has, and by those of whoever wants not to be counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib import admin
+from django.contrib.auth import authenticate
+from django.contrib.auth.models import User
+from django.contrib.auth.views import LoginView
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+from ninja import NinjaAPI, Schema
+from ninja.errors import HttpError
+from rest_framework.authtoken.views import ObtainAuthToken
+from rest_framework.exceptions import ParseError
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework_simplejwt.views import TokenObtainPairView
+
+from django_throttle import rulebook, stores
+from django_throttle.core import Rule
+from django_throttle.drf import RuleThrottle
+from django_throttle.identity import HttpWho
+from django_throttle.logins import UNCLEAR, login_name
+from django_throttle.stores import MemoryStore
+from tests.clock import FrozenClock
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+LIMIT = 5
+KEY = "django_throttle.logins.login_name"
+api = NinjaAPI(urls_namespace="logins")
+
+
+class Credentials(Schema):
+    username: str
+    password: str
+
+
+@api.post("ninja")
+def ninja_login(request: HttpRequest, said: Credentials) -> Any:
+    if authenticate(request, username=said.username, password=said.password) is None:
+        raise HttpError(401, "no")
+    return {}
+
+
+def json_login(request: HttpRequest) -> HttpResponse:
+    """One that many sites have: whatever the content type says."""
+    try:
+        said = json.loads(request.body)
+        user = authenticate(request, username=said["username"], password=said["password"])
+    except (ValueError, KeyError, TypeError):
+        return JsonResponse({}, status=400)
+    return JsonResponse({}, status=403 if user is None else 200)
+
+
+class TokenView(ObtainAuthToken):
+    throttle_classes = (RuleThrottle,)
+
+
+class JwtView(TokenObtainPairView):
+    throttle_classes = (RuleThrottle,)
+
+
+urlpatterns = [
+    path("form", LoginView.as_view(success_url="/", template_name="admin/login.html")),
+    path("token", TokenView.as_view()),
+    path("jwt", JwtView.as_view()),
+    path("json", json_login),
+    path("", api.urls),
+    path("admin/", admin.site.urls),  # whose template the form has
+]
+# The statuses of a wrong password, and what each view reads.
+WRONG = {"form": (200, [FORM, "multipart"]), "token": (400, [FORM, "multipart", JSON]), "jwt": (401, [FORM, JSON]),
+         "json": (403, [JSON, FORM, "text/plain"]), "ninja": (401, [JSON, FORM])}  # fmt: skip
+
+
+@pytest.fixture
+def anna(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> Iterator[User]:
+    """Five wrong passwords an hour at one name, right ones free, under the middleware and the throttle class."""
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware",
+                           "django.contrib.auth.middleware.AuthenticationMiddleware",
+                           "django_throttle.middleware.ThrottleMiddleware"]  # fmt: skip
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False}
+    monkeypatch.setattr(stores, "_store", MemoryStore(clock))
+    yield User.objects.create_user("anna", password="right")
+    rulebook.pin(None)
+
+
+def enforce(view: str) -> None:
+    rule = Rule("by name", f"{LIMIT}/h", algorithm="fixed_window", methods=("POST",), count_on=(WRONG[view][0],),
+                key=KEY)  # fmt: skip
+    rulebook.pin(rulebook.Snapshot([rule]))
+
+
+def body_of(kind: str, view: str, said: dict[str, Any]) -> dict[str, Any]:
+    """What a client sends to this view under this content type."""
+    if kind == "multipart":
+        return {"data": said}
+    is_json = kind == JSON or view in ("json", "ninja")
+    return {"data": json.dumps(said) if is_json else urlencode(said), "content_type": kind}
+
+
+@pytest.mark.parametrize(
+    ("view", "kind"), [(view, kind) for view, (_, kinds) in WRONG.items() for kind in kinds], ids=str
+)
+@pytest.mark.parametrize("server", ["wsgi", "asgi"])
+def test_of_twenty_guesses_five_pass(anna: User, view: str, kind: str, server: str) -> None:
+    enforce(view)
+
+    def ask(**said: Any) -> int:
+        client = Client() if server == "wsgi" else AsyncClient()
+        post = client.post if server == "wsgi" else async_to_sync(client.post)
+        status: int = post(f"/{view}", **body_of(kind, view, said)).status_code
+        return status
+
+    found = [ask(username="Anna" if turn % 2 else "anna ", password=f"guess {turn}") for turn in range(20)]
+    assert found == [WRONG[view][0]] * LIMIT + [429] * (20 - LIMIT)
+    assert ask(username="otto", password="guess") == WRONG[view][0], "somebody else is no worse off"
+
+
+@pytest.mark.filterwarnings("ignore:The HMAC key")  # of the settings of the tests
+@pytest.mark.parametrize(("view", "right"), [("form", 302), ("jwt", 200), ("json", 200), ("ninja", 200)])
+def test_right_passwords_are_free(anna: User, view: str, right: int) -> None:
+    enforce(view)
+    said = body_of(FORM if view == "form" else JSON, view, {"username": "anna", "password": "right"})
+    assert [Client().post(f"/{view}", **said).status_code for _ in range(LIMIT + 2)] == [right] * (LIMIT + 2)
+
+
+def post(data: Any, kind: str = JSON, url: str = "/", **extra: Any) -> HttpRequest:
+    """A request with this body: a form of several parts, or these bytes, or else JSON."""
+    if kind == "multipart":
+        return RequestFactory().post(url, data, **extra)
+    sent = data if isinstance(data, (bytes, str)) else json.dumps(data)
+    return RequestFactory().generic("POST", url, sent, content_type=kind, **extra)
+
+
+@pytest.mark.parametrize(
+    ("request_", "name"),
+    [
+        (post({"username": "Anna"}), "anna"),
+        (post({"username": " ＡNNA\u2009"}), "anna"),
+        (post({"username": "STRASSE"}), "strasse"),
+        (post({"username": "straße"}), "strasse"),
+        (post({"username": 5}), "5"),
+        (post('{"username": "anna"}'.encode("utf-16")), "anna"),
+        (post(b"\xef\xbb\xbf" + b'{"username": "anna"}'), "anna"),
+        (post('{"username": "anna"}'.encode("utf-7"), f"{JSON}; charset=utf-7"), "anna"),
+        (post("{+ACI-username+ACI-: +ACI-anna+ACI-}", f"{JSON}; charset=utf-7"), "anna"),
+        (post("username=anna", FORM), "anna"),
+        (post("username=&username=anna", FORM), "anna"),
+        (post({"username": "anna"}, "multipart"), "anna"),
+        (post("", FORM, "/?username=anna"), "anna"),
+        (post({"username": "anna"}, url="/?username=ANNA"), "anna"),
+        (post({"username": "anna"}, "text/plain"), "anna"),
+        (post({"username": "anna"}, FORM), "anna"),
+        (post({"username": "anna"}, ""), "anna"),
+        (RequestFactory().put("/", '{"username": "anna"}', content_type=JSON), "anna"),
+        (RequestFactory().get("/"), None),
+        (post("", JSON), None),
+        ({"type": "websocket"}, None),
+    ],
+    ids=str,
+)
+def test_the_name(request_: Any, name: str | None) -> None:
+    assert login_name(request_) == name
+
+
+DEEP = b'{"username": ' + b"[" * 30_000
+ENDLESS = b'{"username": ' + b"9" * 9000 + b"}"
+STRANGE: list[Any] = [
+    post({"username": name}) for name in (["anna"], {"anna": 1}, True, None, "", "  ", "an\0na", "\ud800", [])
+]
+STRANGE += [post(body) for body in (b"{", b"\xff\xfe\xff", b"[]", b'["anna"]', b"null", b"7", DEEP, ENDLESS)]
+STRANGE += [
+    post(b'{"username": "anna", "username": "otto"}'),
+    post("username=anna&username=otto", FORM),
+    post({"username": ["anna", "otto"]}, "multipart"),
+    post({"username": "anna"}, url="/?username=otto"),
+    post('{"username":"anna","x":"&username=otto&"}', FORM),
+    post('{"username":"anna","x":"&username=otto&"}', "text/plain"),
+    post({"user": "anna"}),
+    post("user=anna", FORM),
+    post("&".join(["a=1"] * 5000), FORM),
+    post({"username": "anna", "more": "x" * 70_000}),
+    post("username=anna&more=" + "x" * 70_000, FORM),
+    post({"username": "anna", "more": "x" * 70_000}, "multipart"),
+    post(b"no parts", "multipart/form-data"),
+    post(b"--x\r\nrubbish", "multipart/form-data; boundary=x"),
+    post(b'{"other": 1}', f"{JSON}; charset=nonsense"),
+    post(b"\x1f\x8b\x08", JSON, CONTENT_ENCODING="gzip"),
+    RequestFactory().post("/", HTTP_TRANSFER_ENCODING="chunked"),
+]
+
+
+@pytest.mark.parametrize("request_", STRANGE, ids=lambda request: str(request.META.get("CONTENT_TYPE")))
+def test_what_says_no_one_name_counts_together(request_: HttpRequest) -> None:
+    assert login_name(request_) == UNCLEAR
+
+
+@pytest.mark.parametrize("request_", STRANGE, ids=lambda request: str(request.META.get("CONTENT_TYPE")))
+def test_as_the_key_of_a_rule_it_is_an_ident(request_: HttpRequest) -> None:
+    assert HttpWho(request_).ident(KEY) == f"{KEY}:{UNCLEAR}"
+
+
+def test_the_largest_name_is_kept_as_a_hash() -> None:
+    ident = HttpWho(post({"username": "a" * 60_000})).ident(KEY)
+    assert ident is not None and len(ident) < 200
+
+
+class TestRestFramework:
+    """Its request, before it has read the body and after."""
+
+    @pytest.mark.parametrize("reads", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize("kind", [JSON, FORM, "multipart"])
+    def test_the_view_reads_the_same(self, reads: bool, kind: str) -> None:
+        said = "username=Anna" if kind == FORM else {"username": "Anna"}
+        request = Request(post(said, kind), parsers=[JSONParser(), FormParser(), MultiPartParser()])
+        if reads:
+            assert request.data["username"] == "Anna"
+        assert login_name(request) == "anna"
+        assert request.data["username"] == "Anna"
+
+    def test_what_it_could_not_read_is_still_its_error(self) -> None:
+        request = Request(post(b"{"), parsers=[JSONParser()])
+        assert login_name(request) == UNCLEAR
+        with pytest.raises(ParseError):
+            _ = request.data
+
+    def test_a_list_is_no_login(self) -> None:
+        request = Request(post([{"username": "anna"}]), parsers=[JSONParser()])
+        assert request.data and login_name(request) == UNCLEAR
+
+
+def test_the_view_s_own_reading_is_as_if_nobody_had_looked() -> None:
+    for kind in (FORM, "multipart"):
+        request = post("username=Anna&more=1" if kind == FORM else {"username": "Anna", "more": "1"}, kind)
+        assert login_name(request) == "anna"
+        assert request.POST.dict() == {"username": "Anna", "more": "1"}
+    broken = post(b"--x\r\nrubbish", "multipart/form-data; boundary=x")
+    assert login_name(broken) == UNCLEAR
+    request = post({"username": "Anna"})
+    assert login_name(request) == "anna"
+    assert json.loads(request.read()) == {"username": "Anna"}
+
+
+def test_a_form_that_came_in_before() -> None:
+    request = post({"username": "Anna"}, "multipart")
+    assert request.POST["username"] == "Anna"
+    assert login_name(request) == "anna"
+    request = post({"username": "Anna"})
+    request.read(3)
+    assert login_name(request) == UNCLEAR
+
+
+def test_other_fields() -> None:
+    request = post({"email": "Anna@Example.org", "username": "otto"})
+    assert login_name(request, "email") == "anna@example.org"
+    assert login_name(request, "email", "username") == UNCLEAR
+    assert login_name(post({"email": "anna", "username": ""}), "email", "username") == "anna"
+
+
+def test_what_the_user_model_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(User, "USERNAME_FIELD", "email")
+    assert login_name(post({"email": "anna"})) == login_name(post({"username": "anna"})) == "anna"
