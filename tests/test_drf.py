@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import include, path
+from django.urls import ResolverMatch, include, path
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.test import APIClient, APIRequestFactory
@@ -133,6 +134,18 @@ class TestRuleThrottle:
     def test_a_view_called_without_a_url_has_its_class_name_as_scope(self, enforce: Enforce) -> None:
         enforce(api={"rate": "1/min", "scopes": ["View"]})
         requests = [APIRequestFactory().get("/") for _ in range(2)]
+        assert [View.as_view()(request).status_code for request in requests] == [200, 429]
+
+    @pytest.mark.parametrize(
+        "match",
+        [ResolverMatch(View.as_view(), (), {}), SimpleNamespace(namespace="v1")],
+        ids=["without-a-route", "of-another-kind"],
+    )
+    def test_a_match_made_by_hand_without_a_route_is_like_none(self, enforce: Enforce, match: Any) -> None:
+        enforce(api={"rate": "1/min", "scopes": ["View"]})
+        requests = [APIRequestFactory().get("/") for _ in range(2)]
+        for request in requests:
+            request.resolver_match = match
         assert [View.as_view()(request).status_code for request in requests] == [200, 429]
 
     def test_cost_is_a_number_or_a_callable_of_the_request(self, enforce: Enforce, client: APIClient) -> None:

@@ -83,8 +83,8 @@ def scope_of_view(request: Request, view: APIView) -> str:
     """The word by which rules name what a view answers for this request."""
     if scope := getattr(view, "throttle_scope", None):
         return str(scope)
-    match = request.resolver_match
-    return type(view).__name__ if match is None else route(match)  # None: called directly, without a URL
+    match = request.resolver_match  # None when called directly; one that a site made by hand may have no route
+    return type(view).__name__ if match is None or getattr(match, "route", None) is None else route(match)
 
 
 def _cost(request: Request, view: APIView) -> int:
