@@ -1,0 +1,123 @@
+"""Every line with ``manage.py`` of every page is typed in the quickstart's project; and so is the line of pip."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+import pytest
+from websockets.sync.client import connect
+
+from tests.outside.environments import ROOT, environ, make_environment, run
+from tests.outside.pages import BLOCKS, PAGES, commands, page
+from tests.outside.project import Project, at_once
+from tests.servers import RedisServer, slack, wait_until
+
+COMMANDS = tuple(commands(BLOCKS))
+MANAGE = "python manage.py "
+ENDLESS = f"{MANAGE}refresh_connections"
+NAMED = sorted({command.block.page for command in COMMANDS if command.line.startswith(MANAGE)})
+OURS = {path.stem for path in (ROOT / "django_throttle" / "management" / "commands").glob("[a-z]*.py")}
+INSTALL = sorted({command.line for command in COMMANDS if "./django_throttle" in command.line})
+ANNA = "from django.contrib.auth.models import User; User.objects.create_user('anna', 'anna@example.com', pk=42)"
+
+
+@pytest.fixture(scope="module")
+def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """The quickstart's project, with a user."""
+    with RedisServer() as redis:
+        project = Project(site_python, tmp_path_factory.mktemp("commands") / "mysite", redis.url).start()
+        project.write(*(block for block in page("quickstart.rst") if block.file))
+        project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
+        project.manage("migrate")
+        project.python_code(ANNA)
+        yield project
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Future[Path]:
+    return at_once({"pip": partial(install, tmp_path_factory.mktemp("clone"))})["pip"]
+
+
+@pytest.fixture(scope="module")
+def typed(project: Project, installed: Future[Path]) -> dict[str, Future[dict[str, str]]]:
+    """What each page's lines printed; the lines of one page are typed in their order."""
+    return at_once({name: partial(type_all, project, name) for name in NAMED})
+
+
+def type_all(project: Project, name: str) -> dict[str, str]:
+    site = project.copy(project.folder.parent / name)
+    lines = [command.line for command in commands(page(name)) if command.line.startswith(MANAGE)]
+    return {line: site.shell(line) for line in lines if line != ENDLESS}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_lines_of_a_page(name: str, typed: dict[str, Future[dict[str, str]]]) -> None:
+    typed[name].result(timeout=120)
+
+
+def test_every_command_is_on_a_page() -> None:
+    shown = {command.line.removeprefix(MANAGE).split()[0] for command in COMMANDS if command.line.startswith(MANAGE)}
+    assert shown >= OURS
+    assert len(OURS) >= 6
+
+
+def test_overrides_are_made_and_ended(typed: dict[str, Future[dict[str, str]]]) -> None:
+    printed = typed["overrides.rst"].result(timeout=120)
+    (listed,) = (text for line, text in printed.items() if line.endswith("throttle_override list"))
+    for subject in ("acme", "203.0.113.0/24", "User 42"):
+        assert subject in listed
+
+
+def test_a_simulation_draws_its_picture(project: Project, typed: dict[str, Future[dict[str, str]]]) -> None:
+    typed["damping.rst"].result(timeout=120)
+    assert (project.folder.parent / "damping.rst" / "gap.svg").read_text(encoding="utf-8").rstrip().endswith("</svg>")
+
+
+def test_who_is_connected(project: Project) -> None:
+    """One socket on a server, seen by throttle_inspect, and by refresh_connections, which ends cleanly on SIGTERM."""
+    inspect, *_ = (command.line for command in commands(page("sockets.rst")) if command.line.startswith(MANAGE))
+    with project.served(["uvicorn"]) as ports:
+        origin = f"http://127.0.0.1:{ports['uvicorn']}"
+        with connect(f"ws{origin[4:]}/ws/chat/", origin=origin) as socket:  # type: ignore[arg-type]
+            socket.send("1")
+            assert socket.recv(timeout=10) == "1"
+            assert project.shell(inspect).startswith("1 open in 1 processes")
+            with project.process(ENDLESS, "refresher") as process:
+                wait_until(lambda: "connections 1 held" in project.log("refresher").read_text(), timeout=slack(30))
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(20) == 0
+
+
+def install(folder: Path) -> Path:
+    """Type the page's line of pip beside a clone, in a new environment; returns its interpreter."""
+    (line,) = INSTALL  # README and quickstart have the same
+    clone = folder / "django_throttle"
+    clone.mkdir()
+    shutil.copytree(ROOT / "django_throttle", clone / "django_throttle")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone / name)
+    python = make_environment(folder / "venv")
+    run(str(python), "-m", "ensurepip", cwd=folder)
+    (python.parent / "pip").symlink_to("pip3")
+    run("bash", "-c", line, cwd=folder, env=environ(python))
+    return python
+
+
+def test_the_line_of_pip(installed: Future[Path]) -> None:
+    python = installed.result(timeout=200)
+    show = "import channels, rest_framework, django_throttle; print(django_throttle.__file__)"
+    printed = run(str(python), "-c", show, cwd=python.parent, env=environ(python))
+    assert Path(printed.strip()).is_relative_to(python.parents[1])
+    assert "django-throttle-rules" in run("pip", "list", cwd=python.parent, env=environ(python))
+
+
+def test_nobody_is_told_to_install_a_stranger_s_package() -> None:
+    """``django-throttle`` on PyPI is another package."""
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        assert "install django-throttle " not in text and "django-throttle[" not in text, path
