@@ -98,7 +98,7 @@ def test_what_can_never_pass_has_no_retry_after(enforce: Enforce) -> None:
     finally:
         del View.throttle_cost  # type: ignore[attr-defined]
     assert "Retry-After" not in refused
-    assert refused.json()["detail"].endswith("This costs more than the limit ever allows.")
+    assert refused.json()["detail"].endswith("This costs more than the limit ever allows: at most 1 at once.")
 
 
 def test_a_failed_store(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:

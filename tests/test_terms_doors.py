@@ -172,6 +172,13 @@ class TestCost:
         assert (answer.status_code, "Retry-After" in answer) == (429, False)
         assert "costs more than the limit ever allows" in answer.content.decode()
 
+    def test_what_is_too_large_is_told_how_large_it_may_be(self, enforce: Enforce, where: str) -> None:
+        enforce(one={"rate": "3000/min", "unit": "bytes", "cost": 2})
+        answer = Client().post(where, b"x" * 1501, "text/plain")
+        assert (answer.status_code, "Retry-After" in answer) == (429, False)
+        assert "This is too large: at most 1,500 bytes are taken at once." in answer.json()["detail"]
+        assert Client().post(where, b"x" * 1500, "text/plain").status_code != 429
+
     @pytest.mark.parametrize("said", ["-1", "nonsense"])
     def test_what_is_no_cost_counts_one(self, enforce: Enforce, where: str, said: str) -> None:
         enforce(one={"rate": "2/min", "cost": f"{__name__}.size"})

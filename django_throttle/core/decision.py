@@ -37,7 +37,8 @@ class Outcome(NamedTuple):
     ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
     ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
     call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
-    ``plan`` is how the rule counts, where a store has counted, and ``unit`` what it does.
+    ``plan`` is how the rule counts, where a store has counted, and ``unit`` what it does. ``largest`` is what a call
+    may cost at most, where this one costs more.
     """
 
     rule: str
@@ -54,6 +55,7 @@ class Outcome(NamedTuple):
     factor: float = 0.0
     plan: Plan | None = None
     unit: str = "calls"
+    largest: int | None = None
 
     @property
     def verdict(self) -> str:

@@ -31,6 +31,7 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
         0.0,
         rule.plan,
         rule.unit,
+        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None,
     )
 
 

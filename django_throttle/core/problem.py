@@ -37,7 +37,23 @@ def detail(decision: Decision, seconds: int | None) -> str:
     code = error_code(decision)
     if seconds is not None:
         return f"{_DETAILS[code]} Try again in {seconds} second{'' if seconds == 1 else 's'}."
-    return _DETAILS[code] if code == "blocked" else f"{_DETAILS[code]} This costs more than the limit ever allows."
+    return _DETAILS[code] if code == "blocked" else f"{_DETAILS[code]} {too_large(decision)}"
+
+
+def is_too_large(decision: Decision) -> bool:
+    """Whether it refuses what costs more than a rule ever allows."""
+    found = None if decision.allowed else refusing(decision)
+    return found is not None and found.largest is not None
+
+
+def too_large(decision: Decision) -> str:
+    """What is wrong with a call that never passes, and how large one may be."""
+    found = refusing(decision)
+    if found is None or found.largest is None:
+        return "This costs more than the limit ever allows."
+    if found.unit == "bytes":
+        return f"This is too large: at most {found.largest:,} bytes are taken at once."
+    return f"This costs more than the limit ever allows: at most {found.largest:,} at once."
 
 
 def problem(decision: Decision, status: int, seconds: int | None) -> bytes:

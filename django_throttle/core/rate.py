@@ -93,6 +93,12 @@ class Rate:
         return f"{self.limit}/{_SINGLE[unit]}" if count == 1 else f"{self.limit}/{count}{unit}"
 
 
+class RateLimit(int):
+    """The limit of a rule that has it from its rate; ``dataclasses.replace`` hands it on, and nobody else gives both."""
+
+    __slots__ = ()
+
+
 def _shorten(text: object) -> str:
     shown = ascii(text)
     return shown if len(shown) <= 60 else shown[:57] + "..."

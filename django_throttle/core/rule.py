@@ -10,7 +10,7 @@ from typing import Any, Final
 from django_throttle.core import checks
 from django_throttle.core.key import short_id
 from django_throttle.core.plan import Plan, make_plan, thresholds
-from django_throttle.core.rate import Rate
+from django_throttle.core.rate import Rate, RateLimit
 from django_throttle.exceptions import InvalidRule
 
 
@@ -101,7 +101,7 @@ class Rule:
     def _derive(self) -> None:
         self._set("enforce_at", float(self.enforce_at))
         if self.rate is not None:
-            self._set("limit", self.rate.limit)
+            self._set("limit", RateLimit(self.rate.limit))
         self._set("window", self.rate.window if self.rate else None)
         plain_cost = self.unit == "calls" and not isinstance(self.cost, str)
         self._set("is_plain", plain_cost and not (self.methods or self.audience))

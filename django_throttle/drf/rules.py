@@ -10,6 +10,7 @@ from rest_framework.request import Request
 
 from django_throttle import limiter
 from django_throttle.core import Decision
+from django_throttle.core.problem import detail, is_too_large
 from django_throttle.costs import cost_of
 from django_throttle.facts import Facts
 from django_throttle.http.body import meter, size_of
@@ -40,6 +41,8 @@ def exception_of(decision: Decision) -> APIException:
     """What REST framework makes its answer to a refused request of."""
     if decision.unavailable:
         return LimiterUnavailable(decision.retry_after)
+    if is_too_large(decision):
+        return Throttled(None, detail(decision, None))
     return Throttled(retry_seconds(decision.retry_after))
 
 
@@ -49,10 +52,10 @@ class DecidedThrottle(throttling.BaseThrottle):
     decision: Decision | None = None
 
     def answer(self, decision: Decision) -> bool:
-        """Whether the request may pass; raises LimiterUnavailable."""
+        """Whether the request may pass; raises what says more than DRF would: who is at fault, or what is too large."""
         self.decision = decision
-        if decision.unavailable:
-            raise LimiterUnavailable(decision.retry_after)
+        if decision.unavailable or is_too_large(decision):
+            raise exception_of(decision)
         return decision.allowed
 
     def wait(self) -> float | None:

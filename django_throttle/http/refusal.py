@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 
 from django_throttle.core import Decision
-from django_throttle.core.problem import CONTENT_TYPE, error_code, problem
+from django_throttle.core.problem import CONTENT_TYPE, error_code, problem, refusing
 from django_throttle.retry import in_words, retry_seconds
 
 TEMPLATE: Final = "django_throttle/429.html"
@@ -46,6 +46,8 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     ``when`` is rounded up to a minute, as it is for people.
     """
     context = {"status": status, "code": error_code(decision), "seconds": seconds, "wait": None, "when": None}
+    if (said := refusing(decision)) and said.largest is not None:
+        context |= {"largest": said.largest, "unit": said.unit}
     if seconds is not None:
         after = timezone.now() + timedelta(seconds=seconds + 59)
         context |= {"wait": in_words(seconds), "when": after.replace(second=0, microsecond=0)}

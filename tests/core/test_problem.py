@@ -61,6 +61,16 @@ def test_a_block_is_about_no_quota(seconds: int | None, said: str) -> None:
     [
         (refused(), "rate_limited", "Rate limit exceeded. Try again in 5 seconds."),
         (refused(wait=None), "rate_limited", "Rate limit exceeded. This costs more than the limit ever allows."),
+        (
+            refused(wait=None, largest=10),
+            "rate_limited",
+            "Rate limit exceeded. This costs more than the limit ever allows: at most 10 at once.",
+        ),
+        (
+            refused(wait=None, largest=1000, unit="bytes"),
+            "rate_limited",
+            "Rate limit exceeded. This is too large: at most 1,000 bytes are taken at once.",
+        ),
         (refused(window=None), "connection_limit", "Too many open connections. Try again in 5 seconds."),
         (refused(reason=Reason.BLOCKED), "blocked", "Access is blocked. Try again in 5 seconds."),
         (FAILED, "limiter_unavailable", "The limiter is unavailable. Try again in 5 seconds."),

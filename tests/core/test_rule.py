@@ -21,9 +21,11 @@ DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "needs a rate"),
-    ({"limit": 5}, "needs a rate"),
+    ({"limit": 5}, "add algorithm: concurrency"),
     ({"rate": 5}, "needs a rate"),
-    ({"rate": "10/min", "limit": 9}, "limit is part of the rate"),
+    ({"rate": "10/min", "limit": 9}, "give a rate or a limit, not both"),
+    ({"rate": "10/min", "limit": 10}, "give a rate or a limit, not both"),
+    ({"rates": ["10/min", "2/s"], "limit": 10}, "give a rate or a limit, not both"),
     ({"rate": "10/min", "algorithm": "leaky"}, "algorithm is one of"),
     ({"rate": "10/min", "algorithm": None}, "algorithm is one of"),
     ({"rate": "10/min", "key": "cookie"}, "key is one of"),
@@ -106,7 +108,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
         ({"rate": "10/min", "warn_at": given}, "warn_at")
         for given in (0.8, "0.8", ["0.8"], [True], [0], [-1], [101], [float("nan")], [n / 20 for n in range(1, 12)])
     ),
-    ({"rate": "10/min", "warn_at": [1.5]}, "never gets to 1.5 times the limit"),
+    ({"rate": "10/min", "warn_at": [1.5]}, "never gets to 1.5 times the limit: calls are refused at 1$"),
+    ({"rate": "10/min", "warn_at": [80]}, "80 % is 0.8"),
+    ({"rate": "10/min", "warn_at": [150], "enforce_at": 2}, "150 % is 1.5"),
     ({**CAP, "warn_at": [0.8]}, "warn_at belongs to rates"),
     *(
         ({"rate": "10/min", "enforce_at": given}, "enforce_at is a number from 1")

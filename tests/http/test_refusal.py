@@ -53,6 +53,18 @@ def exactly(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("unit", "said"),
+    [
+        ("bytes", "too large: this site takes at most 2.4\xa0KB (2500 bytes) at once"),
+        ("calls", "asks for more than this site gives at once"),
+    ],
+)
+def test_a_page_says_how_much_may_be_sent(unit: str, said: str) -> None:
+    page = refused(None, largest=2500, unit=unit, reason=Reason.TOO_COSTLY)
+    assert " ".join(said.split()) in text(answered(page))
+
+
+@pytest.mark.parametrize(
     ("accept", "kind"),
     [
         (None, PROBLEM),

@@ -61,7 +61,8 @@ def shares(given: object) -> tuple[float, ...]:
     found = sequence("warn_at", given)
     for share in found:
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= MAX_TIMES:
-            hint = " (0.8 is 80 %)"
+            is_percent = type(share) in (int, float) and MAX_TIMES < share <= 1000
+            hint = f" ({share:g} % is {share / 100:g})" if is_percent else " (0.8 is 80 %)"
             raise InvalidRule(
                 f"warn_at has shares of the limit, above 0 and up to {MAX_TIMES}{hint}, not {share!r}", "warn_at"
             )

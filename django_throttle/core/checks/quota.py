@@ -39,8 +39,9 @@ def _warned(rule: Rule) -> None:
         raise InvalidRule("warn_at belongs to rates: what is held at once has no window to be warned in", "warn_at")
     if rule.warn_at[-1] > rule.enforce_at:
         share = f"{rule.warn_at[-1]:g}"
+        percent = f"; {share} % is {rule.warn_at[-1] / 100:g}" if rule.warn_at[-1] >= 2 else ""
         raise InvalidRule(
-            f"use never gets to {share} times the limit: calls are refused at {rule.enforce_at:g}", "warn_at"
+            f"use never gets to {share} times the limit: calls are refused at {rule.enforce_at:g}{percent}", "warn_at"
         )
 
 

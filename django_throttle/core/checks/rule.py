@@ -25,7 +25,7 @@ from django_throttle.core.checks.numbers import is_dotted, one_of, whole
 from django_throttle.core.checks.quota import QUOTA_CHECKS
 from django_throttle.core.checks.socket import SOCKET_CHECKS
 from django_throttle.core.periods import period_of, zone
-from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate
+from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, RateLimit
 from django_throttle.exceptions import InvalidRule
 
 if TYPE_CHECKING:
@@ -70,9 +70,15 @@ def _limit(rule: Rule) -> None:
         return
     given = (rule.rate, *rule.rates) if rule.rate is not None else rule.rates
     if not given or not all(isinstance(rate, Rate) for rate in given):
+        if rule.limit is not None and not given:
+            raise InvalidRule(
+                "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate instead, "
+                "such as 100/min",
+                "algorithm",
+            )
         raise InvalidRule("it needs a rate, such as 100/min", "rate")
-    if rule.limit not in (None, given[0].limit):
-        raise InvalidRule("the limit is part of the rate; only a concurrency rule has one of its own", "limit")
+    if rule.limit is not None and not isinstance(rule.limit, RateLimit):
+        raise InvalidRule("give a rate or a limit, not both: only a concurrency rule has a limit of its own", "limit")
     if rule.algorithm == "sliding_log" and max(rate.limit for rate in given) > MAX_LOG:
         raise InvalidRule(
             f"the limit of a sliding log is at most {MAX_LOG:,}; a strict sliding window takes any", "rate"
