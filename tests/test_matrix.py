@@ -62,13 +62,13 @@ def test_the_page_has_the_table_of_the_last_runs() -> None:
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
-        ({}, "10      2        0       abcdef0, 2026-01-02"),
+        ({}, "MariaDB 10.11.19 Valkey 9.1.2 10 2 0 abcdef0, 2026-01-02"),
         ({"failed": ["tests.test_a::test_b"]}, "- ``py312-dj61-redis5``: ``tests.test_a::test_b`` failed"),
         ({"alone": ["a", "b"]}, "- ``py312-dj61-redis5``: 2 more passed only when run again alone"),
     ],
 )
 def test_a_result_is_shown_with_what_went_wrong(change: dict[str, Any], shown: str) -> None:
-    assert shown in matrix.table({"py312-dj61-redis5": {**MEASURED, **change}})
+    assert shown in " ".join(matrix.table({"py312-dj61-redis5": {**MEASURED, **change}}).split())
 
 
 def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
