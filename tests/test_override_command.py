@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from django_throttle.drf import UserRateThrottle
 from django_throttle.management.commands import throttle_override
 from django_throttle.models import ThrottleOverride
 
@@ -30,6 +31,11 @@ def run(*words: str) -> str:
 def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "100/min"}}, "AGENT": False}
     monkeypatch.setattr(throttle_override.getpass, "getuser", lambda: "root")
+
+
+class Burst(UserRateThrottle):
+    rate = "5/min"
+    scope = "burst"
 
 
 class TestAdd:
@@ -58,6 +64,21 @@ class TestAdd:
         assert row.created_by == "root"
         assert row.until is not None
         assert timedelta(hours=1.9) < row.until - timezone.now() <= timedelta(hours=2)
+
+    @pytest.mark.parametrize("name", ["drf-anon", "drf-user", "drf-burst", "drf-uploads", "drf-*"])
+    def test_a_limit_of_rest_framework_may_be_named(self, settings: Any, name: str) -> None:
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"uploads": "20/day"}}
+        run("add", "ip", "192.0.2.7", "--block", "--rules", name, *BECAUSE)
+        assert ThrottleOverride.objects.get().rules == (name,)
+
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [("drf-nothing", ""), ("drf-anno", " Did you mean 'drf-anon'?"), ("drf-bust", " Did you mean")],
+    )
+    def test_one_that_there_is_not_is_an_error(self, name: str, hint: str) -> None:
+        with pytest.raises(CommandError, match=re.escape(f"There is no rule '{name}'.{hint}")):
+            run("add", "ip", "192.0.2.7", "--block", "--rules", name, *BECAUSE)
+        assert not ThrottleOverride.objects.exists()
 
     def test_how_long(self) -> None:
         add = ("add", "ip", "192.0.2.7", "--block", *BECAUSE)

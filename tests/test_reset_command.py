@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
@@ -15,12 +16,14 @@ from django_throttle.connections.orders import Duties
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
+from django_throttle.management.commands import throttle_reset
 from django_throttle.rulebook import sources
 from django_throttle.sockets.live import live
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
 from tests.servers import free_port
 
+pytestmark = pytest.mark.django_db
 RULES: dict[str, dict[str, Any]] = {
     "api": {"rate": "2/h", "key": "user"},
     "bucket": {"rate": "2/h", "key": "user", "algorithm": "gcra"},
@@ -79,6 +82,58 @@ def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     live.clear()
 
 
+@pytest.mark.parametrize(
+    "typed", ["{pk}", "user:{pk}", "anna", "user:anna", "ANNA@example.org", "user:anna@example.org"]
+)
+def test_a_user_is_typed_as_for_an_override(store: Any, typed: str) -> None:
+    anna = User.objects.create_user("anna", email="anna@example.org")
+    Limiter(RATES, store).acquire(f"user:{anna.pk}")
+    assert run(typed.format(pk=anna.pk)) == f"user:{anna.pk}: 2 budgets full again\n"
+
+
+@pytest.mark.parametrize("typed", ["{pk}", "user:{pk}"])
+def test_what_may_be_several_users_is_an_error(store: Any, typed: str) -> None:
+    anna = User.objects.create_user("anna")
+    User.objects.create_user(str(anna.pk))
+    for command, words in (("throttle_reset", ()), ("throttle_override", ("--block", "--reason", "spam"))):
+        given = (typed,) if not words else ("add", "user", "{pk}")
+        with pytest.raises(CommandError, match=rf"any of anna \(id {anna.pk}\), {anna.pk} "):
+            call_command(command, *(word.format(pk=anna.pk) for word in given), *words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "ident"),
+    [
+        ("203.0.113.9", "ip:203.0.113.9"),
+        ("ip:203.0.113.9", "ip:203.0.113.9"),
+        ("::ffff:203.0.113.9", "ip:203.0.113.9"),
+        ("2001:db8::1", "ip:2001:db8::/64"),
+        ("ip:2001:db8::1", "ip:2001:db8::/64"),
+        ("ip:2001:db8::/64", "ip:2001:db8::/64"),
+        ("everyone", "everyone"),
+        ("user:org-5", "user:org-5"),
+        ("user:4711", "user:4711"),
+        ("account:anna", "account:anna"),
+        ("session:ip:5", "session:ip:5"),
+    ],
+)
+def test_any_other_ident_is_typed_as_it_is_counted(store: Any, typed: str, ident: str) -> None:
+    User.objects.create_user("everyone")
+    Limiter(RATES, store).acquire(ident)
+    assert run(typed) == f"{ident}: 2 budgets full again\n"
+
+
+def test_without_a_database_an_ident_is_taken_as_it_is(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(typed: str) -> str:
+        raise DatabaseError("no such table: auth_user")
+
+    monkeypatch.setattr(throttle_reset, "typed_ident", fail)
+    Limiter(RATES, store).acquire("user:1")
+    assert run("user:1").splitlines() == [
+        "no user can be looked up: no such table: auth_user", "user:1: 2 budgets full again"
+    ]  # fmt: skip
+
+
 def test_an_ident_that_nobody_counted(store: Any) -> None:
     assert "nothing was counted" in run("42")
     assert "user:42" in run("42")
@@ -96,6 +151,7 @@ def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPat
         (("user:1",), {"STORE": "memory"}, 'is "memory"'),
         (("user:1",), {"REDIS": f"redis://127.0.0.1:{free_port()}/0"}, "nothing was reset"),
         (("user:1", "--rules", "ap"), {}, "ap"),
+        (("user:1", "--rules", "drf-anon"), {}, "There is no rule 'drf-anon'"),
         (("",), {}, "ident"),
     ],
     ids=str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,3 +173,15 @@ def _rule(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     else:
         rule = Rule(name, rate, key=EVERYONE, resolution=MAX_RESOLUTION, strict=True)
     return rule.as_shadow() if shadow else rule
+
+
+def names_of_limits() -> set[str]:
+    """What overrides call the limits of the throttles that are loaded, and of every scope that has a rate."""
+    found = set(api_settings.DEFAULT_THROTTLE_RATES)
+    classes = StoreRateThrottle.__subclasses__()
+    while classes:
+        one = classes.pop()
+        classes += one.__subclasses__()
+        rates = one.THROTTLE_RATES
+        found |= {getattr(one, "scope", None) or one.__name__, *(rates if isinstance(rates, Mapping) else ())}
+    return {f"{UNLISTED}{scope}" for scope in found if isinstance(scope, str)}

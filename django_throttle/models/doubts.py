@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
+from importlib.util import find_spec
+
+from django.urls import get_resolver
 
 from django_throttle.conf import conf
 from django_throttle.core import Rule
@@ -14,11 +18,16 @@ from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.subjects import group_exists
 
 
-def misspelt(names: Iterable[str], rules: Iterable[Rule]) -> list[str]:
-    """A sentence for each name, patterns and limits of REST framework aside, that no rule has."""
+def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = True) -> list[str]:
+    """A sentence for each name, patterns aside, that no rule has, nor a limit of REST framework's throttles.
+
+    ``unlisted`` is False where those limits do not count.
+    """
+    exact = [name for name in names if not _is_pattern(name)]
     known = {rule.name for rule in rules}
-    doubtful = (name for name in names if not _is_pattern(name) and not name.startswith(UNLISTED))
-    return [_missing(name, known) for name in doubtful if name not in known]
+    if unlisted and any(name.startswith(UNLISTED) for name in exact):
+        known |= _unlisted()
+    return [_missing(name, known) for name in exact if name not in known]
 
 
 def doubts(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
@@ -40,6 +49,17 @@ def doubts(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
 
 def _is_pattern(name: str) -> bool:
     return any(sign in name for sign in "*?[")
+
+
+def _unlisted() -> set[str]:
+    """The limits of REST framework's throttles; its views are loaded, as they may bring classes of their own."""
+    if find_spec("rest_framework") is None:
+        return set()
+    from django_throttle.drf.rates import names_of_limits
+
+    with suppress(Exception):  # a site whose views cannot be loaded says so by itself
+        _ = get_resolver().url_patterns
+    return names_of_limits()
 
 
 def _missing(name: str, known: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from django_throttle.conf import conf
 from django_throttle.core.override import MAX_SUBJECT
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity import network
+from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.credentials import api_key
 from django_throttle.identity.idents import tagged
 from django_throttle.identity.own import name_of
@@ -31,6 +32,28 @@ def tidy_subject(kind: str, typed: str) -> str:
         raise ValidationError(f"Write 1 to {MAX_SUBJECT} printable characters.")
     tidy = _TIDY.get(kind)
     return tidy(text) if tidy else text
+
+
+def typed_ident(typed: str) -> str:
+    """The ident that somebody types: as it is counted, or a user's name or e-mail address, or an address.
+
+    Users and addresses may be without their kind. What names neither is an ident as it stands. Raises ValidationError
+    for what may be several users.
+    """
+    kind, colon, value = typed.partition(":")
+    if address := network(value if kind == "ip" else typed, conf().IPV6_PREFIX):
+        return f"ip:{address}"
+    if typed == EVERYONE or (colon and kind != "user"):
+        return typed
+    name = value if colon else typed
+    return f"user:{_user(name)}" if _has_users() and find_users(name) else typed
+
+
+def _has_users() -> bool:
+    try:
+        return _users() is not None
+    except ValidationError:
+        return False
 
 
 def subject_of(kind: str, value: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.models.doubts import misspelt
+from django_throttle.models.subjects import typed_ident
 from django_throttle.rulebook import sources
 from django_throttle.stores import RedisStore, get_store
 
@@ -23,7 +26,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("ident", help=f"whose, with its kind, such as {', '.join(KINDS)}")
+        parser.add_argument("ident", help=f"whose: {', '.join(KINDS)}, or a user's id, name or e-mail address")
         parser.add_argument("--rules", nargs="+", default=[], metavar="NAME", help="names of rules; else every rule")
 
     def handle(self, *, ident: str, rules: list[str], **options: Any) -> None:
@@ -32,11 +35,12 @@ class Command(BaseCommand):
             found = reading.rules
             if reading.failure is not None:
                 self.stderr.write(self.style.WARNING(f"only rules of the settings: {sources.advice(reading.failure)}"))
-            if wrong := misspelt(rules, found):
+            if wrong := misspelt(rules, found, unlisted=False):
                 raise CommandError("\n".join(wrong))
             store = get_store()
             if not isinstance(store, RedisStore):
                 raise CommandError('DJANGO_THROTTLE["STORE"] is "memory": each process counts by itself.')
+            ident = self._found(ident)
             removed = Limiter(_resettable(found, rules), store).reset(ident)
         except (InvalidIdent, InvalidSetting) as error:
             raise CommandError(str(error)) from error
@@ -46,6 +50,15 @@ class Command(BaseCommand):
             self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
         else:
             self.stdout.write(f"{ident}: nothing was counted. Identities are written with their kind: {KINDS[0]}")
+
+    def _found(self, typed: str) -> str:
+        try:
+            return typed_ident(typed)
+        except ValidationError as error:
+            raise CommandError("\n".join(error.messages)) from error
+        except DatabaseError as error:
+            self.stderr.write(self.style.WARNING(f"no user can be looked up: {sources.advice(error)}"))
+            return typed
 
 
 def _resettable(found: Any, names: list[str]) -> list[Rule]:
