@@ -339,6 +339,20 @@ class TestForm:
         assert len(said) == 2
         assert ThrottleRule.objects.get().audience == ("group:editors", "group:edtors", "staff")
 
+    def test_a_function_can_be_joined_with_another_key_where_settings_name_it(
+        self, operator: Client, settings: Any
+    ) -> None:
+        typed = {**TYPED, "key": "ip+os.path.getsize"}
+        assert operator.post(ADD, typed).status_code == 200
+        for named in ("ip+os.path.getsize", "os.path.getsize"):
+            settings.DJANGO_THROTTLE = {"RULES": {"plans": {"rate": "9/min", "key": named}}}
+            row = ThrottleRule(name="joined", rate="5/s", key="ip+os.path.getsize")
+            row.full_clean()
+            assert row.as_rule().key == "ip+os.path.getsize"
+        settings.DJANGO_THROTTLE = {"RULES": {"plans": {"rate": "9/min", "key": "ip+os.path.getsize"}}}
+        assert "Each combination of address and value of os.path.getsize" in text(operator.get(ADD))
+        assert operator.post(ADD, typed).status_code == 302
+
     def test_a_function_can_be_a_cost_where_settings_name_it(self, operator: Client, settings: Any) -> None:
         typed = {**TYPED, "cost": "os.path.getsize"}
         page = operator.post(ADD, typed)

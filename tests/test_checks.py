@@ -66,6 +66,8 @@ WRONG: list[tuple[str, Any]] = [
     ("E004", {"RULES": {5: {"rate": "100/min"}}}),
     ("E005", {"RULES": {"api": {"rate": "100/min", "key": "shop.limits.tenant"}}}),
     ("E005", {"RULES": {"api": {"rate": "100/min", "key": "os.sep"}}}),
+    ("E005", {"RULES": {"api": {"rate": "100/min", "key": "ip+shop.limits.tenant"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "ip+tests.test_checks.tenant"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "key": "."}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "key": "a..b"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "scopes": ["a,b"]}}}),

@@ -208,6 +208,16 @@ class TestSeveral:
         assert caller.ident("tenant+user+ip") == f"tenant+user+ip:tenant:acme+user:5+ip:{ADDRESS}"
         assert caller.ident("tenant+user_or_ip") == "tenant+user_or_ip:tenant:acme+user:5"
 
+    def test_a_function_may_be_one_of_them(self, who: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        site()
+        key = f"ip+{__name__}.function"
+        monkeypatch.setattr(f"{__name__}.returned", "gold+1")
+        assert who().ident(key) == f"{key}:ip:{ADDRESS}+{__name__}.function:gold%2B1"
+        monkeypatch.setattr(f"{__name__}.returned", None)
+        assert who().ident(key) is None
+        assert not who().lacks_address(key)
+        assert in_words("ip+shop.limits.plan") == "each combination of address and value of shop.limits.plan"
+
     def test_or_none(self, who: Any, site: Any) -> None:
         site(TENANT="tenant")
         assert who(user=User(pk=5)).ident("tenant+user") is None
@@ -223,12 +233,14 @@ class TestSeveral:
             liar = SimpleNamespace(pk="5", is_authenticated=True)
             assert who(user=liar, tenant=tenant).ident("tenant+user") != known
 
-    @pytest.mark.parametrize("key", ["user+ip", "tenant+user", "tenant+api_key", "session+ip", "ip+user_or_ip"])
+    @pytest.mark.parametrize(
+        "key", ["user+ip", "tenant+user", "tenant+api_key", "session+ip", "ip+user_or_ip", "ip+a.b"]
+    )
     def test_a_rule_may_have_them(self, key: str) -> None:
         assert Rule("api", "5/min", key=key).key == key
         assert in_words(key).startswith("each combination of ")
 
-    @pytest.mark.parametrize("key", ["user+", "+", "+ip", "user+user", "user+everyone", "user + ip", "ip+a.b", "ip+x"])
+    @pytest.mark.parametrize("key", ["user+", "+", "+ip", "user+user", "user+everyone", "user + ip", "ip+a..b", "ip+x"])
     def test_but_not_anything(self, key: str) -> None:
         with pytest.raises(InvalidRule) as caught:
             Rule("api", "5/min", key=key)

@@ -223,6 +223,7 @@ class TestImport:
             ({"api": {"rate": "5/s", "scopes": "search"}}, "scopes is a list of names"),
             ({"api": {"rate": "5/s", "scopes": ["x" * 1001]}}, "scopes: "),
             ({"api": {"rate": "5/s", "key": "os.abort"}}, "the key 'os.abort' is used by no rule in settings"),
+            ({"api": {"rate": "5/s", "key": "ip+os.abort"}}, "the key 'os.abort' is used by no rule in settings"),
             ({"api": {"rate": "5/s", "description": ["a"]}}, "description is text"),
             ({"api": "5/s"}, "its options are an object"),
             ({"": {"rate": "5/s"}}, "a name is 1 to 100"),

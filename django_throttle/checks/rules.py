@@ -10,6 +10,7 @@ from django.utils.module_loading import import_string
 
 from django_throttle.checks.given import Given, value_of, wrong
 from django_throttle.core import Rule
+from django_throttle.core.checks.key import functions
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.identity import is_async
 from django_throttle.rulebook import sources
@@ -23,7 +24,8 @@ def _rules(given: Given) -> Iterator[CheckMessage]:
     for name, options in rules.items():
         try:
             rule = Rule.from_options(name, options)
-            yield from _callable(rule, "key", rule.key, ("E005", "E006"))
+            for path in functions(rule.key):
+                yield from _callable(rule, "key", path, ("E005", "E006"))
             yield from _callable(rule, "cost", rule.cost, ("E061", "E062"))
         except (InvalidRule, InvalidRate) as error:
             yield wrong("E004", f"rule {name!r}: {sources.sentence(str(name), error)}")

@@ -78,7 +78,7 @@ def describe(rule: Rule) -> str:
 def who(key: str) -> str:
     """Who has a budget of their own under this key."""
     if "+" in key:
-        return f"each combination of {_listed([_PARTS[part] for part in key.split('+')])}"
+        return f"each combination of {_listed([_PARTS.get(part) or f'value of {part}' for part in key.split('+')])}"
     return WHO.get(key) or f"each value of {key}"
 
 

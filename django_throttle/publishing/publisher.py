@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django_throttle.core.key import check_ident
 from django_throttle.facts import Who
 from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity.idents import combined
 from django_throttle.identity.named import Named
 
 GROUP_KEY: Final = "django_throttle.publishing.group"
@@ -32,7 +33,9 @@ class Publisher:
         return self.who.subject
 
     def ident(self, key: str) -> str | None:
-        return self.group if key == GROUP_KEY else self.who.ident(key)
+        if key == GROUP_KEY:
+            return self.group
+        return combined(key, map(self.ident, key.split("+"))) if "+" in key else self.who.ident(key)
 
     def is_(self, trait: str) -> bool:
         return self.who.is_(trait)

@@ -164,6 +164,13 @@ async def test_publishers_groups_and_accounts_have_budgets_of_their_own(enforce:
     assert await publishes("b", "tenant:other")
 
 
+async def test_a_user_has_a_budget_for_each_group(enforce: Enforce) -> None:
+    enforce(each={**TEN, "rate": "1/min", "key": f"user+{GROUP_KEY}"})
+    assert await publishes("a", "user:1") and not await publishes("a", "user:1")
+    assert await publishes("b", "user:1") and await publishes("a", "user:2")
+    assert await publishes("a", "tenant:acme") and await publishes("a", "tenant:acme")
+
+
 async def test_where_no_rule_counts_publications_nobody_asks_for_a_size(
     enforce: Enforce, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,11 @@ def parts(key: str) -> tuple[str, ...]:
     return tuple(key.split("+"))
 
 
+def functions(key: str) -> tuple[str, ...]:
+    """The dotted paths among the keys that are joined."""
+    return tuple(part for part in parts(key) if is_dotted(part))
+
+
 def _key(rule: Rule) -> None:
     # A dotted path names a function; the rulebook imports it.
     if is_dotted(rule.key):
@@ -29,8 +34,8 @@ def _key(rule: Rule) -> None:
         return
     found = parts(rule.key)
     for part in found:
-        if part not in JOINED:
-            raise InvalidRule(f"a key joins {', '.join(JOINED)}, not {part!r}", "key")
+        if part not in JOINED and not is_dotted(part):
+            raise InvalidRule(f"a key joins {', '.join(JOINED)} and paths of functions, not {part!r}", "key")
     if len(set(found)) < len(found):
         raise InvalidRule(f"the key {rule.key!r} has one of its parts twice", "key")
 
