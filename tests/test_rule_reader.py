@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from django_throttle.rulebook import book, reader
+from django_throttle import rulebook
+from django_throttle.models import ThrottleOverride
+from django_throttle.rulebook import book, reader, sources
 from django_throttle.rulebook.reader import Reader
+from django_throttle.stores import MemoryStore
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -28,9 +32,9 @@ from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
 made, read, reading = [], [], sources.from_database
 connection_created.connect(lambda **_: made.append(threading.current_thread().name), weak=False)
-def counted():
+def counted(before):
     read.append(1)
-    return reading()
+    return reading(before)
 sources.from_database = counted
 rulebook.current()
 agent.ensure(get_store(), rules=True)
@@ -207,3 +211,45 @@ def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path, datab
     command = [sys.executable, "-c", POLLER]
     said = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
     assert said.stdout.split() == ["True", "1"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ten_thousand_overrides_that_stay_the_same_are_not_looked_into_again(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": True}
+    rows = [ThrottleOverride(value=str(at), effect="exempt", reason="made up") for at in range(10_000)]
+    ThrottleOverride.objects.bulk_create(rows, batch_size=1000)
+    made: list[int] = []
+    make = ThrottleOverride.as_override
+    monkeypatch.setattr(ThrottleOverride, "as_override", lambda row: (made.append(row.pk), make(row))[1])
+    fresh = cpu_seconds(sources.read)
+    for _ in range(2):  # the first has nothing to compare with
+        before = rulebook.refresh()
+    made.clear()
+    again = min(cpu_seconds(rulebook.refresh) for _ in range(5))
+    assert (rulebook.current() is before, made) == (True, [])
+    print(f"looked into: {fresh * 1000:.0f} ms, again: {again * 1000:.0f} ms")
+    assert again < fresh / 5
+    row = ThrottleOverride.objects.order_by("pk")[0]
+    type(row).objects.filter(pk=row.pk).update(value="other")
+    assert [one.subject for one in rulebook.current().relief.overrides if "other" in one.subject] == ["user:other"]
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def test_very_many_rows_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(book._book.reader, "ask", asked.append)
+    monkeypatch.setattr(book.sources, "is_private", lambda: False)
+    for took, age, is_read in [(0.001, 0.5, True), (0.02, 0.5, False), (0.02, 0.7, True), (9.0, 0.7, True)]:
+        asked.clear()
+        monkeypatch.setattr(book._book, "took", took)
+        monkeypatch.setattr(book._book, "settled", True)
+        monkeypatch.setattr(book._book, "read_at", time.monotonic() - age)
+        rulebook.poll(MemoryStore())
+        assert bool(asked) is is_read, took

@@ -322,7 +322,7 @@ class TestEdits:
             transaction.set_rollback(True)
         asked: list[int] = []
 
-        def away() -> None:
+        def away(before: object) -> None:
             asked.append(1)
             raise DatabaseError("the database is away")
 
@@ -452,7 +452,7 @@ class TestTrouble:
 
     @staticmethod
     def fail(monkeypatch: pytest.MonkeyPatch) -> None:
-        def from_database() -> None:
+        def from_database(before: object) -> None:
             raise DatabaseError("the database is away")
 
         monkeypatch.setattr(sources, "from_database", from_database)
@@ -461,8 +461,8 @@ class TestTrouble:
 def test_a_slow_reading_never_replaces_a_later_one(rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go_on = threading.Event(), threading.Event()
 
-    def slow() -> sources.Reading:
-        monkeypatch.setattr(sources, "read", lambda: _reading("2/min"))
+    def slow(before: object) -> sources.Reading:
+        monkeypatch.setattr(sources, "read", lambda before: _reading("2/min"))
         began.set()
         assert go_on.wait(10)
         return _reading("1/min")
@@ -488,7 +488,7 @@ class TestPoll:
     def readings(self, monkeypatch: pytest.MonkeyPatch, rules: Any) -> list[int]:
         seen: list[int] = []
 
-        def read() -> sources.Reading:
+        def read(before: object) -> sources.Reading:
             seen.append(1)
             return sources.Reading(sources.from_settings())
 
@@ -559,7 +559,7 @@ class TestPoll:
     ) -> None:
         go_on = threading.Event()
 
-        def hang() -> sources.Reading:
+        def hang(before: object) -> sources.Reading:
             readings.append(1)
             go_on.wait(10)
             return sources.Reading(sources.from_settings())

@@ -51,7 +51,7 @@ class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.known = sources.read().rules
+        self.known = sources.rules()
         if "rules" in self.fields:
             self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
         if "until" in self.fields:

@@ -162,7 +162,7 @@ class ThrottleOverrideAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if not change:
             obj.created_by = request.user.get_username()[:150]
         super().save_model(request, obj, form, change)
-        for doubt in doubts(obj, sources.read().rules):
+        for doubt in doubts(obj, sources.rules()):
             self.message_user(request, doubt, messages.WARNING)
         if obj.effect == "block" and Relief([obj.as_override()]).of(HttpWho(request)):
             self.message_user(request, BLOCKS_YOU, messages.WARNING)

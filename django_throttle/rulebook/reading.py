@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import ref
@@ -15,12 +15,14 @@ class Found:
     """What one source holds: the rules that make sense, and for each other one its name and what is wrong.
 
     The database holds overrides too; ``unfit`` says of those that make no sense, by their number, what is wrong.
+    ``rows`` are what all of it was made of, as the database's driver gives them.
     """
 
     rules: Mapping[str, Rule]
     faults: Mapping[str, str]
     overrides: tuple[Override, ...] = ()
     unfit: Mapping[int, str] = field(default_factory=dict)
+    rows: Sequence[object] | None = None
 
 
 NOTHING: Final = Found({}, {})

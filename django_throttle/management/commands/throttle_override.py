@@ -58,7 +58,7 @@ class Command(BaseCommand):
 
     def add(self, options: dict[str, Any]) -> None:
         """Check it as the admin does, and put it in force."""
-        rules = sources.read().rules
+        rules = sources.rules()
         wrong = misspelt(options["rules"], rules)
         if wrong:
             raise CommandError("\n".join(wrong))
