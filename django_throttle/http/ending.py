@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -14,7 +13,7 @@ from django.http.response import HttpResponseBase
 from django_throttle.core import flow
 from django_throttle.core.command import answered
 from django_throttle.http.headers import fields
-from django_throttle.http.slots import hold_until_closed
+from django_throttle.http.slots import hold_until_closed, soon
 from django_throttle.http.status import status_of, status_of_error
 from django_throttle.http.visit import Visit, kept, visit_of
 from django_throttle.stores import get_store
@@ -74,24 +73,14 @@ async def aabandon(request: HttpRequest, error: BaseException) -> None:
 def finish_soon(request: HttpRequest, response: Response) -> Response:
     """Finish on an event loop where nobody can wait for it: what is owed is settled a little later."""
     visit = visit_of(request)
-    _soon(arun(_settled(visit, _told(request, response, visit)), get_store()))
+    soon(arun(_settled(visit, _told(request, response, visit)), get_store()))
     visit.attended = False
     return response
 
 
 def abandon_soon(request: HttpRequest, error: BaseException) -> asyncio.Future[None]:
     """Abandon on an event loop where nobody can wait for it."""
-    return _soon(sync_to_async(abandon)(request, error))
-
-
-def _soon(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-    task = asyncio.ensure_future(ending)
-    _endings.add(task)  # the loop itself holds tasks only weakly
-    task.add_done_callback(_endings.discard)
-    return task
-
-
-_endings: Final[set[asyncio.Future[None]]] = set()
+    return soon(sync_to_async(abandon)(request, error))
 
 
 async def alet_go(request: HttpRequest) -> None:

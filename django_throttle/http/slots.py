@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+from asgiref.sync import SyncToAsync
+from django.http import StreamingHttpResponse
 
 from django_throttle import limiter
 from django_throttle.connections.registry import Registry
@@ -28,44 +33,106 @@ class Slot:
         lease, self.lease = self.lease, None
         return lease
 
-    def __del__(self) -> None:
-        if self.lease is not None:
-            self._leases.stray(self.lease)
+    def drop(self) -> None:
+        """Give it back a little later, without waiting for a store."""
+        lease = self.take()
+        if lease is not None:
+            self._leases.stray(lease)
+
+    __del__ = drop
 
 
 def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> None:
-    """Give the slots back when all has been sent, at the latest when the response is closed.
+    """Give the slots back when all has been sent, or has failed, at the latest when the response is closed.
 
-    A file that the server sends by itself is only known to be sent by its close. Django closes the request with
-    whatever response it ends up with: a 304 in place of a file, whose own response nobody closes then.
+    Where a server sends a file by itself, only its close says that it is sent. Django closes the request with
+    whatever response it ends up with: a 304 in place of a file, whose own response nobody closes then. Where sending
+    fails it may close nothing, so nothing but the response holds the slots, in no circle: they end with it. Under ASGI
+    the error and its task hold each other, and the response, so the slots are dropped as soon as the request is over.
     """
-    give_back = partial(_give_back, slots)
-    response._resource_closers.append(give_back)
-    request.close = partial(_close, request.close, give_back)
-    if getattr(response, "file_to_stream", None) is None:
-        to_the_end = _ato_the_end if response.is_async else _to_the_end
-        response.streaming_content = to_the_end(response.streaming_content, slots)
+    leases = [slot.lease for slot in slots]
+    response._resource_closers.append(partial(_give_back, slots))
+    request.close = partial(_close, weakref.ref(request), request.__dict__.get("close"), leases)
+    to_the_end = _ato_the_end if response.is_async else _to_the_end
+    parts = to_the_end(response._iterator, slots)
+    # By the base class: a FileResponse would no longer be a file that a server can send by itself.
+    StreamingHttpResponse._set_streaming_content(response, parts)  # type: ignore[attr-defined]
+    _drop_when_over(slots)
+
+
+def soon(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+    """Have this awaited on the event loop that runs, by nobody who could be cancelled."""
+    task = asyncio.ensure_future(ending)
+    _endings.add(task)  # the loop itself holds tasks only weakly
+    task.add_done_callback(_endings.discard)
+    return task
+
+
+_endings: Final[set[asyncio.Future[None]]] = set()
 
 
 def _to_the_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[bytes]:
-    yield from content
+    try:
+        yield from content
+    except GeneratorExit:  # whoever closes the response gives them back, and not whoever collects the garbage
+        raise
+    except BaseException:
+        _give_back(slots)
+        raise
     _give_back(slots)
 
 
 async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> AsyncIterator[bytes]:
-    async for part in content:
-        yield part
-    for slot in slots:
-        await limiter.arelease(slot.take())
-
-
-def _close(close: Callable[[], None], give_back: Callable[[], None]) -> None:
     try:
-        close()
+        async for part in content:
+            yield part
+    except BaseException:  # also where the event loop ends it; a second cancellation does not end this
+        await asyncio.wait({soon(_agive_back(slots))})
+        raise
+    await _agive_back(slots)
+
+
+def _drop_when_over(slots: Sequence[Slot]) -> None:
+    """Under ASGI: when the task that made the response has failed, or the thread of the request has ended."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        context = SyncToAsync.thread_sensitive_context.get(None)
+        executor = None if context is None else SyncToAsync.context_to_thread_executor.get(context)
+        if executor is not None:
+            weakref.finalize(executor, _drop, slots)
+    else:
+        if task is not None:
+            task.add_done_callback(partial(_drop_if_failed, slots))
+
+
+def _drop_if_failed(slots: Sequence[Slot], task: asyncio.Task[Any]) -> None:
+    if any(slot.lease for slot in slots) and (task.cancelled() or task.exception() is not None):
+        _drop(slots)
+
+
+def _drop(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        slot.drop()
+
+
+def _close(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:
+    """``close`` is what was in this one's place; without it the request's own."""
+    try:
+        if close is not None:
+            close()
+        elif (found := request()) is not None:
+            type(found).close(found)
     finally:
-        give_back()
+        for lease in leases:  # a second time changes nothing
+            limiter.release(lease)
 
 
 def _give_back(slots: Sequence[Slot]) -> None:
     for slot in slots:
         limiter.release(slot.take())
+
+
+async def _agive_back(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        await limiter.arelease(slot.take())

@@ -1,6 +1,7 @@
 """A site for real servers, forked into processes that share one socket; the environment says what they need.
 
 REDIS_URL  where they count     RULES  the rules in force, as JSON     SETTINGS  other settings, as JSON
+MIDDLEWARE  Django's setting, as JSON, where it is another than ours alone
 PORT       where they listen    PROCESSES  how many there are          SERVER  asgi (uvicorn) or wsgi (Django's own)
 """
 
@@ -42,9 +43,14 @@ def login(request: HttpRequest, name: str) -> HttpResponse:
     return HttpResponse(status=200 if request.GET.get("password") == "right" else 401)
 
 
-def short(request: HttpRequest, name: str) -> HttpResponse:
+def begin(name: str) -> None:
+    """Tell the test that the view runs, and holds what it holds."""
     with Redis.from_url(os.environ["REDIS_URL"]) as redis:
         redis.set(f"begun:{name}", 1, ex=60)
+
+
+def short(request: HttpRequest, name: str) -> HttpResponse:
+    begin(name)
     time.sleep(SHORT)
     return HttpResponse("done")
 
@@ -108,6 +114,15 @@ async def afailing(at: int) -> AsyncIterator[bytes]:
     raise ZeroDivisionError
 
 
+async def silent() -> AsyncIterator[bytes]:
+    await asyncio.sleep(LONG)
+    yield b"part"
+
+
+async def afew() -> AsyncIterator[bytes]:
+    yield b"part"
+
+
 def failing(at: int) -> Iterator[bytes]:
     for _ in range(at):
         yield b"part " * 1000
@@ -117,10 +132,15 @@ def failing(at: int) -> Iterator[bytes]:
 def broken(request: HttpRequest, name: str) -> HttpResponseBase:
     """A response that fails while it is sent: ``kind`` and at which part, the first being 0."""
     kind, at = request.GET["kind"], int(request.GET.get("at", "0"))
+    begin(name)
     if kind == "file":
         return FileResponse(Failing(at * 1000))
-    if kind == "header":  # refused when it is encoded, before anything is streamed
-        return StreamingHttpResponse(parts() if hasattr(request, "scope") else failing(1))
+    if kind == "header":  # which most servers do not send, so that nothing is streamed
+        response = StreamingHttpResponse(afew() if hasattr(request, "scope") else iter([b"part"]))
+        response["X-Reflected"] = "\0"
+        return response
+    if kind == "silent":
+        return StreamingHttpResponse(silent())
     return StreamingHttpResponse((afailing if kind == "async" else failing)(at))
 
 
@@ -156,7 +176,7 @@ def routes() -> list[Any]:
 
 def configure() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
-    settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+    settings.MIDDLEWARE = json.loads(os.environ.get("MIDDLEWARE", '["django_throttle.middleware.ThrottleMiddleware"]'))
     settings.ROOT_URLCONF = __name__
     settings.LOGGING_CONFIG = None
     settings.DJANGO_THROTTLE = {

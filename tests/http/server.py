@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.servers import RedisServer, free_port, slack, wait_until
 
@@ -75,10 +75,14 @@ class Site:
         self.stop()
 
 
+class Listening(Protocol):
+    port: int
+
+
 class Visit:
     """One connection, and one request or several on it, sent at once."""
 
-    def __init__(self, site: Site, *wheres: str) -> None:
+    def __init__(self, site: Listening, *wheres: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", site.port), timeout=20)
         if wheres:
             self.ask(*wheres)

@@ -46,13 +46,18 @@ WSGI: Final = ("gunicorn", "hypercorn-wsgi")
 class Server:
     """One server in a session of its own, so that its end reaches its workers and nobody else."""
 
-    def __init__(self, name: str, redis: RedisServer, rules: dict[str, Any], **settings: Any) -> None:
+    def __init__(
+        self, name: str, redis: RedisServer, rules: dict[str, Any], middleware: list[str] | None = None, **settings: Any
+    ) -> None:
         self.name, self.port = name, free_port()
         command = SERVERS[name](self.port)
         for package in {command[0], "httptools" if name.endswith("httptools") else command[0]}:
             need_package(package)
         environment = {**os.environ, "REDIS_URL": redis.url}
         environment |= {"RULES": json.dumps(rules), "SETTINGS": json.dumps(settings)}
+        environment["HOME"] = str(redis.folder)  # where gunicorn puts the socket that controls it
+        if middleware is not None:
+            environment["MIDDLEWARE"] = json.dumps(middleware)
         self.log = redis.folder / f"{name}-{self.port}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -78,10 +83,9 @@ class Server:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def terminate(self) -> None:
-        """SIGTERM to the process that was started, as a deployment does, and wait for its end."""
+    def signal(self) -> None:
+        """SIGTERM to the process that was started, as a deployment does."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(slack(20))
 
     def stop(self) -> None:
         with suppress(ProcessLookupError):
