@@ -28,7 +28,7 @@ test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of 
 	@$(BIN)/python -m tests.databases $(BIN)/python -m pytest $(ARGS)
 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
-	@$(BIN)/python -m pytest tests/outside $(ARGS)
+	@$(BIN)/python -m pytest tests/outside -o faulthandler_timeout=300 $(ARGS)
 
 matrix: $(VENV)/.with-matrix  ## Run the suite on every supported version, database and Redis (ARGS="py312-dj60-redis7": that row)
 	@$(BIN)/python -m tests.matrix $(ARGS)

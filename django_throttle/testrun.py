@@ -1,15 +1,25 @@
 """Whether this process runs the tests of a site; imports nothing of Django.
 
-pytest's plugin says so. Django's test runner, and whatever else calls ``setup_test_environment``, leaves a mark.
+pytest's plugin says so. ``manage.py test`` is one from its first import on: models may ask for the store before any
+test runs. Whatever else calls Django's ``setup_test_environment`` leaves a mark.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import PurePath
 from typing import Final
 
 DJANGOS: Final = "django.test.utils"
-_declared: bool | None = None
+PROGRAMS: Final = ("manage.py", "django-admin", "__main__.py")  # the last is that of python -m django
+
+
+def is_test_command(arguments: list[str]) -> bool:
+    """Whether a process with these arguments runs Django's command ``test``."""
+    return arguments[1:2] == ["test"] and PurePath(arguments[0]).name in PROGRAMS
+
+
+_declared: bool | None = True if is_test_command(sys.argv) else None
 
 
 def is_on() -> bool:

@@ -41,6 +41,22 @@ def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         utils._TestState.saved_data = saved  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("manage.py test", True),
+        ("site/manage.py test shop --parallel", True),
+        ("bin/django-admin test", True),
+        ("manage.py runserver", False),
+        ("manage.py testserver fixture.json", False),
+        ("manage.py", False),
+        ("bin/uvicorn test", False),
+    ],
+)
+def test_the_command_of_django_is_one_from_the_start(line: str, is_one: bool) -> None:
+    assert testrun.is_test_command(line.split()) is is_one
+
+
 def test_what_is_declared_holds() -> None:
     assert testrun.declare(False) is None
     assert not testrun.is_on()

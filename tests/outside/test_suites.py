@@ -27,13 +27,21 @@ class SearchTests(TestCase):
         print("threads:", [thread.name for thread in threading.enumerate()])
 """
 OURS = ("hello", "client", "info", "config", "flushall", "ping")  # of the test's own client
-# A site whose own code asks for the store as soon as Django is set up, before any test runs.
+# A site that has its limiter from its models on, before any test runs, and tests that use it.
 EARLY = """
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
 
-Limiter([Rule("mail", "100/day")], get_store()).acquire("user:42")
+limiter = Limiter([Rule("mail", "100/day")], get_store())
+"""
+LATE = """
+from mysite.models import limiter
+
+
+class MailTests(TestCase):
+    def test_it_counts(self):
+        self.assertTrue(limiter.acquire("user:42").allowed)
 """
 
 
@@ -106,12 +114,13 @@ def test_pytest_has_an_option_for_it(other: Project, redis: RedisServer) -> None
     assert "evalsha" in asked(redis)
 
 
-def test_not_even_code_that_runs_before_the_first_test(other: Project, redis: RedisServer) -> None:
-    """Under pytest; Django's runner sets its environment up after the apps."""
-    other.append("mysite/tests/test_limits.py", EARLY)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_not_even_by_a_limiter_that_was_made_before_any_test(runner: str, other: Project, redis: RedisServer) -> None:
+    other.append("mysite/settings.py", 'INSTALLED_APPS += ["mysite"]')
+    other.append("mysite/models.py", EARLY)
+    other.append("mysite/tests/test_limits.py", LATE)
     asked(redis)
-    for runner in RUNNERS.values():
-        other.shell(runner)
+    other.shell(RUNNERS[runner])
     assert asked(redis) == set()
 
 
