@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -377,3 +377,23 @@ class TestActions:
         assert re.fullmatch(
             r"(Extended by 2 hours\. ?)+", " ".join(e.get_change_message() for e in LogEntry.objects.all())
         )
+
+
+class TestTheEndOfAllDates:
+    """A moment that has no local time everywhere."""
+
+    TYPED = {**TYPED, "lasting": "given", "until_0": "9999-12-31", "until_1": "23:59:59"}
+
+    @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+    def test_it_is_refused_in_words(self, operator: Client, settings: Any, zone: str) -> None:
+        settings.TIME_ZONE = zone
+        assert "9998" in " ".join(errors(operator.post(ADD, self.TYPED))["until"])
+
+    def test_a_row_that_has_it_is_shown_and_can_be_mended(self, operator: Client, settings: Any) -> None:
+        settings.TIME_ZONE = "Europe/Berlin"
+        row = made(until=datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+        assert operator.get(LIST).status_code == 200
+        assert operator.get(change_url(row)).status_code == 200
+        action(operator, "end_now", row)
+        row.refresh_from_db()
+        assert not row.lasts()

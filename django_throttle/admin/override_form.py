@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from django_throttle.core import Rule
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.doubts import misspelt
+from django_throttle.models.override import LAST_YEAR
 from django_throttle.rulebook import sources
 
 AS_GIVEN: Final = ""
@@ -56,6 +57,9 @@ class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
             self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
         if "until" in self.fields:
             self.fields["until"].help_text = "Or a moment of your own, which goes before the choice above."
+            until = self.instance.until
+            if until and until.year > LAST_YEAR:  # stored before that was refused
+                self.initial["until"] = until.replace(year=LAST_YEAR)
         if self.instance.pk and "lasting" in self.fields:
             self.fields["lasting"].initial = AS_GIVEN if self.instance.until else ENDLESS
             self.fields["lasting"].choices = (*LASTING, (NOW, "End it now"))  # type: ignore[attr-defined]

@@ -94,7 +94,7 @@ class Rate:
 
 
 class RateLimit(int):
-    """The limit of a rule that has it from its rate; ``dataclasses.replace`` hands it on, and nobody else gives both."""
+    """The limit of a rule that has it from its rate; ``dataclasses.replace`` hands it on beside that."""
 
     __slots__ = ()
 

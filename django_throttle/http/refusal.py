@@ -17,6 +17,7 @@ from django_throttle.retry import in_words, retry_seconds
 
 TEMPLATE: Final = "django_throttle/429.html"
 HTML: Final = "text/html"
+FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
 # The first is what a client gets that takes anything.
 OFFERED: Final = (CONTENT_TYPE, "application/json", HTML)
 
@@ -43,14 +44,16 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
 def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     """None where a site has no templates. Rendered without the request: nothing is asked of the database or the user.
 
-    ``when`` is rounded up to a minute, as it is for people.
+    ``when`` is rounded up to a minute, as it is for people; None where it is too far off to have a date.
     """
     context = {"status": status, "code": error_code(decision), "seconds": seconds, "wait": None, "when": None}
     if (said := refusing(decision)) and said.largest is not None:
         context |= {"largest": said.largest, "unit": said.unit}
     if seconds is not None:
-        after = timezone.now() + timedelta(seconds=seconds + 59)
-        context |= {"wait": in_words(seconds), "when": after.replace(second=0, microsecond=0)}
+        context["wait"] = in_words(seconds)
+        if seconds < FAR_OFF:
+            after = timezone.now() + timedelta(seconds=seconds + 59)
+            context["when"] = after.replace(second=0, microsecond=0)
     try:
         return render_to_string(TEMPLATE, context)
     except TemplateDoesNotExist:

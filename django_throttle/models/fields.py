@@ -43,6 +43,23 @@ def is_tidy(rates: str) -> bool:
     return True
 
 
+def check_texts(row: models.Model) -> None:
+    """Raise ValidationError for what databases do not store as text: NUL, and halves of characters (surrogates)."""
+    found = {}
+    for field in row._meta.concrete_fields:
+        if isinstance(field, (models.CharField, models.TextField)) and not is_text(
+            str(field.get_prep_value(field.value_from_object(row)))
+        ):
+            found[field.name] = "A text has no NUL characters, and no halves of characters."
+    if found:
+        raise ValidationError(found)
+
+
+def is_text(given: str) -> bool:
+    """Whether databases, files and terminals take it."""
+    return "\x00" not in given and not any("\ud800" <= letter <= "\udfff" for letter in given)
+
+
 class RatesField(models.CharField):  # type: ignore[type-arg]
     """One rate or several as text, in its shortest form: "100 / Minute,1000/day" is stored as "100/min, 1000/day"."""
 

@@ -15,7 +15,7 @@ from django_throttle.core.override import EVERY_RULE, MAX_SUBJECT
 from django_throttle.core.override_words import describe_effect
 from django_throttle.exceptions import InvalidOverride, InvalidRate
 from django_throttle.models.announced import AnnouncedQuerySet
-from django_throttle.models.fields import FiniteFloatField, NamesField, RatesField, is_tidy, split
+from django_throttle.models.fields import FiniteFloatField, NamesField, RatesField, check_texts, is_tidy, split
 from django_throttle.models.override_constraints import OVERRIDE_CONSTRAINTS
 from django_throttle.models.subjects import HASHED, subject_of, tidy_subject
 
@@ -34,6 +34,7 @@ EFFECT_LABELS: Final = (
 )
 
 
+LAST_YEAR: Final = 9998  # what comes later has no local time everywhere
 SHOWN: Final = 8  # characters of a hash, enough to tell two apart
 
 
@@ -168,6 +169,9 @@ class ThrottleOverride(models.Model):
             raise ValidationError({"value": error}) from error
 
     def clean(self) -> None:
+        check_texts(self)
+        if self.until is not None and self.until.year > LAST_YEAR:
+            raise ValidationError({"until": f"Until {LAST_YEAR} at the latest; leave it empty for no end."})
         if not self.reason.strip():
             raise ValidationError({"reason": "Say why, for whoever reads it next."})
         try:

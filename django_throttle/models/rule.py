@@ -13,7 +13,7 @@ from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models.announced import AnnouncedQuerySet
 from django_throttle.models.columns import RuleColumns
 from django_throttle.models.constraints import RULE_CONSTRAINTS
-from django_throttle.models.fields import NamesField, is_tidy, split
+from django_throttle.models.fields import NamesField, check_texts, is_tidy, split
 from django_throttle.rulebook.allowed import check_allowed
 from django_throttle.rulebook.sources import sentence
 
@@ -60,6 +60,7 @@ class ThrottleRule(RuleColumns):
         return f"Not in force: {fault}" if fault else describe(self.as_rule())
 
     def clean(self) -> None:
+        check_texts(self)
         try:
             self.as_rule()
         except InvalidRate as error:

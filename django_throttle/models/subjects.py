@@ -19,6 +19,7 @@ from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.credentials import api_key
 from django_throttle.identity.idents import tagged
 from django_throttle.identity.own import name_of
+from django_throttle.models.fields import is_text
 
 # The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
 HASHED: Final = "hash:"
@@ -67,6 +68,8 @@ def subject_of(kind: str, value: str) -> str:
 
 def find_users(typed: str) -> list[Any]:
     """The users whose id, name or e-mail address this is."""
+    if not is_text(typed):  # no database could be asked
+        return []
     users = _users()
     found = [user for query in _queries(users.model, typed) for user in users.filter(**query)[:2]]
     return list({user.pk: user for user in found}.values())

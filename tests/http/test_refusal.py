@@ -52,6 +52,14 @@ def exactly(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "timezone", Timezone)
 
 
+@pytest.mark.parametrize("wait", [251_654_000_000.0, 1e15])
+@pytest.mark.parametrize("accept", [BROWSER, "application/json"])
+def test_a_block_until_the_end_of_all_dates_has_no_date(wait: float, accept: str) -> None:
+    response = answered(refused(wait, reason=Reason.BLOCKED, window=None), accept)
+    assert (response.status_code, response["Retry-After"]) == (429, str(int(wait)))
+    assert "days" in text(response) or "seconds" in text(response)
+
+
 @pytest.mark.parametrize(
     ("unit", "said"),
     [

@@ -72,8 +72,8 @@ def _limit(rule: Rule) -> None:
     if not given or not all(isinstance(rate, Rate) for rate in given):
         if rule.limit is not None and not given:
             raise InvalidRule(
-                "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate instead, "
-                "such as 100/min",
+                "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate "
+                "instead, such as 100/min",
                 "algorithm",
             )
         raise InvalidRule("it needs a rate, such as 100/min", "rate")

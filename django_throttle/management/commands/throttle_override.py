@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+from argparse import ArgumentTypeError
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ class Command(BaseCommand):
         add.add_argument("--reason", required=True, help="why, for whoever reads it next")
         show = todo.add_parser("list", help="one line for each that is in force")
         show.add_argument("--all", action="store_true", help="also those that have ended")
-        todo.add_parser("end", help="end some now").add_argument("numbers", nargs="+", type=int, metavar="NUMBER")
+        todo.add_parser("end", help="end some now").add_argument("numbers", nargs="+", type=_number, metavar="NUMBER")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
         do = {"add": self.add, "list": self.list, "end": self.end}[todo]
@@ -99,6 +100,12 @@ class Command(BaseCommand):
         found.filter(pk__in=rows).update(until=timezone.now())
         for row in rows.values():
             self.stdout.write(f"ended: {_line(row)}")
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ArgumentTypeError(f"the number of an override, as the list has it, not {text[:60]!r}")
+    return int(text)
 
 
 def _effect(options: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +167,10 @@ def _line(row: ThrottleOverride) -> str:
 
 
 def _local(moment: datetime) -> datetime:
-    return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    try:
+        return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    except OverflowError:  # at the end of all dates
+        return moment
 
 
 def _sentences(error: ValidationError) -> list[str]:

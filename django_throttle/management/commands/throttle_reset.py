@@ -46,6 +46,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except StoreError as error:
             raise CommandError(f"nothing was reset, as Redis does not answer: {error}") from error
+        ident = ident.encode(errors="backslashreplace").decode()  # as it was typed, it may not be one
         if removed:
             self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
         else:

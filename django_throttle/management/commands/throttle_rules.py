@@ -80,8 +80,8 @@ class Command(BaseCommand):
             return
         try:
             Path(options["output"]).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise CommandError(f"cannot write {options['output']}: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise CommandError(f"cannot write {options['output']!r}: {_why(error)}") from error
 
     def take(self, options: dict[str, Any]) -> None:
         """Show what changes, and change it in one transaction."""
@@ -121,8 +121,12 @@ def _bytes(name: str) -> bytes:
             return sys.stdin.buffer.read(file.MAX_BYTES + 1)
         with Path(name).open("rb") as opened:
             return opened.read(file.MAX_BYTES + 1)
-    except OSError as error:
-        raise CommandError(f"cannot read {name}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise CommandError(f"cannot read {name!r}: {_why(error)}") from error
+
+
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "a path has no such characters"
 
 
 def _source(rule: Rule, reading: Reading) -> str:

@@ -75,7 +75,7 @@ class Command(BaseCommand):
         if draw is not None:
             try:
                 draw(runs, title, path)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise CommandError(f"the picture cannot be written: {error}") from error
             self.stdout.write(f"\n{path}")
 

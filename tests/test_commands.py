@@ -1,0 +1,120 @@
+"""Every command, and each of its options, takes whatever is typed: it does it, or says in a line what is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.management import CommandError, call_command, get_commands
+
+from django_throttle.core.rule import OPTIONS
+from django_throttle.models import ThrottleOverride, ThrottleRule
+
+pytestmark = pytest.mark.django_db
+JUNK = [
+    "", " ", "\x00", "a\x00b", "\ud800", "a\ud800", "x,\ud800", str(2**63), str(-(2**63) - 1), str(2**31), "9" * 5000,
+    "1e400", "nan", "inf", "-1", "0", "1.5", "\u0663", "\U0001f986", "{}", "[", "*" * 2000, "x" * 100_000, "a,b", "\n",
+    "user:\ud800", "ip:\x00", "0001-01-01", "9999-12-31T23:59:59", "9999-12-31T23:59:59-14:00",
+    "0001-01-01T00:00:00+14:00", "2030-13-45", "99999999999999d", "/", "/dev/null/x", "\x00.png", "\ud800.svg",
+    "999999999999999/day", "1000000000000000/day",
+]  # fmt: skip
+OVERRIDE = "throttle_override add ip 192.0.2.1 --reason x"
+SIMULATE = "throttle_simulate damper --nodes 1 --limit 2 --interval 5"
+CALLS = [
+    *(f"throttle_override add {kind} JUNK --block --reason x" for kind in ("user", "ip", "group", "api_key", "tenant")),
+    "throttle_override add JUNK x --block --reason x",
+    "throttle_override add ip 192.0.2.1 --block --reason JUNK",
+    *(f"{OVERRIDE} {option} JUNK" for option in ("--times", "--rate", "--limit")),
+    *(f"{OVERRIDE} --block {option} JUNK" for option in ("--rules", "--for", "--until")),
+    "throttle_override end JUNK",
+    "throttle_override list",
+    "throttle_override list --all",
+    "throttle_override JUNK",
+    "throttle_reset JUNK",
+    "throttle_reset user:1 --rules JUNK",
+    "throttle_inspect JUNK",
+    "throttle_inspect x --most JUNK",
+    "throttle_rules JUNK",
+    "throttle_rules list",
+    "throttle_rules check",
+    "throttle_rules export --output JUNK",
+    "throttle_rules import JUNK",
+    "throttle_simulate JUNK",
+    *(f"{SIMULATE} {option} JUNK" for option in ("--demand", "--scene", "--interval", "--estimator", "--controller")),
+    *(f"{SIMULATE} {option} JUNK" for option in ("--limit", "--cost", "--seed", "--picture")),
+    "throttle_simulate damper --nodes JUNK",
+    "refresh_connections --once --interval JUNK",
+]
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Any, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"api": {"rate": "5/min"}}, "AGENT": False}
+    monkeypatch.chdir(tmp_path)
+    User.objects.create_user("anna")
+    Group.objects.create(name="support")
+
+
+def run(*words: str) -> None:
+    """As from a shell whose terminal is strict about what it is given."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    call_command(*words, stdout=out, stderr=err)
+    out.flush()
+
+
+def fails(*words: str) -> str:
+    """What is wrong otherwise than by a line that says so."""
+    try:
+        run(*words)
+    except CommandError:
+        return ""
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return f"{words}: {type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_whatever_is_typed(call: str) -> None:
+    typed = JUNK if "JUNK" in call else [""]
+    found = [fails(*(junk if word == "JUNK" else word for word in call.split())) for junk in typed]
+    assert [one for one in found if one] == []
+
+
+VALUES: list[Any] = [*JUNK, 2**63, -(2**63), 10**400, 1e300, -1, 0, 1.5, True, None, [], {}, [[]], ["\ud800"], ["\x00"]]
+
+
+@pytest.mark.parametrize("option", [*OPTIONS, "description", "nothing"])
+def test_whatever_a_file_of_rules_holds(option: str, tmp_path: Path) -> None:
+    found = []
+    for value in VALUES:
+        (tmp_path / "rules.json").write_text(json.dumps({"api": {"rate": "5/min", option: value}}))
+        found.append(fails("throttle_rules", "import", "rules.json"))
+        if ThrottleRule.objects.exists():
+            found += [fails("throttle_rules", *words) for words in (["list"], ["export", "--output", "out.json"])]
+            ThrottleRule.objects.all().delete()
+    for name in JUNK:
+        (tmp_path / "rules.json").write_text(json.dumps({name: {"rate": "5/min"}}))
+        found.append(fails("throttle_rules", "import", "rules.json"))
+    assert [one for one in found if one] == []
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff", b"[" * 100_000, b"1" * 10_000, b'{"a":1e999}', b"null", b"{}x", b"\x00"])
+def test_whatever_the_file_is(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_bytes(raw)
+    assert fails("throttle_rules", "import", "rules.json") == ""
+
+
+def test_no_command_is_left_out() -> None:
+    ours = {name for name, app in get_commands().items() if app == "django_throttle"}
+    assert ours == {call.split()[0] for call in CALLS}
+
+
+def test_an_override_ends_in_a_year_that_has_local_times() -> None:
+    with pytest.raises(CommandError, match="Until 9998 at the latest"):
+        run(*f"{OVERRIDE} --block --until 9999-12-31T23:59".split())
+    run(*f"{OVERRIDE} --block --until 9998-12-31T23:59".split())
+    assert ThrottleOverride.objects.get().until
