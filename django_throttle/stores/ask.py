@@ -37,6 +37,7 @@ class Ask(NamedTuple):
     own: tuple[Any, ...] = ()
     announcement: Announcement | None = None
     repack: Callable[[], bytes] | None = None
+    abandoned: Callable[[], None] | None = None  # called once it has arrived, and nobody waits for it any more
 
 
 @lru_cache(maxsize=4096)

@@ -77,6 +77,9 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     async def _travel(self, waiting: list[Waiting]) -> None:
+        waiting = [one for one in waiting if not one[1].done()]
+        if not waiting:
+            return
         groups = [waiting] if self._slot_of is None else _by_slot(waiting, self._slot_of)
         announcements = _merged([ask.announcement for ask, _ in waiting if ask.announcement])
         try:
@@ -90,6 +93,10 @@ class Batcher:
             _fail(waiting, error)
             if not isinstance(error, Exception):
                 raise
+        finally:
+            for ask, future in waiting:
+                if future.cancelled() and ask.abandoned:  # what was given back meanwhile may have come too early
+                    ask.abandoned()
 
 
 def _loads(waiting: list[Waiting]) -> Iterator[list[Waiting]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import InvalidResponse
 
+from django_throttle.connections.registry import Pair, Registry
 from django_throttle.core.command import Answer, Decide, Release, passes
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.stores.ask import Announcement, Ask, pack, pack_as, together
@@ -160,6 +161,7 @@ class LeaseErrand(DecideErrand):
             announcement = Announcement(self.uid, leases.introduce(self.uid), indexes)
             self.ask = self.ask._replace(announcement=announcement)
             self.calls.insert(0, announce_call(store, announcement))
+        self.ask = self.ask._replace(abandoned=partial(_owe, leases, self.pairs, command.lease or "", self.uid))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
         answers = super().read(replies)
@@ -181,8 +183,12 @@ class LeaseErrand(DecideErrand):
             self.store.leases.hold(*pair, self.command.lease or "", self.uid)
 
     def give_up(self) -> None:
-        for pair in self.pairs:
-            self.store.leases.owe(*pair, self.command.lease or "", self.uid)
+        _owe(self.store.leases, self.pairs, self.command.lease or "", self.uid)
+
+
+def _owe(leases: Registry, pairs: Sequence[Pair], lease: str, uid: str) -> None:
+    for pair in pairs:
+        leases.owe(*pair, lease, uid)
 
 
 class ReleaseErrand(Errand):

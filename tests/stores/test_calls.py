@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
@@ -102,3 +103,23 @@ async def test_of_a_storm_under_one_ident_exactly_the_limit_passes(store: RedisS
     assert not store.breaker.is_failing
     await asyncio.gather(*(limiter.arelease(decision.lease) for decision in decisions))
     assert ((await limiter.apeek("user:1")).remaining, len(store.leases)) == (37, 0)
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arrives(
+    turns: int, redis_url: str, redis: Redis
+) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    limiter, refresher = Limiter([CAP], store), Refresher(store, lambda gone: None)
+    tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(5)]
+    for _ in range(turns):  # until it is packed, connecting, sent, …
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    refresher.resend()  # the agent gives back while the loop has not even sent it
+    assert await limiter.aacquire("user:2")
+    while store.batcher._tasks:
+        await asyncio.sleep(0.001)
+    refresher.resend()
+    assert redis.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0
