@@ -79,9 +79,9 @@ def wait_until(happened: Callable[[], object], *, timeout: float = 10.0, every: 
 
 def watch(pid: int, folder: Path, signal: str = "KILL") -> subprocess.Popen[bytes]:
     """End a server and remove its folder, should the tests themselves be killed: then their end of the pipe closes."""
-    end = f'kill -{signal} "$0"; while kill -0 "$0"; do sleep 0.1; done 2>/dev/null; rm -rf "$1"'
+    end = f'kill -{signal} "$0"; for i in 1 2 3 4 5; do kill -0 "$0" && sleep 1; done; kill -9 "$0"; rm -rf "$1"'
     return subprocess.Popen(
-        ["/bin/sh", "-c", f"read -r nothing; {end}", str(pid), str(folder)],
+        ["/bin/sh", "-c", f"read -r nothing; {{ {end}; }} 2>/dev/null", str(pid), str(folder)],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
