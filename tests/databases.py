@@ -214,7 +214,7 @@ def _connect_mysql(name: str, **place: Any) -> Any:
 
     try:
         return pymysql.connect(database=name, autocommit=True, **place)
-    except pymysql.err.OperationalError as error:
+    except pymysql.OperationalError as error:
         raise OSError(str(error)) from error
 
 
