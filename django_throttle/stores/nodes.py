@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from redis.connection import AbstractConnection
-from redis.exceptions import ClusterDownError, ResponseError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    ResponseError,
+    TryAgainError,
+)
 
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores.addresses import Host
@@ -21,6 +29,15 @@ logger = logging.getLogger("django_throttle")
 
 Commands = Sequence[Sequence[Any]]
 Outcome = list[Any] | Exception
+# redis-py 5 gives these errors their class only in connections of its own cluster client.
+_ERRORS: Final[dict[str, Callable[[str], ResponseError]]] = {
+    "ASK": AskError,
+    "CLUSTERDOWN": ClusterDownError,
+    "CROSSSLOT": ClusterCrossSlotError,
+    "MASTERDOWN": MasterDownError,
+    "MOVED": MovedError,
+    "TRYAGAIN": TryAgainError,
+}
 
 
 class Node:
@@ -82,7 +99,9 @@ class Node:
         return StoreError(Cause.BREAKER, f"{self.name} failed a moment ago", retry_after=wait) if wait else None
 
     def _note(self, outcome: Outcome) -> Outcome:
-        """Tell the breaker; returns the outcome."""
+        """Tell the breaker; returns the outcome, each error of a cluster under its class."""
+        if isinstance(outcome, list):
+            outcome = [_classed(reply) for reply in outcome]
         failures = [one for one in (outcome if isinstance(outcome, list) else [outcome]) if _is_failure(one)]
         if failures:
             if self.breaker.failed():
@@ -93,6 +112,13 @@ class Node:
         else:
             self.breaker.abandoned()
         return outcome
+
+
+def _classed(reply: Any) -> Any:
+    if type(reply) is not ResponseError:
+        return reply
+    code, _, rest = str(reply).partition(" ")
+    return _ERRORS[code](rest) if code in _ERRORS else reply
 
 
 def _is_failure(reply: object) -> bool:
