@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Final
 
 from django.http import HttpRequest, HttpResponse
@@ -18,8 +20,10 @@ from django_throttle.retry import in_words, retry_seconds
 TEMPLATE: Final = "django_throttle/429.html"
 HTML: Final = "text/html"
 FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
-# The first is what a client gets that takes anything.
-OFFERED: Final = (CONTENT_TYPE, "application/json", HTML)
+JSON: Final = (CONTENT_TYPE, "application/json")
+# What browsers send is a quarter as long and has a dozen ranges. A refusal must not cost what a client likes.
+MAX_ACCEPT: Final = 512
+MAX_RANGES: Final = 32
 
 
 def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
@@ -29,7 +33,7 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
     """
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
-    page = _page(decision, status, seconds) if request.get_preferred_type(OFFERED) == HTML else None
+    page = _page(decision, status, seconds) if prefers_html(request.META.get("HTTP_ACCEPT", "")) else None
     if page is None:
         response = HttpResponse(problem(decision, status, seconds), status=status, content_type=CONTENT_TYPE)
     else:
@@ -39,6 +43,40 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
     if seconds is not None:
         response["Retry-After"] = str(seconds)
     return response
+
+
+def prefers_html(accept: str) -> bool:
+    """Whether a client would rather have HTML than JSON (RFC 9110, 12.5.1); False for a header that is too long."""
+    return len(accept) <= MAX_ACCEPT and _prefers_html(accept)
+
+
+@lru_cache(maxsize=512)
+def _prefers_html(accept: str) -> bool:
+    ranges: dict[str, tuple[float, int]] = {}
+    for place, entry in enumerate(accept.lower().split(",", MAX_RANGES)[:MAX_RANGES]):
+        name, *parameters = [part.strip() for part in entry.split(";")]
+        if all(one.startswith("q=") for one in parameters):  # others say what none of ours is
+            ranges.setdefault(name, (_quality(parameters), -place))
+    html = _rank(ranges, HTML)
+    return html[0] > 0 and all(html > _rank(ranges, kind) for kind in JSON)
+
+
+def _rank(ranges: Mapping[str, tuple[float, int]], kind: str) -> tuple[float, int, int]:
+    """Quality first, then how closely the client names it, then how early."""
+    for closeness, name in ((2, kind), (1, f"{kind.partition('/')[0]}/*"), (0, "*/*")):
+        if name in ranges:
+            quality, place = ranges[name]
+            return quality, closeness, place
+    return 0.0, 0, 0
+
+
+def _quality(parameters: Sequence[str]) -> float:
+    """1 unless it says a number from 0 to 1."""
+    try:
+        quality = float(parameters[-1][2:]) if parameters else 1.0
+    except ValueError:
+        return 1.0
+    return quality if 0 <= quality <= 1 else 1.0
 
 
 def _page(decision: Decision, status: int, seconds: int | None) -> str | None:

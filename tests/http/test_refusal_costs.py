@@ -1,0 +1,70 @@
+"""A refusal costs no more than an allowed request, whatever its headers: else a flood is dearer for being refused."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from django.core.handlers.wsgi import WSGIHandler
+from django.test import RequestFactory
+
+from django_throttle.http.refusal import prefers_html
+from tests.doors import REDIS, Enforce
+from tests.http import site
+from tests.servers import slack
+
+HOSTILE = {
+    "none": {},
+    "Accept of 8 kB": {"HTTP_ACCEPT": ",".join(f"a/b{number};q=0.{number % 9}" for number in range(600))},
+    "Accept of 60 kB": {"HTTP_ACCEPT": ",".join(f"a/b{number};q=0.{number % 9}" for number in range(4500))},
+    "Accept of 60 kB for a page": {"HTTP_ACCEPT": "text/html," + "a/b;q=0.5;c=d," * 4000},
+    "Accept-Language": {"HTTP_ACCEPT_LANGUAGE": ",".join(f"xx-{number};q=0.5" for number in range(5000))},
+    "Cookie": {"HTTP_COOKIE": ";".join(f"a{number}=b" for number in range(5000))},
+    "X-Forwarded-For": {"HTTP_X_FORWARDED_FOR": "192.0.2.1," * 6000},
+    "Forwarded": {"HTTP_FORWARDED": 'for="[2001:db8::1]",' * 3000},
+    "User-Agent": {"HTTP_USER_AGENT": "x" * 60_000},
+    "query": {"QUERY_STRING": "a=b&" * 15_000},
+    "lines": {f"HTTP_X_{number}": "y" * 100 for number in range(500)},
+}
+TOLD = {
+    "X-Forwarded-For": ("HTTP_X_FORWARDED_FOR", "198.51.100.{}"),
+    "Forwarded": ("HTTP_FORWARDED", "for=198.51.100.{}"),
+}
+DOORS = {"/middleware": site.MIDDLEWARE, "/decorated": [], "/drf": []}
+
+
+@REDIS
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("header", HOSTILE)
+def test_a_refusal_is_no_dearer(enforce: Enforce, settings: Any, door: str, header: str) -> None:
+    settings.MIDDLEWARE = DOORS[door]
+    given = HOSTILE[header] | ({"HTTP_ACCEPT": "*/*"} if door == "/drf" and "Accept of" not in header else {})
+    if header == "query" and door == "/drf":
+        given = {"QUERY_STRING": "a=" + "b" * 60_000}  # REST framework reads it, and Django refuses so many fields
+    proxy = "Forwarded" if header == "Forwarded" else "X-Forwarded-For"
+    enforce(
+        api={"rate": "1/h", "key": "ip", "algorithm": "fixed_window"},
+        TRUSTED_PROXIES=["127.0.0.0/8"],
+        PROXY_HEADER=proxy,
+    )
+    handler, took = WSGIHandler(), {200: [], 406: [], 429: []}
+    for number in range(30):  # in turn, so that whatever else this machine does is in both
+        for _ in range(2):
+            said = given | {TOLD[proxy][0]: given.get(TOLD[proxy][0], "") + TOLD[proxy][1].format(number)}
+            environ = RequestFactory().get(f"{door}/ok", **said).environ
+            began = time.perf_counter()
+            response = handler(environ, lambda *_: None)
+            took[response.status_code].append(time.perf_counter() - began)
+    if "Accept of" in header and door == "/drf":
+        assert len(took[406]) == 60, "REST framework negotiates before it throttles, as without us"
+        return
+    print(f"allowed {min(took[200]) * 1e6:.0f} µs, refused {min(took[429]) * 1e6:.0f} µs")
+    assert len(took[200]) == len(took[429]) == 30
+    assert min(took[429]) <= slack(2.0) * min(took[200])
+
+
+def test_a_header_longer_than_any_browser_s_is_a_program_s() -> None:
+    assert prefers_html("text/html")
+    assert prefers_html("text/html," + "a/b," * 100)
+    assert not prefers_html("text/html," + "a/b," * 200)
