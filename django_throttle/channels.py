@@ -74,9 +74,9 @@ class ThrottledConsumerMixin:
         """What a client is told that has not been sent everything."""
         return continuity_payload(gap)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         try:
-            await guarded(super().__call__, scope, receive, send, terms_of(self))  # type: ignore[misc]
+            return await guarded(super().__call__, scope, receive, send, terms_of(self))  # type: ignore[misc]
         finally:
             Counted.end(self)
 
@@ -102,5 +102,5 @@ class ThrottleMiddleware:
         """A URLRouter around it asks so whether it is to leave a part of the path for another one inside."""
         return getattr(self.app, "_path_routing", False)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await guarded(self.app, scope, receive, send, self.terms)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
+        return await guarded(self.app, scope, receive, send, self.terms)

@@ -15,8 +15,8 @@ from django_throttle.facts import Facts, Who
 from django_throttle.http.body import meter, size_of
 from django_throttle.http.ending import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
-from django_throttle.http.route import scope_of
-from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of
+from django_throttle.http.route import scope_of, scope_of_match
+from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of, visit_of
 from django_throttle.identity import HttpWho
 
 __all__ = ["ThrottleMiddleware"]
@@ -41,6 +41,7 @@ class ThrottleMiddleware:
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
+            self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
 
     def __call__(self, request: HttpRequest) -> Any:
         if self.is_async:
@@ -72,6 +73,25 @@ class ThrottleMiddleware:
             raise
         return await afinish(request, response)
 
+    def process_view(self, request: HttpRequest, *view: Any) -> Any:
+        """Where middleware behind this one has changed where the request goes, the rules of that scope apply too."""
+        if not _goes_elsewhere(request):
+            return None
+        facts = _facts(request, HttpWho(request))
+        decision = limiter.decide(facts)
+        keep(request, decision)
+        meter(request, decision, facts)
+        return None if decision.allowed else refusal(request, decision)
+
+    async def _aprocess_view(self, request: HttpRequest, *view: Any) -> HttpResponseBase | None:
+        if not _goes_elsewhere(request):
+            return None
+        facts = _facts(request, await HttpWho.aread(request))
+        decision = await limiter.adecide(facts)
+        keep(request, decision)
+        meter(request, decision, facts)
+        return None if decision.allowed else refusal(request, decision)
+
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request."""
         if not isinstance(error, Refused):
@@ -82,4 +102,10 @@ class ThrottleMiddleware:
 
 def _facts(request: HttpRequest, who: Who) -> Facts:
     done, method = charged(request), method_of(request)
-    return Facts(scope_of(request), EVENTS, who, charged=done, method=method, early=True, size=size_of(request))
+    scope = visit_of(request).scope = scope_of(request)
+    return Facts(scope, EVENTS, who, charged=done, method=method, early=True, size=size_of(request))
+
+
+def _goes_elsewhere(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return match is not None and scope_of_match(match) != visit_of(request).scope

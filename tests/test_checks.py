@@ -281,9 +281,11 @@ class TestStore:
             "django_throttle.W001"
         ]
 
-    def test_redis_is_none_nor_is_development(self) -> None:
+    def test_also_where_debug_is_on_as_it_is_for_a_deployment(self) -> None:
+        assert [message.id for message in self.found({}, debug=True)] == ["django_throttle.W001"]
+
+    def test_redis_is_none(self) -> None:
         assert self.found({"REDIS": "default"}) == []
-        assert self.found({}, debug=True) == []
         assert self.found("nonsense") == []
 
 
@@ -303,8 +305,10 @@ class TestAddresses:
     def test_none_is_an_answer_too(self, proxies: Any) -> None:
         assert self.found({**self.RULES, "TRUSTED_PROXIES": proxies}) == []
 
+    def test_also_where_debug_is_on_as_it_is_for_a_deployment(self) -> None:
+        assert [message.id for message in self.found(self.RULES, debug=True)] == ["django_throttle.W012"]
+
     def test_it_is_no_matter_elsewhere(self) -> None:
-        assert self.found(self.RULES, debug=True) == []
         assert self.found({"RULES": {"all": {"rate": "5/min", "key": "everyone"}, "bad": {}}}) == []
         assert self.found({"RULES": "nonsense"}) == self.found("nonsense") == []
 

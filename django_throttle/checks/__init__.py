@@ -41,7 +41,7 @@ def check_settings(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMes
 def check_store(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
     """Memory counts in each process for itself."""
     given = getattr(settings, "DJANGO_THROTTLE", {})
-    if settings.DEBUG or not isinstance(given, Mapping) or value_of(given, "STORE") != "memory":
+    if not isinstance(given, Mapping) or value_of(given, "STORE") != "memory":
         return []
     message = "each server process counts for itself, so a limit of 100 becomes 100 in every one of them"
     return [Warning(message, hint='Set DJANGO_THROTTLE["REDIS"].', id="django_throttle.W001")]
@@ -97,7 +97,7 @@ def check_shadow(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessa
 def check_addresses(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
     """Rules by address, and nobody has said whose addresses the server reports."""
     given = getattr(settings, "DJANGO_THROTTLE", {})
-    return [] if settings.DEBUG or not isinstance(given, Mapping) else list(unsaid(given))
+    return list(unsaid(given)) if isinstance(given, Mapping) else []
 
 
 @register(Tags.database)

@@ -17,12 +17,17 @@ def scope_of(request: HttpRequest) -> str:
         match = resolve(request.path_info, getattr(request, "urlconf", None))
     except Resolver404:
         return NO_ROUTE
+    return scope_of_match(match)
+
+
+def scope_of_match(match: ResolverMatch) -> str:
+    """The scope of what a path has been resolved to."""
     return view_scope(match.func) or route(match)
 
 
 def route(match: ResolverMatch) -> str:
-    """The name of the route, else the route itself."""
-    return match.view_name if match.url_name else match.route
+    """The name of the route, else the route itself; the view's where somebody made the match by hand, without one."""
+    return match.view_name if match.url_name or match.route is None else match.route
 
 
 def view_scope(view: Any) -> str | None:

@@ -28,7 +28,8 @@ _VISIT: Final = "_throttle_visit"
 class Visit:
     """What is owed for a request: ``attended`` by the door that settles it, ``callers`` as each door knows it.
 
-    ``volumes`` are the rules that count bytes, and the call that each was last asked about.
+    ``volumes`` are the rules that count bytes, and the call that each was last asked about. ``scope`` is where the
+    middleware took the request to go.
     """
 
     attended: bool = False
@@ -37,6 +38,7 @@ class Visit:
     receipts: list[Refund] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     volumes: dict[str, Facts] = field(default_factory=dict)
+    scope: str = ""
 
     @property
     def owes(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from django_throttle import limiter, rulebook
 from django_throttle.core import Decision
@@ -20,22 +20,20 @@ __all__ = ["guarded", "review"]
 EVENTS: Final = ("connect", "connection")
 
 
-async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, terms: Terms) -> None:
+async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, terms: Terms) -> Any:
     """Run the application under the rules of its scope; anything but a socket's handshake passes untouched.
 
     A guard of the same scope that stands around this one does it all, by these terms; one of another scope charges
     its rules, and this one those that are left.
     """
     if scope["type"] != "websocket":
-        await app(scope, receive, send)
-        return
+        return await app(scope, receive, send)
     terms.check()
     refuse = terms.refusal()
     outer: Guard | None = scope.get(SOCKET)
     if outer is not None and outer.scope == terms.scope:
         outer.adopt(terms)
-        await app(scope, receive, send)
-        return
+        return await app(scope, receive, send)
     guard = scope[SOCKET] = Guard(scope, receive, send, terms, await receive(), outer)
     try:
         before = await rulebook.acurrent()
@@ -44,9 +42,8 @@ async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, 
             guard.start()
             if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
                 spawn(review.review([guard], before, now))
-            await app(scope, guard.receive, guard.send)
-        else:
-            await refuse(scope, guard.tell, refused, terms.said(refused), terms.close_code)
+            return await app(scope, guard.receive, guard.send)
+        await refuse(scope, guard.tell, refused, terms.said(refused), terms.close_code)
     except ConnectionAbortedError:  # it went on sending for long after we had closed
         if guard.farewell is None:
             raise

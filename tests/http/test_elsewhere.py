@@ -1,0 +1,133 @@
+"""Middleware that sends a request elsewhere, a match made by hand, sessions without a key: none is a way around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.sessions.backends.signed_cookies import SessionStore
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.urls import ResolverMatch, path
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+from rest_framework.views import APIView
+
+from django_throttle.channels import ThrottleMiddleware as SocketMiddleware
+from django_throttle.drf import RuleThrottle
+from django_throttle.identity import HttpWho, ScopeWho, client_address
+from tests.doors import BOTH, Enforce
+from tests.http import site
+from tests.http.conftest import Ask
+
+
+def sends_elsewhere(get_response: Any) -> Any:
+    """As django-hosts does, by the name of the host."""
+
+    def middleware(request: HttpRequest) -> Any:
+        request.urlconf = __name__
+        return get_response(request)
+
+    return middleware
+
+
+urlpatterns = [path("middleware/<doing>", lambda request, doing: HttpResponse("elsewhere"), name="elsewhere")]
+
+
+@BOTH
+@pytest.mark.parametrize("scope", ["elsewhere", "*"])
+def test_the_rules_of_where_it_goes_apply(enforce: Enforce, settings: Any, client: Ask, scope: str) -> None:
+    settings.MIDDLEWARE = [*site.MIDDLEWARE, f"{__name__}.sends_elsewhere"]
+    enforce(api={"rate": "2/min", "key": "everyone", "scopes": [scope], "algorithm": "fixed_window"})
+    answers = [client("/middleware/ok") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[0].content == b"elsewhere"
+    assert answers[2]["Retry-After"] == "60"
+
+
+@pytest.mark.parametrize("match", [None, ResolverMatch(lambda request: None, (), {})])
+def test_a_view_called_with_a_match_made_by_hand(enforce: Enforce, match: Any) -> None:
+    class Search(APIView):
+        authentication_classes = ()
+        throttle_classes = [RuleThrottle]
+
+        def get(self, request: Any) -> Response:
+            return Response()
+
+    enforce(api={"rate": "1/min", "key": "everyone"})
+    statuses = []
+    for _ in range(2):
+        request = APIRequestFactory().get("/")
+        request.resolver_match = match
+        statuses.append(Search.as_view()(request).status_code)
+    assert statuses == [200, 429]
+
+
+class TestSignedCookies:
+    def test_a_session_that_is_saved_stays_one(self) -> None:
+        first = self.visit(self.cookie({"cart": 1}))
+        second = self.visit(first[1])
+        assert first[0] == second[0] != self.visit(self.cookie({"cart": 2}))[0]
+
+    def test_a_cookie_that_is_sent_again_and_again_is_one(self) -> None:
+        cookie = self.cookie({"cart": 1})
+        assert len({self.visit(cookie)[0] for _ in range(3)}) == 1
+
+    def test_what_is_empty_or_forged_is_none(self) -> None:
+        assert self.visit("made:up")[0] is None
+        assert self.visit(None)[0] is None
+
+    @staticmethod
+    def cookie(content: dict[str, Any]) -> str:
+        session = SessionStore()
+        session.update(content)
+        session.save()
+        return str(session.session_key)
+
+    @staticmethod
+    def visit(cookie: str | None) -> tuple[str | None, str]:
+        """Who it is, and the cookie that it gets, as a view that changes something in its session makes one."""
+        request = RequestFactory().get("/")
+        session = request.session = SessionStore(cookie)
+        ident = HttpWho(request).ident("session")
+        session["seen"] = session.get("seen", 0) + 1
+        session.save()
+        return ident, str(session.session_key)
+
+
+class TestAddress:
+    HEADER = "198.51.100.7, 203.0.113.9"
+
+    @pytest.mark.parametrize(
+        ("proxies", "found"), [(None, "192.0.2.1"), (1, "203.0.113.9"), (["192.0.2.0/24"], "203.0.113.9")]
+    )
+    def test_is_the_one_that_rules_go_by(self, settings: Any, proxies: Any, found: str) -> None:
+        settings.DJANGO_THROTTLE = {"TRUSTED_PROXIES": proxies, "AGENT": False}
+        request = RequestFactory().get("/", REMOTE_ADDR="192.0.2.1", HTTP_X_FORWARDED_FOR=self.HEADER)
+        headers = [(b"x-forwarded-for", self.HEADER.encode())]
+        scope = {"type": "websocket", "client": ("192.0.2.1", 5), "headers": headers}
+        assert client_address(request) == client_address(scope) == found
+        assert client_address(APIView().initialize_request(request)) == found
+        assert HttpWho(request).ident("ip") == ScopeWho(scope).ident("ip") == f"ip:{found}"
+
+    def test_none_where_nobody_knows_it(self) -> None:
+        assert client_address({"type": "http", "client": None, "headers": []}) is None
+        assert client_address(RequestFactory().get("/", REMOTE_ADDR="")) is None
+
+    def test_ipv6_is_whole(self) -> None:
+        assert client_address(RequestFactory().get("/", REMOTE_ADDR="2001:db8:0::1%eth0")) == "2001:db8::1"
+
+
+@pytest.mark.parametrize("kind", ["http", "lifespan", "websocket"])
+async def test_what_an_application_returns_is_handed_on(kind: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> str:
+        return "done"
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(event: Any) -> None:
+        raise AssertionError(event)
+
+    scope = {"type": kind, "path": "/", "headers": [], "client": ("192.0.2.1", 5)}
+    assert await SocketMiddleware(app, "chat")(scope, receive, send) == "done"
