@@ -119,7 +119,7 @@ async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arriv
     await asyncio.gather(*tasks, return_exceptions=True)
     refresher.resend()  # the agent gives back while the loop has not even sent it
     assert await limiter.aacquire("user:2")
-    while store.batcher._tasks:
+    while store.batcher._tasks:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.001)
     refresher.resend()
     assert redis.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0
