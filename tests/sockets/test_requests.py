@@ -20,10 +20,10 @@ def rules_shown() -> dict[str, Any]:
     """The concurrency rules of the page, word for word, by the address of whoever is not logged in."""
     rules: dict[str, Any] = {}
     for block in shown("sockets"):
-        if block.startswith("RULES"):
+        if block.startswith("DJANGO_THROTTLE"):
             found: dict[str, Any] = {}
             exec(block, found)
-            rules |= found["RULES"]
+            rules |= found["DJANGO_THROTTLE"]["RULES"]
     held = {name: rule for name, rule in rules.items() if rule.get("algorithm") == "concurrency"}
     assert set(held) == {"sockets", "tabs"}
     return {name: {**rule, "key": "ip"} for name, rule in held.items()}
