@@ -197,8 +197,9 @@ def cells(name: str, found: dict[str, Any] | None) -> tuple[str, ...]:
 def remarks(name: str, found: dict[str, Any]) -> list[str]:
     """What a reader of the line should know."""
     notes = [f"- ``{name}``: ``{test}`` failed" for test in found.get("failed", ())]
+    notes += [f"- ``{name}``: ``{test}`` failed, and passes since {at}" for test, at in found.get("mended", {}).items()]
     if alone := len(found.get("alone", ())):
-        notes.append(f"- ``{name}``: {alone} more passed only when run again alone")
+        notes.append(f"- ``{name}``: {alone} passed only when run again alone")
     return notes
 
 

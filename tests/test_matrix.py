@@ -64,7 +64,8 @@ def test_the_page_has_the_table_of_the_last_runs() -> None:
     [
         ({}, "MariaDB 10.11.19 Valkey 9.1.2 10 2 0 abcdef0, 2026-01-02"),
         ({"failed": ["tests.test_a::test_b"]}, "- ``py312-dj61-redis5``: ``tests.test_a::test_b`` failed"),
-        ({"alone": ["a", "b"]}, "- ``py312-dj61-redis5``: 2 more passed only when run again alone"),
+        ({"alone": ["a", "b"]}, "- ``py312-dj61-redis5``: 2 passed only when run again alone"),
+        ({"mended": {"a": "abcdef1"}}, "- ``py312-dj61-redis5``: ``a`` failed, and passes since abcdef1"),
     ],
 )
 def test_a_result_is_shown_with_what_went_wrong(change: dict[str, Any], shown: str) -> None:
