@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from django_throttle import limiter
+from django_throttle import limiter, rulebook
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts, Who
 from django_throttle.http.body import meter, size_of
@@ -60,10 +60,12 @@ class ThrottleMiddleware:
         return finish(request, response)
 
     async def _acall(self, request: HttpRequest) -> Any:
-        who = await HttpWho.aread(request)
+        who = HttpWho(request)
         attend(request, who)
         try:
             facts = _facts(request, who)
+            if (await rulebook.acurrent()).asks_user(facts):
+                await who.aload()
             decision = await limiter.adecide(facts)
             keep(request, decision)
             meter(request, decision, facts)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject, empty
 
 from django_throttle.identity.caller import Caller
+
+# Where Django says how it would find the user: by the session.
+OWN: Final = "django.contrib.auth.middleware"
 
 
 class HttpWho(Caller):
@@ -22,12 +26,20 @@ class HttpWho(Caller):
 
         REST framework has asked its own ways to authenticate by then.
         """
-        if hasattr(request, "_request"):
-            return cls(request)
-        return cls(request, await request.auser() if hasattr(request, "auser") else None)
+        found = cls(request)
+        await found.aload()
+        return found
+
+    async def aload(self) -> None:
+        """Find out who the user is, where that is to be awaited."""
+        request: Any = self.subject
+        if not hasattr(request, "_request") and hasattr(request, "auser") and not _is_nobody(request):
+            self._user = await request.auser()
 
     def user(self) -> Any:
-        return getattr(self.subject, "user", None) if self._user is None else self._user
+        if self._user is not None:
+            return self._user
+        return None if _is_nobody(self.subject) else getattr(self.subject, "user", None)
 
     def auth(self) -> Any:
         return getattr(self.subject, "auth", None)
@@ -41,3 +53,11 @@ class HttpWho(Caller):
     def header(self, name: str) -> str:
         """All lines of a header; servers join them with commas."""
         return str(self.subject.META.get(f"HTTP_{name.upper().replace('-', '_')}", ""))
+
+
+def _is_nobody(request: Any) -> bool:
+    """Whether the user is the session's, and there is no session: known without a look, which would be told in Vary."""
+    user, session = getattr(request, "__dict__", {}).get("user"), getattr(request, "session", None)
+    if session is None or type(user) is not SimpleLazyObject or user._wrapped is not empty:
+        return False
+    return getattr(vars(user).get("_setupfunc"), "__module__", "") == OWN and bool(session.is_empty())

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from django_throttle.core import Charge, Outcome, Override, Rule
+from django_throttle.core.checks.key import parts
 from django_throttle.core.command import charges_of
 from django_throttle.facts import BY_KEY, Facts
 from django_throttle.rulebook.nameless import is_refused, refusals
@@ -20,6 +21,8 @@ from django_throttle.stores.complaints import Complaints
 logger = logging.getLogger("django_throttle")
 
 MAX_REMEMBERED: Final = 4096
+# Keys that are the same whoever is logged in.
+NOBODY: Final = frozenset(("ip", "everyone", "connection"))
 _missed: Final = Complaints()
 
 
@@ -65,6 +68,11 @@ class Snapshot:
             return found
         return refusals(self._covering(facts), facts) if is_refused() else ()
 
+    def asks_user(self, facts: Facts) -> bool:
+        """Whether it may matter to the rules of this call who is logged in."""
+        rules = self._found.get((facts.scope, facts.events)) or self._find(facts.scope, facts.events)
+        return bool(self.relief.overrides) or any(map(_asks_user, rules))
+
     def by_name(self, name: str) -> Rule | None:
         """The rule of this name, enabled or not."""
         return next((rule for rule in self.rules if rule.name == name), None)
@@ -101,6 +109,10 @@ def _covers(rule: Rule, scope: str, events: tuple[str, ...]) -> bool:
 
 def _asks_groups(rule: Rule) -> bool:
     return rule.enabled and any(entry.startswith("group:") for entry in rule.audience)
+
+
+def _asks_user(rule: Rule) -> bool:
+    return bool(rule.audience) or isinstance(rule.cost, str) or not NOBODY.issuperset(parts(rule.key))
 
 
 def _digest(rules: tuple[Rule, ...], overrides: tuple[Override, ...]) -> str:
