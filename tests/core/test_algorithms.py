@@ -239,8 +239,8 @@ _guard("__neg__")
 
 
 def is_in_doubles(rule: Rule) -> bool:
-    """Whether its script computes with single doubles; where a window's products have more digits, it keeps two."""
-    return rule.algorithm != "sliding_window" or rule.plan.limit * rule.plan.a <= 2**53
+    """Whether its script computes with single doubles, also of refused calls; larger products it keeps in two."""
+    return rule.algorithm != "sliding_window" or 8 * rule.plan.limit * rule.plan.a <= 2**53
 
 
 @given(st.data(), rate_rules("rule", rates()).filter(is_in_doubles))
