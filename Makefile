@@ -54,7 +54,7 @@ docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 clean:  ## Remove all that was made here
-	rm -rf $(VENV) .tox .demo build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .tox .demo .outside build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f .coverage .coverage.*
 	find django_throttle testproject tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
