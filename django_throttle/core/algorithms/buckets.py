@@ -15,7 +15,7 @@ def gcra(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bo
     burst, unit, bucket, fineness = plan.limit, plan.a, plan.b, plan.c
     arrival, fraction = state or (now, 0)
     # The fraction may be one of another fineness, from before the limit was edited.
-    used = max(0, (arrival - now) * fineness + min(fraction, fineness - 1))
+    used = 0 if arrival < now else (arrival - now) * fineness + min(fraction, fineness - 1)
     kept = None
     if used > bucket:  # the clock went back, or the rule became smaller: never owe more than a bucket
         used = bucket
