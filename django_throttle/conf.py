@@ -37,6 +37,7 @@ class Conf:
     TESTS_IN_MEMORY: bool = True  # in a test run of the site nothing is asked of Redis
     DEADLINE: float = 0.1  # longest time for one decision
     MAX_CONNECTIONS: int = 20  # Redis connections of one process (and of one event loop)
+    PROCESSES: int = 0  # how many share each limit while Redis is away, at least; 0: as many as were seen last
     BEAT_INTERVAL: float = 5.0  # how often a process says that it lives
     PROCESS_TTL: float = 20.0  # silent for this long is dead
     CONNECTION_TTL: float = 600.0  # last resort: expiry of a connection key that nobody extends

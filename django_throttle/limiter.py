@@ -42,6 +42,8 @@ class Limiter:
         self.rules = tuple(rules)
         self.store = store
         self._parts = tuple(part for rule in self.rules if rule.enabled for part in rule.parts)
+        # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
+        self._shares = store.is_remote and any(part.on_store_failure == "local" for part in self._parts)
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")
@@ -106,6 +108,8 @@ class Limiter:
     def _charges(self, ident: str, cost: int) -> tuple[Charge, ...]:
         check_ident(ident)
         check_cost(cost)
+        if self._shares:
+            agent.ensure(self.store)
         return tuple([charge(part, ident, cost) for part in self._parts])
 
 

@@ -121,6 +121,7 @@ WRONG: list[tuple[str, Any]] = [
     ("E073", {"SOCKET_IDLE_TIMEOUT": True}),
     ("E074", {"SOCKET_MAX_AGE": "a day"}),
     ("E080", {"DAMPER_INTERVAL": 0.4}),
+    ("E081", {"PROCESSES": -1}),
     ("E030", {"REDIS": "http://127.0.0.1/0"}),
     ("E030", {"REDIS": "redis+sentinel://127.0.0.1:26379"}),
     ("E030", {"REDIS": "redis+cluster://127.0.0.1:7000/1"}),
@@ -287,6 +288,23 @@ class TestStore:
     def test_redis_is_none(self) -> None:
         assert self.found({"REDIS": "default"}) == []
         assert self.found("nonsense") == []
+
+
+class TestShares:
+    RULES = {"STORE": "redis", "RULES": {"api": {"rate": "5/min"}, "b": {"rate": "5/min", "on_store_failure": "deny"}}}
+
+    def found(self, **given: Any) -> list[CheckMessage]:
+        with override_settings(DJANGO_THROTTLE={**self.RULES, **given}):
+            return checks.check_shares(None)
+
+    def test_how_many_processes_share_a_limit_is_asked_for(self) -> None:
+        (message,) = self.found()
+        assert message.id == "django_throttle.W081"
+        assert message.msg.endswith("the whole limit of api")
+
+    @pytest.mark.parametrize("given", [{"PROCESSES": 4}, {"STORE": "memory"}, {"RULES": {}}], ids=str)
+    def test_not_where_it_is_known_or_does_not_matter(self, given: dict[str, Any]) -> None:
+        assert self.found(**given) == []
 
 
 class TestAddresses:

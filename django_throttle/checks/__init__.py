@@ -17,7 +17,7 @@ from django_throttle.checks.doors import middleware_messages, rate_messages
 from django_throttle.checks.fit import FIT_CHECKS
 from django_throttle.checks.given import value_of, wrong
 from django_throttle.checks.hooks import HOOK_CHECKS
-from django_throttle.checks.identity import IDENTITY_CHECKS, unsaid
+from django_throttle.checks.identity import IDENTITY_CHECKS, shares, unsaid
 from django_throttle.checks.inflight import inflight_messages
 from django_throttle.checks.rules import RULE_CHECKS
 from django_throttle.checks.sockets import delay_messages, origin_messages
@@ -98,6 +98,13 @@ def check_addresses(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMe
     """Rules by address, and nobody has said whose addresses the server reports."""
     given = getattr(settings, "DJANGO_THROTTLE", {})
     return list(unsaid(given)) if isinstance(given, Mapping) else []
+
+
+@register(Tags.security, deploy=True)
+def check_shares(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """Rules that each process goes by alone while Redis is away, and nobody has said how many there are."""
+    given = getattr(settings, "DJANGO_THROTTLE", {})
+    return list(shares(given)) if isinstance(given, Mapping) else []
 
 
 @register(Tags.database)

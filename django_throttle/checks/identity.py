@@ -108,4 +108,18 @@ def unsaid(given: Given) -> Iterator[CheckMessage]:
         yield Warning(message, hint=hint, id="django_throttle.W012")
 
 
+def shares(given: Given) -> Iterator[CheckMessage]:
+    """For production: how many processes share a limit while Redis is away, before any of them has reached it."""
+    if value_of(given, "STORE") != "redis" or value_of(given, "PROCESSES"):
+        return
+    found = [rule.name for rule in rules_in(given) if rule.on_store_failure == "local"]
+    if found:
+        message = (
+            f"PROCESSES is not set: processes that start while Redis is away each admit the whole limit of "
+            f"{', '.join(found)}"
+        )
+        hint = "Set it to the number of server processes on all hosts; or give these rules another on_store_failure."
+        yield Warning(message, hint=hint, id="django_throttle.W081")
+
+
 IDENTITY_CHECKS: Final = (_proxies, _tenant, _user, _tenants)

@@ -17,6 +17,7 @@ NUMBERS: Final[dict[str, tuple[str, float, float, bool]]] = {
     "RULES_REREAD": ("E021", 1, 3600, False),
     "DEADLINE": ("E022", 0.005, 10, False),
     "MAX_CONNECTIONS": ("E023", 1, 10_000, True),
+    "PROCESSES": ("E081", 0, 1_000_000, True),
     "BEAT_INTERVAL": ("E024", 0.1, 300, False),
     "PROCESS_TTL": ("E025", 0.5, 3600, False),
     "CONNECTION_TTL": ("E026", 1, 86_400, False),

@@ -48,14 +48,16 @@ class Refresher:
         if leases.introduction:
             self._announce(())
         seen = self.ledger.beat([leases.uid], self._dead_neighbours(), report=leases.report())
-        self.store.processes = seen.alive + (not seen.known)
         if seen.known:
             leases.lost = False
         else:
             self._start_anew()
         self._retire()
+        lost = not seen.known
         if has_lost(self.store, self.ledger):
+            lost = True
             leases.mistrust()
+        self.store.processes.note(seen.alive + (not seen.known), lost=lost)
         self.sweeper.take_on(seen.claimed)
         self.sweeper.go_on()
 

@@ -72,6 +72,7 @@ def _build() -> MemoryStore | RedisStore:
         deadline=chosen.DEADLINE,
         max_connections=chosen.MAX_CONNECTIONS,
         lease_ttl=chosen.CONNECTION_TTL,
+        processes=chosen.PROCESSES,
     )
 
 

@@ -27,9 +27,12 @@ class Orders(Protocol):
 class Store(Protocol):
     """Where counters live. Carries out one command and answers it, or raises StoreError.
 
-    ``denials`` remembers refusals where asking again is dear; None where it is not. ``meters`` decide what dampers
+    ``is_remote`` where it is shared with other processes and may not answer. ``denials`` remembers refusals where asking again is dear; None where it is not. ``meters`` decide what dampers
     suppress. ``leases`` are those that this process holds, ``orders`` what it is to do with its sockets.
     """
+
+    @property
+    def is_remote(self) -> bool: ...
 
     @property
     def denials(self) -> Denials | None: ...

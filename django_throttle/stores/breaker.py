@@ -24,7 +24,8 @@ FAILOVER_PROBES: Final = 20
 class Breaker:
     """Closed, it lets every call through; open, one probe at a time after each pause.
 
-    Opens after 5 failures in a row, or when half of at least 20 calls in 10 s failed. Pauses are 1 s
+    Opens after 5 failures in a row, or when half of at least 20 calls in 10 s failed. Calls that wait at the same
+    time and then fail count as one failure: a process that stands still is no proof against the store. Pauses are 1 s
     doubling to 10 s, each shortened by up to half at random so that processes do not probe together. With
     ``fails_over`` the first 20 are of 0.25 s.
     """
@@ -43,6 +44,7 @@ class Breaker:
         self._probes = 0
         self._lock = Lock()
         self._in_a_row = 0
+        self._failed_at = 0.0  # the last failure that was counted
         self._calls: deque[tuple[float, bool]] = deque(maxlen=1000)
         self._pause = 0.0
         self._opens_at = 0.0  # when the next probe may go
@@ -91,14 +93,18 @@ class Breaker:
             self._probing = False
             return lasted
 
-    def failed(self) -> bool:
-        """Report a failure; returns True when it has just opened the breaker."""
+    def failed(self, waited: float = 0.0) -> bool:
+        """Report a failure after so many seconds of waiting; returns True when it has just opened the breaker."""
         with self._lock:
+            now = self._clock()
             if self._pause:
                 if self._probing:  # else it left before the breaker opened
                     self._probes += 1
                     self._shut_for(self._pause if self._probes < self._quick else min(self._pause * 2, LONGEST_PAUSE))
                 return False
+            if waited and now - waited < self._failed_at:
+                return False
+            self._failed_at = now
             self._in_a_row += 1
             self._note(failed=True)
             if self._in_a_row < FAILURES_IN_A_ROW and not self._half_failed():
@@ -139,5 +145,5 @@ class Unbroken(Breaker):
     def succeeded(self) -> float:
         return 0.0
 
-    def failed(self) -> bool:
+    def failed(self, waited: float = 0.0) -> bool:
         return False

@@ -70,6 +70,11 @@ _CAUSES: Final = (
 )
 
 
+def waited(error: BaseException, seconds: float) -> float:
+    """How long the call waited that failed so: all of its ``seconds`` where they ran out, else hardly."""
+    return seconds if isinstance(error, (TimeoutError, errors.TimeoutError)) else 0.0
+
+
 def _is_pool(error: BaseException) -> bool:
     return isinstance(error, errors.ConnectionError) and (
         type(error).__name__ == "MaxConnectionsError"

@@ -43,6 +43,8 @@ class MemoryStore:
     registry of another store, which has yet to hear of what is held here.
     """
 
+    is_remote = False
+
     def __init__(
         self,
         clock: Callable[[], float] | None = None,

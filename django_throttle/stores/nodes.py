@@ -21,7 +21,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores.addresses import Host
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import LoopClients, async_client, sync_client
-from django_throttle.stores.failures import COUNTED, cause_of
+from django_throttle.stores.failures import COUNTED, cause_of, waited
 from django_throttle.stores.patience import Patience, heed_cancellation
 from django_throttle.stores.wire import Wire
 
@@ -47,6 +47,7 @@ class Node:
         self.name = f"{host[0]}:{host[1]}"
         given = {**settings, "host": host[0], "port": host[1]}
         self.breaker = Breaker(fails_over=True)
+        self._seconds = seconds
         self._wire = Wire(sync_client(given, seconds, most).connection_pool, most, seconds / 2)
         self._loops = LoopClients(lambda: [async_client(given, seconds, most)])
 
@@ -104,7 +105,7 @@ class Node:
             outcome = [_classed(reply) for reply in outcome]
         failures = [one for one in (outcome if isinstance(outcome, list) else [outcome]) if _is_failure(one)]
         if failures:
-            if self.breaker.failed():
+            if self.breaker.failed(waited(failures[0], self._seconds)):
                 logger.warning("%s does not answer (%r); failure policies decide until it does", self.name, failures[0])
         elif isinstance(outcome, list):
             if lasted := self.breaker.succeeded():

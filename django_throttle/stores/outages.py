@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.stores.failures import COUNTED, advice, cause_of
+from django_throttle.stores.failures import COUNTED, advice, cause_of, waited
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
@@ -28,7 +28,7 @@ def as_store_error(store: RedisStore, error: Exception) -> StoreError:
     """The error with its cause; the log has one line when the breaker opens, and one a minute for other causes."""
     cause = cause_of(error)
     if cause in COUNTED:
-        if store.breaker.failed():
+        if store.breaker.failed(waited(error, store.link.seconds)):
             logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, _text(error))
     else:
         store.breaker.abandoned()

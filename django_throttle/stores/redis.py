@@ -50,7 +50,7 @@ from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.orders import RedisOrders, TellErrand
 from django_throttle.stores.refunds import RefundErrand
 from django_throttle.stores.scripts import script
-from django_throttle.stores.shares import shared, shared_refund
+from django_throttle.stores.shares import ProcessCount, shared, shared_refund
 from django_throttle.stores.split import SplitErrand
 
 logger = logging.getLogger("django_throttle")
@@ -63,11 +63,13 @@ class RedisStore:
     """Counts in one Redis, by its clock, exactly, for any number of processes.
 
     ``address`` is a redis:// URL, a redis+sentinel:// or redis+cluster:// one, or a CACHES alias that
-    django-redis serves. ``clock`` (seconds) replaces
-    the server's clock in tests. ``deadline`` bounds one decision in seconds, waiting for a connection and
-    connecting included. Raises StoreError, with a cause, when Redis does not answer; InvalidSetting for a
-    bad address, and under eventlet.
+    django-redis serves. ``clock`` (seconds) replaces the server's clock in tests. ``deadline`` bounds one decision
+    in seconds, waiting for a connection and connecting included. ``processes`` is how many share each limit while
+    Redis is away, at least. Raises StoreError, with a cause, when Redis does not answer; InvalidSetting for a bad
+    address, and under eventlet.
     """
+
+    is_remote = True
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class RedisStore:
         deadline: float = 0.1,
         max_connections: int = 20,
         lease_ttl: float = 600.0,
+        processes: int = 0,
     ) -> None:
         if is_patched_by_eventlet():
             raise InvalidSetting(EVENTLET)
@@ -93,7 +96,7 @@ class RedisStore:
         self.complaints = Complaints()
         self.leases = Registry()
         self.local = MemoryStore(leases=self.leases)
-        self.processes = 1  # live ones, as the last beat saw them
+        self.processes = ProcessCount(processes, lambda: any(one.is_open for one in self.link.breakers))
         self.lease_ttl_ms = round(lease_ttl * 1000)
         self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
         self.meters = Meters(clock or time.monotonic)
@@ -184,10 +187,10 @@ class RedisStore:
 
     def refund_locally(self, command: Refund) -> Any:
         """Give back what this process decided by itself, while its parts of the limits are still the same."""
-        return self.local.execute(shared_refund(command, self.processes))
+        return self.local.execute(shared_refund(command, self.processes.sharing))
 
     def _decide_locally(self, command: Decide) -> Any:
-        return self.local.execute(shared(command, self.processes))
+        return self.local.execute(shared(command, self.processes.sharing))
 
 
 _ERRANDS: Final[dict[type, Callable[[RedisStore, Any], Errand]]] = {

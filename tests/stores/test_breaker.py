@@ -166,3 +166,17 @@ def test_where_a_replica_takes_over_it_asks_often_at_first(seconds: Seconds) -> 
         seconds.now += pauses[-1]
         fail(breaker, 1)
     assert pauses == [0.25] * 20 + [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_calls_that_waited_together_are_one_failure(breaker: Breaker, seconds: Seconds) -> None:
+    """Twenty threads of a process that stood still for longer than the deadline."""
+    for _ in range(20):
+        breaker.admit()
+    seconds.now += 0.3
+    assert not any(breaker.failed(0.1) for _ in range(20))
+    assert not breaker.is_open
+    for _ in range(4):
+        breaker.admit()
+        seconds.now += 0.1
+        opened = breaker.failed(0.1)
+    assert opened, "each of these began after the one before had failed"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.shares import _share
+from django_throttle.stores.shares import ProcessCount, _share
 from tests.strategies import rules
 
 MONTHLY = Rule("monthly", "1000/month", algorithm="fixed_window")
@@ -34,8 +34,38 @@ def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
 @pytest.mark.parametrize(("rule", "left"), [(MONTHLY, 99), (BERLIN, 99), (QUEUE, QUEUE.plan.limit - 5)])
 def test_it_decides(rule: Rule, left: int) -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
-    store.processes = 10
+    store.processes.seen = 10
     decision = Limiter([rule], store).acquire("user:1")
     assert decision.allowed and decision.degraded
     assert decision.remaining == left
     assert decision.outcomes[0].window == rule.window
+
+
+class TestProcessCount:
+    def test_it_is_what_beats_saw_and_at_least_what_is_expected(self) -> None:
+        count = ProcessCount(4, lambda: False)
+        assert count.sharing == 4, "before anything was seen"
+        count.note(6, lost=False)
+        assert count.sharing == 6
+        count.note(2, lost=False)
+        assert (count.sharing, count.seen) == (4, 2)
+
+    def test_it_does_not_fall_for_two_beats_after_a_loss(self) -> None:
+        count = ProcessCount(0, lambda: False)
+        count.note(8, lost=False)
+        seen = []
+        for alive, lost in ((1, True), (3, False), (3, False), (5, False), (5, False)):
+            count.note(alive, lost=lost)
+            seen.append(count.sharing)
+        assert seen == [8, 8, 3, 5, 5]
+
+    def test_it_does_not_fall_while_the_store_fails(self) -> None:
+        failing = True
+        count = ProcessCount(0, lambda: failing)
+        for alive in (8, 1, 1, 1, 1):
+            count.note(alive, lost=False)
+        assert count.sharing == 8
+        failing = False
+        for _ in range(3):
+            count.note(1, lost=False)
+        assert count.sharing == 1
