@@ -57,7 +57,7 @@ class Refresher:
         if has_lost(self.store, self.ledger):
             lost = True
             leases.mistrust()
-        self.store.processes.note(seen.alive + (not seen.known), lost=lost)
+        self.store.fallback.processes.note(seen.alive + (not seen.known), lost=lost)
         self.sweeper.take_on(seen.claimed)
         self.sweeper.go_on()
 
@@ -82,6 +82,7 @@ class Refresher:
         if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
             failed += self._compare(suspects)
         self.sweeper.go_on()
+        self.store.fallback.flush()
         check(failed)
 
     def extend(self) -> None:

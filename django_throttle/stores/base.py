@@ -27,8 +27,9 @@ class Orders(Protocol):
 class Store(Protocol):
     """Where counters live. Carries out one command and answers it, or raises StoreError.
 
-    ``is_remote`` where it is shared with other processes and may not answer. ``denials`` remembers refusals where asking again is dear; None where it is not. ``meters`` decide what dampers
-    suppress. ``leases`` are those that this process holds, ``orders`` what it is to do with its sockets.
+    ``is_remote`` where it is shared with other processes and may not answer. ``denials`` remembers refusals where
+    asking again is dear; None where it is not. ``meters`` decide what dampers suppress. ``leases`` are those that
+    this process holds, ``orders`` what it is to do with its sockets.
     """
 
     @property

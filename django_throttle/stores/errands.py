@@ -134,7 +134,10 @@ class DecideErrand(Errand):
         if repaired and self.store.complaints.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
         at = int(now)
-        return tuple([Answer(int(a), int(b), int(c), at) for a, b, c in TOLD.iter_unpack(replies[-1][HEAD.size :])])
+        told = TOLD.iter_unpack(replies[-1][HEAD.size :])
+        answers = tuple([Answer(int(a), int(b), int(c), at) for a, b, c in told])
+        self.store.fallback.note(self.command.charges, answers)
+        return answers
 
 
 def _repack(calendar: Calendar, marks: bytes, command: Decide) -> bytes:

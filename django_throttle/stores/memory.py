@@ -62,7 +62,7 @@ class MemoryStore:
         self.max_entries = max_entries
         self._counters: dict[tuple[str, str], tuple[State, int]] = {}
         self._sweep_at = FIRST_SWEEP
-        self._calendar = Calendar()
+        self.calendar = Calendar()
         self._lock = Lock()
         in_child(self, type(self)._renew)
 
@@ -134,7 +134,7 @@ class MemoryStore:
             return concurrency(held, mine, charge.cost, rule.plan)
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
-        plan = self._calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
+        plan = self.calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
         counts_denied = rule.count_denied and command.commit and charge.cost > 0
         return RATE_ALGORITHMS[plan.algorithm](state, now, charge.cost, plan, counts_denied)
 

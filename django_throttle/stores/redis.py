@@ -42,15 +42,14 @@ from django_throttle.stores.errands import (
 )
 from django_throttle.stores.evictions import EvictErrand, Evictions
 from django_throttle.stores.failures import advice, cause_of
+from django_throttle.stores.fallback import Fallback, LateErrand
 from django_throttle.stores.forget import ForgetErrand
 from django_throttle.stores.groups import CountErrand
 from django_throttle.stores.link import Call, Link
 from django_throttle.stores.marks import OnceErrand
-from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.orders import RedisOrders, TellErrand
 from django_throttle.stores.refunds import RefundErrand
 from django_throttle.stores.scripts import script
-from django_throttle.stores.shares import ProcessCount, shared, shared_refund
 from django_throttle.stores.split import SplitErrand
 
 logger = logging.getLogger("django_throttle")
@@ -95,8 +94,7 @@ class RedisStore:
         self.calendar = Calendar()
         self.complaints = Complaints()
         self.leases = Registry()
-        self.local = MemoryStore(leases=self.leases)
-        self.processes = ProcessCount(processes, lambda: any(one.is_open for one in self.link.breakers))
+        self.fallback = Fallback(self, processes)
         self.lease_ttl_ms = round(lease_ttl * 1000)
         self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
         self.meters = Meters(clock or time.monotonic)
@@ -107,7 +105,7 @@ class RedisStore:
 
     def execute(self, command: Command) -> Any:
         if isinstance(command, DecideLocally):
-            return self._decide_locally(command.decide)
+            return self.fallback.decide(command.decide)
         errand = self._errand(command)
         if not errand.calls:  # nothing to say, which says nothing of the store either
             return errand.read(())
@@ -118,7 +116,7 @@ class RedisStore:
 
     async def aexecute(self, command: Command) -> Any:
         if isinstance(command, DecideLocally):
-            return self._decide_locally(command.decide)
+            return self.fallback.decide(command.decide)
         errand = self._errand(command)
         if not errand.calls:
             return errand.read(())
@@ -174,6 +172,12 @@ class RedisStore:
         return list(parts.values())
 
     def _errand(self, command: Command) -> Errand:
+        errand = self._plain_errand(command)
+        if isinstance(command, Decide) and self.fallback.owes(command.charges):
+            return LateErrand(self, dict.fromkeys(charge.ident for charge in command.charges), errand)
+        return errand
+
+    def _plain_errand(self, command: Command) -> Errand:
         match command:
             case Decide(charges=charges) if self.link.slot_of and len(slots := self.by_slot(charges)) > 1:
                 return SplitErrand(self, command, slots)
@@ -184,13 +188,6 @@ class RedisStore:
         if type(command) not in _ERRANDS:
             raise TypeError(f"not a command: {command!r}")
         return _ERRANDS[type(command)](self, command)
-
-    def refund_locally(self, command: Refund) -> Any:
-        """Give back what this process decided by itself, while its parts of the limits are still the same."""
-        return self.local.execute(shared_refund(command, self.processes.sharing))
-
-    def _decide_locally(self, command: Decide) -> Any:
-        return self.local.execute(shared(command, self.processes.sharing))
 
 
 _ERRANDS: Final[dict[type, Callable[[RedisStore, Any], Errand]]] = {

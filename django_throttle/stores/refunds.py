@@ -31,7 +31,7 @@ class RefundErrand(Errand):
                 self.calls.append(refund_call(store, [paid[place] for place in places]))
 
     def read(self, replies: Sequence[Any]) -> int:
-        return self.store.refund_locally(self.command) if self.command.locally else sum(map(int, replies))
+        return self.store.fallback.refund(self.command) if self.command.locally else sum(map(int, replies))
 
 
 def refund_call(store: RedisStore, paid: Sequence[Paid]) -> Call:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from django_throttle.core.command import Charge, Decide, Refund
+from django_throttle.core.command import Refund
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 
@@ -42,20 +42,15 @@ class ProcessCount:
             self._settling -= 1
 
 
-def shared(command: Decide, processes: int) -> Decide:
-    """The same, by this process's part of each limit."""
-    charges = tuple(Charge(_share(rule, processes), ident, cost) for rule, ident, cost in command.charges)
-    return Decide(charges, command.commit, command.lease)
-
-
 def shared_refund(command: Refund, processes: int) -> Refund:
     """What goes back of what was decided so, while the parts of the limits are still the same."""
-    shares = [one.charge._replace(rule=_share(one.charge.rule, processes)) for one in command.paid]
+    shares = [one.charge._replace(rule=share_of(one.charge.rule, processes)) for one in command.paid]
     return Refund(tuple([one._replace(charge=share) for share, one in zip(shares, command.paid, strict=True)]))
 
 
 @lru_cache(maxsize=1024)
-def _share(rule: Rule, processes: int) -> Rule:
+def share_of(rule: Rule, processes: int) -> Rule:
+    """The rule that one of so many processes goes by alone."""
     try:
         return rule.share(processes)
     except InvalidRule:  # its parts would be too small to make sense, so this process goes by the whole

@@ -63,19 +63,19 @@ class SplitErrand(LongErrand):
 
     def run(self) -> tuple[Answer, ...]:
         link = self.store.link
-        until = time.monotonic() + link.seconds
-        if undo := self.take(link.send_all(self.calls)):
+        until = time.monotonic() + (self.seconds or link.seconds)
+        if undo := self.take(link.send_all(self.calls, self.seconds)):
             self.look(link.send_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
         return self.conclude()
 
     async def arun(self) -> tuple[Answer, ...]:
         link = self.store.link
-        until = time.monotonic() + link.seconds
+        until = time.monotonic() + (self.seconds or link.seconds)
         if asks := self.asks:
             told = await asyncio.gather(*map(self.store.batcher.ask, asks), return_exceptions=True)
             replies = [one if isinstance(one, BaseException) else one[-1] for one in told]
         else:
-            replies = await link.asend_all(self.calls)
+            replies = await link.asend_all(self.calls, self.seconds)
         if undo := self.take(replies):
             self.look(await link.asend_all(undo, max(until - time.monotonic(), LEAST_SECONDS)))
         return self.conclude()
