@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
@@ -56,7 +56,6 @@ def test_reference_and_script_agree(
 ) -> None:
     with redis_server.client() as client:
         client.flushall()
-    assume(rule.algorithm != "sliding_log")
     ticking.to(0)
     memory = MemoryStore(clock=ticking)
     window = rule.window or 1
@@ -75,7 +74,6 @@ def test_reference_and_script_agree(
 @given(RULES, st.lists(st.tuples(st.integers(0, 5), JUMPS), min_size=1, max_size=20))
 def test_what_was_counted_here_counts_there_at_least_as_much(rule: Rule, history: list[tuple[int, float]]) -> None:
     """Moved from one store to another, a state leaves no more than it left before."""
-    assume(rule.algorithm != "sliding_log")
     clock = FrozenClock()
     here, there = MemoryStore(clock=clock), MemoryStore(clock=clock)
     for cost, jump in history:
