@@ -261,7 +261,7 @@ class TestCredentials:
         written = ("alice", "ａｌｉｃｅ", "ａlice", "Alice", "alice ", "alice\t", "\u00a0alice", "alıce")
         opens = {typed: authenticate(username=User.normalize_username(typed), password="right") for typed in written}
         assert sum(map(bool, opens.values())) >= 3
-        found = [typed for typed in written * 12 if Client().post("/login", {"username": typed}).status_code == 200]
+        found = [typed for typed in written * 12 if Client().post("/login", {"login": typed}).status_code == 200]
         assert len([typed for typed in found if opens[typed]]) == LIMIT
 
     @pytest.mark.django_db
@@ -269,9 +269,9 @@ class TestCredentials:
         user = User.objects.create_user("alice")
         enforce(login={**RULE, "key": f"{__name__}.account", "scopes": ["login"]})
         for typed in (str(user.pk), f"account {user.pk}", f"name {user.pk}"):
-            assert [Client().post("/login", {"username": typed}).status_code for _ in range(LIMIT)] == [200] * LIMIT
-        assert Client().post("/login", {"username": "alice"}).status_code == 200
-        assert {Client().post("/login", {"username": typed}).status_code for typed in ("", " ")} == {200}
+            assert [Client().post("/login", {"login": typed}).status_code for _ in range(LIMIT)] == [200] * LIMIT
+        assert Client().post("/login", {"login": "alice"}).status_code == 200
+        assert {Client().post("/login", {"login": typed}).status_code for typed in ("", " ")} == {200}
 
     @pytest.mark.django_db
     def test_a12_logged_in_an_account_is_its_primary_key(self, enforce: Enforce) -> None:

@@ -40,7 +40,7 @@ def test_an_ident_that_is_none_is_refused_at_once(limiter: Limiter, verb: str, i
 
 
 @pytest.mark.parametrize("verb", ["acquire", "peek", "aacquire", "apeek"])
-@pytest.mark.parametrize("cost", [-1, 0.5, "1", True, None, 2**63, float("nan"), float("inf")])
+@pytest.mark.parametrize("cost", [-1, 0.5, "1", True, None, float("nan"), float("inf")])
 def test_a_cost_that_is_none_is_refused_and_charges_nothing(limiter: Limiter, verb: str, cost: Any) -> None:
     with pytest.raises(InvalidCost):
         call(limiter, verb, "user:1", cost)

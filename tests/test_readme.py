@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from channels.testing import WebsocketCommunicator
-from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.models import AnonymousUser, User
 from django.test import Client, RequestFactory
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
@@ -166,7 +166,7 @@ class TestDoors:
             request.user = AnonymousUser()
         answers = [await names["search"](request) for request in requests]
         assert [answer.status_code for answer in answers] == [200, 429]
-        user = SimpleNamespace(pk=1)
+        user = User(pk=1)
         assert await to_thread(names["send"], user, ["one", "two"]) == 2
         with pytest.raises(Refused):
             await to_thread(names["send"], user, ["one", "two"])
