@@ -12,7 +12,7 @@ from django.db import connection
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from django_throttle import pytest_plugin
+from django_throttle import agent, pytest_plugin
 from tests import servers
 from tests.clock import FrozenClock
 from tests.databases import new_database
@@ -79,10 +79,12 @@ def clock() -> FrozenClock:
 
 
 @pytest.fixture(autouse=True)
-def no_agent(request: pytest.FixtureRequest, settings: Any) -> None:
-    """The background thread is off, unless the test is marked ``agent``."""
+def no_agent(request: pytest.FixtureRequest, settings: Any) -> Iterator[None]:
+    """The background thread is off, unless the test is marked ``agent``; none outlives its test."""
     if request.node.get_closest_marker("agent") is None:
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "AGENT": False}
+    yield
+    agent.stop()
 
 
 def immortal_keys(server: RedisServer) -> list[str]:
