@@ -11,12 +11,16 @@ from pathlib import PurePath
 from typing import Final
 
 DJANGOS: Final = "django.test.utils"
-PROGRAMS: Final = ("manage.py", "django-admin", "__main__.py")  # the last is that of python -m django
+PROGRAMS: Final = ("manage.py", "django-admin")
+MODULE: Final = ("django", "__main__.py")  # what python -m django runs; any other package has a __main__.py too
 
 
 def is_test_command(arguments: list[str]) -> bool:
     """Whether a process with these arguments runs Django's command ``test``."""
-    return arguments[1:2] == ["test"] and PurePath(arguments[0]).name in PROGRAMS
+    if arguments[1:2] != ["test"]:
+        return False
+    program = PurePath(arguments[0])
+    return program.name in PROGRAMS or program.parts[-2:] == MODULE
 
 
 _declared: bool | None = True if is_test_command(sys.argv) else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from threading import active_count
 from typing import Any
 
@@ -14,6 +17,8 @@ from django_throttle import agent, testrun
 from django_throttle.limiter import decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.observe.conftest import FACTS
+
+TOP = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +56,34 @@ def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         ("manage.py testserver fixture.json", False),
         ("manage.py", False),
         ("bin/uvicorn test", False),
+        ("lib/django/__main__.py test", True),
+        ("lib/gunicorn/__main__.py test", False),
+        ("__main__.py test", False),
     ],
 )
 def test_the_command_of_django_is_one_from_the_start(line: str, is_one: bool) -> None:
     assert testrun.is_test_command(line.split()) is is_one
+
+
+@pytest.mark.parametrize(("module", "is_one"), [("django", True), ("server", False)])
+def test_of_the_modules_that_python_runs_only_django_is_one(tmp_path: Path, module: str, is_one: bool) -> None:
+    """``python -m gunicorn test`` serves a module of that name."""
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "__main__.py").write_text("import said\n")
+    (tmp_path / "said.py").write_text(
+        "from django_throttle import testrun\nraise SystemExit(f'on: {testrun.is_on()}')\n"
+    )
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "said", "PYTHONPATH": f"{tmp_path}{os.pathsep}{TOP}"}
+    found = subprocess.run(
+        [sys.executable, "-m", module, "test"],
+        check=False,
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert f"on: {is_one}" in found.stderr
 
 
 def test_what_is_declared_holds() -> None:
