@@ -27,6 +27,20 @@ def _whole(text: Any) -> int:
     return number
 
 
+def _client_name(text: Any) -> str:
+    name = str(text)
+    if any(not "!" <= letter <= "~" for letter in name):  # Redis refuses each connection of any other
+        raise ValueError
+    return name
+
+
+def _read_size(text: Any) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_READ_SIZE:  # nothing is read by 0, and a buffer of this size is made for each connection
+        raise ValueError
+    return number
+
+
 def _protocol(text: Any) -> int:
     if int(text) not in (2, 3):
         raise ValueError
@@ -49,6 +63,8 @@ def _verify_flags(text: Any) -> Any:
 
 Read = Callable[[Any], Any]
 
+MAX_READ_SIZE: Final = 2**24
+
 # Without these the counters would be somewhere else: a value that cannot be read is no mere blemish.
 WHERE: Final[dict[str, Read]] = {
     "db": _whole,
@@ -61,11 +77,11 @@ WHERE: Final[dict[str, Read]] = {
 # What text can say, for both drivers.
 TYPED: Final[dict[str, Read]] = {
     **WHERE,
-    "client_name": str,
+    "client_name": _client_name,
     "lib_name": str,
     "lib_version": str,
     "protocol": _protocol,
-    "socket_read_size": _whole,
+    "socket_read_size": _read_size,
     "ssl_ca_certs": str,
     "ssl_ca_data": str,
     "ssl_ca_path": str,
@@ -175,7 +191,7 @@ def _objection(name: str, value: Any, connection: type[Any], text: bool) -> str:
         return f"the option {name!r} cannot be written as text"
     if name in TYPED and name in accepted(redis_connection.SSLConnection) and name.startswith("ssl_"):
         return f"the option {name!r} needs rediss://"
-    near = get_close_matches(name, (*TYPED, *REPLACED), n=1)
+    near = get_close_matches(name, [one for one in TYPED if one in accepted(connection)], n=1)
     return f"redis-py {redis_version} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 

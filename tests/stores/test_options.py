@@ -96,6 +96,10 @@ def test_with_tls_too_they_make_connections(name: str) -> None:
         ("socket_type=2", "E036", "text"),
         ("parser_class=x", "E036", "text"),
         ("protocol=4", "E036", "makes no sense"),
+        ("client_name=a+b", "E036", "makes no sense"),  # Redis refuses it, and with it every call
+        ("client_name=%C3%A9", "E036", "makes no sense"),
+        ("socket_read_size=0", "E036", "makes no sense"),  # reads nothing, which is taken for the end
+        ("socket_read_size=99999999999999", "E036", "makes no sense"),
         ("ssl_cert_reqs=none", "E036", "rediss://"),
         ("redis_connect_func=x", "E036", "event loops"),
     ],
@@ -105,6 +109,21 @@ def test_what_is_said_of_those_that_do_not_hold(query: str, number: str, words: 
         settings.DJANGO_THROTTLE = {"REDIS": f"{place}?{query}"}
         (message,) = check_settings(None)
         assert message.id == f"django_throttle.{number}" and words in message.msg
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://one/0?path=/a",  # an option of Unix sockets
+        "unix:///a?port=1",
+        "redis://one/0?queue_clas=x",  # nearly one that others of ours replace
+        "redis://one/0?ssl_keyfil=x",  # nearly one that needs rediss://
+    ],
+)
+def test_only_options_that_hold_are_offered(url: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": url}
+    (message,) = check_settings(None)
+    assert "no option" in message.msg and "did you mean" not in message.msg
 
 
 @pytest.mark.parametrize(
