@@ -70,10 +70,10 @@ def _one(url: str) -> Address:
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     settings = dict(redis_connection.parse_url(url.partition("?")[0]))
     chosen = options.choose(given, settings.get("connection_class", redis_connection.Connection), text=True)
-    if "db" in chosen.settings:
-        settings.pop("db", None)
     number = "" if parts.scheme == "unix" else parts.path.strip("/")
     wrong = () if number.isdecimal() or not number else ("its path is the number of a database",)
+    if wrong or "db" in chosen.settings:
+        settings.pop("db", None)
     return Address({**chosen.settings, **settings}, wrong=chosen.wrong + wrong, replaced=chosen.replaced)
 
 

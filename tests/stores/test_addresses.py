@@ -20,6 +20,13 @@ def test_one_server() -> None:
     assert found.settings == {"host": "one", "port": 6380, "db": 2, "username": "user", "password": "secret"}
 
 
+@pytest.mark.parametrize("path", ["-1", "+1", "name", "0/1"])
+def test_what_is_no_number_of_a_database_is_left_out(path: str) -> None:
+    found = parse_address(f"redis://one/{path}")
+    assert "db" not in found.settings and found.wrong == ("its path is the number of a database",)
+    assert parse_address(f"redis://one/{path}?db=2").settings["db"] == 2
+
+
 def test_a_master_that_sentinels_watch() -> None:
     found = parse_address("redis+sentinel://user:se%40cret@one:26380,two,[::1]:5/dt/3?sentinel_password=other")
     assert found.hosts == (("one", 26380), ("two", 26379), ("::1", 5))
