@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_started
+from django.db import close_old_connections
 from django.test import RequestFactory
 
 from django_throttle.http.refusal import prefers_html
@@ -34,7 +37,16 @@ TOLD = {
 DOORS = {"/middleware": site.MIDDLEWARE, "/decorated": [], "/drf": []}
 
 
+@pytest.fixture
+def no_databases() -> Iterator[None]:
+    """Django looks after its connections as a request begins, and these tests have no database."""
+    request_started.disconnect(close_old_connections)
+    yield
+    request_started.connect(close_old_connections)
+
+
 @REDIS
+@pytest.mark.usefixtures("no_databases")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("header", HOSTILE)
 def test_a_refusal_is_no_dearer(enforce: Enforce, settings: Any, door: str, header: str) -> None:
