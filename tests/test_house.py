@@ -6,6 +6,7 @@ import ast
 import importlib
 import pkgutil
 import re
+import subprocess
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -137,3 +138,15 @@ def test_no_file_names_a_path_of_a_machine() -> None:
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="ignore").splitlines(), 1):
             assert line.startswith("#!") or not MACHINE_PATH.search(line), f"{named(path)}:{number}: {line.strip()}"
+
+
+def test_nothing_odd_lies_at_the_top() -> None:
+    """A test that writes where it stands leaves files here, and some systems cannot even check such names out."""
+    expected = {
+        *(".ci", ".editorconfig", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
+        *("django_throttle", "docs", "pyproject.toml", "setup.cfg", "testproject", "tests"),
+    }
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a clone")
+    assert {name.split("/")[0] for name in listed.stdout.split("\0") if name} == expected
