@@ -14,6 +14,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, observe, rulebook
+from django_throttle.conf import conf
 from django_throttle.core import flow, quota, relief
 from django_throttle.core.charged import corrected
 from django_throttle.core.command import Charge, charge, check_cost
@@ -43,7 +44,9 @@ class Limiter:
         self.store = store
         self._parts = tuple(part for rule in self.rules if rule.enabled for part in rule.parts)
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
-        self._shares = store.is_remote and any(part.on_store_failure == "local" for part in self._parts)
+        self._shares = (
+            store.is_remote and conf().AGENT and any(part.on_store_failure == "local" for part in self._parts)
+        )
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")

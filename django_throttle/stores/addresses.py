@@ -51,7 +51,7 @@ def find_address(address: str) -> Address:
 def parse_address(url: str) -> Address:
     """The address that a URL says; raises InvalidSetting, which shows no password."""
     try:
-        scheme, _, kind = urlsplit(url).scheme.partition("+")
+        scheme, _, kind = url.partition("://")[0].lower().partition("+")
         if kind in MANY and scheme in ("redis", "rediss"):
             return _many(url, scheme, kind)
         if kind or scheme not in SCHEMES:
@@ -78,8 +78,10 @@ def _one(url: str) -> Address:
 
 
 def _many(url: str, scheme: str, kind: str) -> Address:
-    parts = urlsplit(url)
-    credentials, at, names = parts.netloc.rpartition("@")
+    rest = url.partition("://")[2]
+    network = re.split("[/?#]", rest, maxsplit=1)[0]
+    parts = urlsplit(f"//localhost{rest.removeprefix(network)}")  # it refuses several hosts with brackets among them
+    credentials, at, names = network.rpartition("@")
     hosts = tuple(_host(name, MANY[kind]) for name in names.split(","))
     service, database = _path(parts.path, kind)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -209,7 +209,7 @@ for _ in range(3):
 assert not degraded()
 assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [7, 7, 7]
 assert not degraded()
-print(store.leases.uid, len(store.leases))
+print(store.leases.uid, len(store.leases), flush=True)
 os._exit(0)
 """
 
@@ -222,8 +222,8 @@ def test_forked_children_decide_and_leave_their_parent_alone(server: RedisServer
     assert done.returncode == 0, done.stderr
     uid, leases = done.stdout.split()
     with server.client() as redis:
-        assert uid in redis.zrange("dt:{p}:live", 0, -1)
-        assert redis.zcard("dt:{p}:live") == 4 and leases == "3"
+        assert uid in redis.zrange("dt:{p}:live", 0, -1)  # its children may have been found dead by now
+        assert leases == "3"
 
 
 REFUSES = """
