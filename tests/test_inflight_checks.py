@@ -67,7 +67,8 @@ def test_a_rule_of_sockets_in_the_scope_of_a_view_is_found(warned: Warn, scope: 
         {"scopes": ["export"], "events": ["inflight"]},
         {"scopes": ["export"], "events": ["connection", "inflight"]},
         {"scopes": ["export"], "enabled": False},
-        {"scopes": ["export", "lobby"]},  # a consumer's too, so it does something
+        {"scopes": ["export", "lobby"], "events": ["connection"]},  # a consumer's too, so it does something
+        {"scopes": ["*o*"]},  # one pattern for both
         {"scopes": ["lobby"]},  # a page and its socket
         {"scopes": ["elsewhere"]},
         {},
@@ -76,6 +77,43 @@ def test_a_rule_of_sockets_in_the_scope_of_a_view_is_found(warned: Warn, scope: 
 )
 def test_nothing_is_said_of_any_other(warned: Warn, options: dict[str, Any]) -> None:
     assert warned(**options) == []
+
+
+def test_a_consumer_s_scope_does_not_make_up_for_a_view_s(warned: Warn) -> None:
+    (message,) = warned(scopes=["lobby", "export"])
+    assert message.msg.endswith("and 'export' is the scope of a view, whose requests it does not limit")
+
+
+MIDDLEWARE = {"MIDDLEWARE": ["django_throttle.middleware.ThrottleMiddleware"]}
+THROTTLE = {"REST_FRAMEWORK": {"DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf.RuleThrottle"]}}
+
+
+@pytest.fixture
+def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "socket_scopes", lambda: ())
+
+
+@pytest.mark.parametrize("door", [MIDDLEWARE, THROTTLE], ids=["middleware", "throttle"])
+def test_a_rule_of_everything_where_only_requests_come_is_found(
+    warned: Warn, settings: Any, door: dict[str, Any], no_sockets: None
+) -> None:
+    for name, value in door.items():
+        setattr(settings, name, value)
+    (message,) = warned(key="ip")
+    assert message.id == "django_throttle.W045"
+    assert message.msg.endswith("no consumer has the mixin; it does not limit requests while they are being answered")
+    assert '"inflight"' in message.hint
+    for meant in ({"events": ["connection"]}, {"events": ["inflight"]}, {"at_limit": "evict_oldest"}):
+        assert warned(key="ip", **meant) == []
+
+
+def test_it_is_meant_for_sockets_where_there_are_some(warned: Warn, settings: Any) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE["MIDDLEWARE"]
+    assert warned(key="ip") == []
+
+
+def test_where_no_door_sees_requests_nothing_is_said(warned: Warn, no_sockets: None) -> None:
+    assert warned(key="ip") == []
 
 
 def test_without_channels_there_are_no_sockets(warned: Warn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from typing import Final
@@ -12,18 +12,20 @@ from django.core.checks import CheckMessage, Warning
 from django.urls import URLResolver, get_resolver
 
 from django_throttle.checks.sockets import socket_scopes
+from django_throttle.checks.told import can_refuse
+from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.http.route import view_scope
 from django_throttle.rulebook import sources
 
 HINT: Final = (
     'List the event "inflight" to limit requests while they are being answered, or "connection" and "inflight" '
-    "for sockets and requests in one count."
+    'for sockets and requests in one count. Where only sockets are meant, write that it is for "connection".'
 )
 
 
 def inflight_messages() -> Iterator[CheckMessage]:
-    """Concurrency rules in settings that list no event inflight, although their scopes are views', not consumers'."""
+    """Concurrency rules in settings that list no event inflight, where it is requests that they would cover."""
     rules = [rule for rule in sources.from_settings().rules.values() if rule.enabled and rule.events == ("connection",)]
     for rule, why in _mistaken(rules):
         message = f"rule {rule.name!r} counts open WebSockets alone, {why}"
@@ -37,12 +39,24 @@ def _mistaken(rules: Sequence[Rule]) -> Iterator[tuple[Rule, str]]:
     views = set(_view_scopes()) - known
     for rule in rules:
         named = [pattern for pattern in rule.scopes if pattern != "*"]
-        if any(_covers(named, scope) for scope in known):
+        of_sockets = [pattern for pattern in named if any(_covers([pattern], scope) for scope in known)]
+        if of_sockets and _says_events(rule):
             continue
-        if found := sorted(scope for scope in views if _covers(named, scope)):
+        others = [pattern for pattern in named if pattern not in of_sockets]
+        if found := sorted(scope for scope in views if _covers(others, scope)):
             yield rule, f"and {found[0]!r} is the scope of a view, whose requests it does not limit"
+        elif of_sockets:
+            continue
         elif find_spec("channels") is None:
             yield rule, "and Channels, which serves them, is not installed"
+        elif not (known or named or _says_events(rule) or rule.at_limit != "reject") and can_refuse():
+            yield rule, "and no consumer has the mixin; it does not limit requests while they are being answered"
+
+
+def _says_events(rule: Rule) -> bool:
+    """Whether somebody wrote down what it is for; else it has what is usual, which was requests too, once."""
+    options = conf().RULES.get(rule.name)
+    return isinstance(options, Mapping) and bool(options.get("events"))
 
 
 def _covers(patterns: list[str], scope: str) -> bool:

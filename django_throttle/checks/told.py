@@ -36,7 +36,7 @@ def _is_key(key: object) -> bool:
 
 def schema_warnings() -> list[CheckMessage]:
     """Where drf-spectacular describes what can be refused, and has not been told so."""
-    if not apps.is_installed("drf_spectacular") or not _can_refuse() or _knows_of_refusals():
+    if not apps.is_installed("drf_spectacular") or not can_refuse() or _knows_of_refusals():
         return []
     message = "the OpenAPI schema does not say which requests can be refused, and with what headers"
     hint = (
@@ -46,7 +46,8 @@ def schema_warnings() -> list[CheckMessage]:
     return [Warning(message, hint=hint, id="django_throttle.W020")]
 
 
-def _can_refuse() -> bool:
+def can_refuse() -> bool:
+    """Whether the middleware, or a throttle of ours for all views of REST framework, looks at requests."""
     return inherits(settings.MIDDLEWARE, MIDDLEWARE) or inherits(of_drf("DEFAULT_THROTTLE_CLASSES", ()), THROTTLE)
 
 
