@@ -28,21 +28,28 @@ USUAL: Final = "username"
 MULTIPART: Final = "multipart/form-data"
 JSON: Final = "application/json"
 UTF_8: Final = "utf-8"
+# Marks upon a letter or around it, and what is not seen: MySQL's collations give most of them no weight.
+UNCOUNTED: Final = frozenset(("Mn", "Me", "Cf", "Cc"))
 ENCODINGS: Final = ("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp125")
 
 
-def login_name(request: Any, *fields: str) -> str | None:
+def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None:
     """The name that this request logs in by, so written that two spellings of it are one; None where there is none.
 
     ``request`` is Django's or REST framework's; ``fields`` are what the name is called there: ``username``, and the
     user model's USERNAME_FIELD, unless given. It is looked for in forms (multipart too), in JSON, whatever type the
     body is said to have, and in the query string. UNCLEAR where there is a body and no name in it, or several, or more
     than 64 kB: whatever the view makes of that, it counts together with all of that kind. Never raises.
+
+    Case, accents and characters that are not seen make no difference, as some databases look names up that way. What
+    else a collation takes for the same (ß and s, ø and o) only the database knows: let a key ask it for the account, by
+    the name ``as_typed``, which is not folded.
     """
     if not isinstance(plain(request), HttpRequest):
         return None  # nobody logs in by a handshake
     try:
-        found = set(map(_spelled, _names(request, fields or (USUAL, get_user_model().USERNAME_FIELD))))
+        said = _names(request, fields or (USUAL, get_user_model().USERNAME_FIELD))
+        found = {_spelled(value) if as_typed else _folded(_spelled(value)) for value in said}
         if not found and not _has_body(plain(request)):
             return None
     except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
@@ -122,16 +129,25 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def _spelled(value: object) -> str:
-    """As Django's user model writes names, and without a difference of case; raises ValueError for what is no name."""
+    """As Django's user model writes names; raises ValueError for what is no name."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("a name is a text")
     typed = str(value).strip()
-    written = getattr(get_user_model(), "normalize_username", str)(typed)
-    name = unicodedata.normalize("NFKC", str(written).casefold()).strip()
+    name = str(getattr(get_user_model(), "normalize_username", str)(typed)).strip()
     name.encode()  # no database takes half a character, nor a NUL
     if not name or "\0" in name:
         raise ValueError("a name is a text")
     return name
+
+
+def _folded(name: str) -> str:
+    """Without case, accents, and what a collation passes over: it could be there any number of times."""
+    apart = unicodedata.normalize("NFKD", name)
+    kept = "".join(each for each in apart if unicodedata.category(each) not in UNCOUNTED)
+    folded = unicodedata.normalize("NFKC", kept.casefold()).strip()
+    if not folded:
+        raise ValueError("a name is a text")
+    return folded
 
 
 def _has_body(request: HttpRequest) -> bool:

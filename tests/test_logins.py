@@ -128,6 +128,21 @@ def test_of_twenty_guesses_five_pass(anna: User, view: str, kind: str, server: s
     assert ask(username="otto", password="guess") == WRONG[view][0], "somebody else is no worse off"
 
 
+SPELLINGS = ("lea", "léa", "lèa", "LÊA", "le\u0301a", "ĺëá", "l\u200bea", "le\ufe0fa\u20dd")
+
+
+@pytest.mark.parametrize("view", ["form", "jwt"])
+def test_of_forty_guesses_over_eight_spellings_five_pass(anna: User, view: str) -> None:
+    """All of them are one account to a database that compares as MySQL does."""
+    enforce(view)
+    found = [
+        Client().post(f"/{view}", {"username": name, "password": f"guess {turn}"}).status_code
+        for turn in range(5)
+        for name in SPELLINGS
+    ]
+    assert found == [WRONG[view][0]] * LIMIT + [429] * (40 - LIMIT)
+
+
 @pytest.mark.filterwarnings("ignore:The HMAC key")  # of the settings of the tests
 @pytest.mark.parametrize(("view", "right"), [("form", 302), ("jwt", 200), ("json", 200), ("ninja", 200)])
 def test_right_passwords_are_free(anna: User, view: str, right: int) -> None:
@@ -154,7 +169,8 @@ def post(data: Any, kind: str = JSON, url: str = "/", **extra: Any) -> HttpReque
         (post({"username": 5}), "5"),
         (post('{"username": "anna"}'.encode("utf-16")), "anna"),
         (post(b"\xef\xbb\xbf" + b'{"username": "anna"}'), "anna"),
-        (post('{"username": "änna"}'.encode("latin-1"), f"{JSON}; charset=latin-1"), "änna"),
+        (post('{"username": "änna"}'.encode("latin-1"), f"{JSON}; charset=latin-1"), "anna"),
+        (post({"username": "한 Đức"}), "한 đuc"),
         (post('{"username": "anna"}', f"{JSON}; charset=nonsense"), "anna"),
         (post("username=anna", FORM), "anna"),
         (post("username=&username=anna", FORM), "anna"),
@@ -178,7 +194,7 @@ def test_the_name(request_: Any, name: str | None) -> None:
 DEEP = b'{"username": ' + b"[" * 30_000
 ENDLESS = b'{"username": ' + b"9" * 9000 + b"}"
 STRANGE: list[Any] = [
-    post({"username": name}) for name in (["anna"], {"anna": 1}, True, None, "", "  ", "an\0na", "\ud800", [])
+    post({"username": name}) for name in (["anna"], {"anna": 1}, True, None, "", "  ", "an\0na", "\ud800", "\u0301", [])
 ]
 STRANGE += [post(body) for body in (b"{", b"\xff\xfe\xff", b"[]", b'["anna"]', b"null", b"7", DEEP, ENDLESS)]
 STRANGE += [
@@ -262,6 +278,13 @@ def test_a_form_that_came_in_before() -> None:
     request = post({"username": "Anna"})
     request.read(3)
     assert login_name(request) == UNCLEAR
+
+
+def test_as_it_was_typed() -> None:
+    assert login_name(post({"username": " Léa Groß "}), as_typed=True) == "Léa Groß"
+    assert login_name(post({"username": "\u200b"}), as_typed=True) == "\u200b"
+    assert login_name(post({"username": "Léa"}, url="/?username=lea"), as_typed=True) == UNCLEAR
+    assert login_name(post({"username": ""}), as_typed=True) == UNCLEAR
 
 
 def test_other_fields() -> None:

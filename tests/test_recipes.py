@@ -153,6 +153,8 @@ def test_a_login_by_name_or_address_is_about_one_account() -> None:
 
     assert said(login="anna") == said(login="ANNA@example.org ") == f"account {anna.pk}"
     assert said(login="Otto") == "name otto"
+    lea = User.objects.create_user("Léa", email="lea@example.org")
+    assert said(login="Léa") == said(login="lea@example.org") == f"account {lea.pk}"
     assert said(other="anna") == said(login=["anna", "otto"]) == f"name {UNCLEAR}"
     assert account(RequestFactory().get("/")) is None
 
