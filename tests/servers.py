@@ -163,6 +163,18 @@ class RedisServer:
         self.kill()
         self.start()
 
+    def copy(self) -> bytes:
+        """All it has at present, as it would be on disk."""
+        with self.client(socket_timeout=60) as client:
+            client.save()
+        return (self.folder / "dump.rdb").read_bytes()
+
+    def restart_from(self, copy: bytes) -> None:
+        """A crash, and a new start with what it had when the copy was made."""
+        self.kill()
+        (self.folder / "dump.rdb").write_bytes(copy)
+        self.start()
+
     def stop(self) -> None:
         """End it and remove its folder; harmless when it has ended already."""
         atexit.unregister(self.stop)

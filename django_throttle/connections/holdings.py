@@ -45,6 +45,7 @@ class Holdings:
         """Forget everything and become a new process: the first thing a forked child does."""
         self._lock = threading.Lock()
         self.uid = new_uid()
+        self.turn = 0  # how many uids this process had before
         self.former: tuple[str, ...] = ()  # uids of this process that may still be in Redis
         self.lost = False  # Redis does not know our uid any more
         self._introduced = False
@@ -72,7 +73,7 @@ class Holdings:
 
     def report(self) -> str:
         """Who this process is and how much it holds, as JSON."""
-        return process.describe(len(self))
+        return process.describe(len(self), self.turn)
 
     def is_announced(self, rule_id: str, ident: str) -> bool:
         """True when Redis knows that this process may hold leases of this rule and ident."""

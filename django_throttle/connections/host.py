@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.conf import conf
 from django_throttle.connections import process
-from django_throttle.connections.ledger import Found, Ledger, Seen
+from django_throttle.connections.ledger import PATIENCE, Found, Ledger, Seen
 from django_throttle.connections.sweeper import Sweeper
 from django_throttle.core.rate import MAX_LIMIT
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 SWEEP_SECONDS: Final = 5.0  # of a pass: a process that it beats for waits no longer
 WHOLE_SECONDS: Final = 60.0  # of the only pass
-PATIENCE: Final = 1.2  # beats: in that time each process that lives has given one
 
 
 class Judgement(NamedTuple):
@@ -40,8 +39,9 @@ class Status(NamedTuple):
 class HostRefresher:
     """Beats for this host's processes that run, buries those that do not, sweeps what any dead one left.
 
-    It is no process that holds connections: it never counts as alive. Running twice, late or not at all
-    changes nothing for processes that beat for themselves. Raises StoreError.
+    It extends what those hold that do not beat for themselves. It is no process that holds connections: it never
+    counts as alive. Running twice, late or not at all changes nothing for processes that beat for themselves.
+    Raises StoreError.
     """
 
     def __init__(self, store: RedisStore) -> None:
@@ -72,7 +72,8 @@ class HostRefresher:
         seen = self.ledger.beat(living, dead)
         self.sweeper.take_on(seen.claimed)
         freed = self.sweeper.go_on(seconds)
-        extended = sum(self._extend(uid) for uid in self._due(living))
+        idle = [uid for uid in living if not _beats_itself(census[uid], seen.now)]
+        extended = sum(self._extend(uid) for uid in self._due(idle))
         gone = {*dead, *seen.claimed}
         held = sum(held_by(meta) for uid, meta in census.items() if uid not in gone)
         return Status(seen.alive, seen.dead, held, freed, extended), seen
@@ -97,12 +98,33 @@ class HostRefresher:
 
 
 def judge(census: Mapping[str, Mapping[str, Any]]) -> Judgement:
-    """Which of these processes this host sees running, and which it knows to have ended."""
+    """Which of these processes this host sees running, and which it knows to have ended.
+
+    Nobody vouches for a former uid of a process that runs: the process itself sweeps it, or its silence tells.
+    """
     verdicts = {uid: process.is_alive(meta) for uid, meta in census.items()}
+    present: dict[tuple[Any, ...], int] = {}
+    for meta in census.values():
+        present[_who(meta)] = max(_turn(meta), present.get(_who(meta), 0))
     return Judgement(
-        living=[uid for uid, alive in verdicts.items() if alive],
+        living=[uid for uid, alive in verdicts.items() if alive and _turn(census[uid]) == present[_who(census[uid])]],
         dead=[uid for uid, alive in verdicts.items() if alive is False],
     )
+
+
+def _who(meta: Mapping[str, Any]) -> tuple[Any, ...]:
+    return meta.get("host"), meta.get("pid"), meta.get("started")
+
+
+def _turn(meta: Mapping[str, Any]) -> int:
+    turn = meta.get("turn")
+    return turn if type(turn) is int else 0
+
+
+def _beats_itself(meta: Mapping[str, Any], now: int) -> bool:
+    """Whether the process has given a sign of life of its own lately, by the server's clock."""
+    at = meta.get("at")
+    return type(at) is int and abs(now - at) < conf().PROCESS_TTL * 1_000_000
 
 
 def held_by(meta: Mapping[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few milliseconds of Redis' time
+SCANNED: Final = 1000  # keys that a server goes through at once, as it looks for what nobody holds
 MAX_CLAIMS: Final = 10  # dead processes that one beat takes on
 # A sweeper that dies leaves its work to others after this long; each batch renews the claim.
 CLAIM_SECONDS: Final = 3.0
 # A lease in Redis that is not in the registry is on its way there, or was lost on it; by now it was lost.
 GRACE_SECONDS: Final = 10.0
+PATIENCE: Final = 1.2  # beats: in that time each process that lives has given one
 
 
 class Seen(NamedTuple):
     """What a beat saw: itself known or not, processes alive, dead ones not swept yet, those now ours to sweep.
 
-    ``silent`` ones are counted as alive, since nobody knows for certain yet.
+    ``silent`` ones are counted as alive, since nobody knows for certain yet. ``now`` is the server's time in
+    microseconds.
     """
 
     known: bool
@@ -36,6 +39,26 @@ class Seen(NamedTuple):
     dead: int
     claimed: list[str]
     silent: int
+    now: int
+
+
+class Told(NamedTuple):
+    """The last beat: when it was sent by our own clock, the server's time, and the same once more if it wrote any."""
+
+    sent: float
+    now: int
+    wrote: int | str
+
+
+class Mark(NamedTuple):
+    """What a server says: the mark that was left on it last (-1: none), its run id, how many keys it has evicted.
+
+    Run id and number are empty where INFO is forbidden.
+    """
+
+    found: int
+    run_id: str
+    evicted: str
 
 
 class Found(NamedTuple):
@@ -50,8 +73,10 @@ class Ledger:
 
     def __init__(self, store: RedisStore) -> None:
         self.store = store
+        self._clock = store.clock or time.monotonic  # our own, by which a step of the server's is seen
         self._streak_began: float | None = None
         self._last_beat = 0.0
+        self._told: Told | None = None
 
     def beat(
         self,
@@ -67,13 +92,15 @@ class Ledger:
         ``buries`` says whether silence means death; by default only to a caller that has itself beaten
         without interruption for a while, since Redis may have been away for everybody.
         """
-        silence = _micros(conf().PROCESS_TTL)
+        silence, sent, told = _micros(conf().PROCESS_TTL), self._clock(), self._told
         may_bury = self._is_steady() if buries is None else buries
         args = [self.store.now_arg(), silence, _micros(CLAIM_SECONDS), int(may_bury), most, self.store.lease_ttl_ms]
-        reply = self._ask("beat", self._keys("live", "dead", "meta"), [*args, report, len(living), *living, *dead])
+        args += [report, told.now + _micros(sent - told.sent) if told else "", told.wrote if told else ""]
+        reply = self._ask("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])
         self._last_beat = time.monotonic()
-        known, alive, unswept, claimed, silent = reply
-        return Seen(bool(known), alive, unswept, list(map(text, claimed)), silent)
+        known, alive, unswept, claimed, silent, now, written = reply
+        self._told = Told(sent, int(now), int(now) if written else "")
+        return Seen(bool(known), alive, unswept, list(map(text, claimed)), silent, int(now))
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
         """This process lives, and may hold leases under these index keys; False when Redis does not know the uid."""
@@ -130,6 +157,32 @@ class Ledger:
             for reply in self.store.pipeline(calls)
         ]
 
+    def marks(self, names: Iterable[str], mark: int) -> list[Mark | None]:
+        """Leave a mark under each of these keys, and say what was there; None where that cannot be asked."""
+        replies = self.store.pipeline([("mark", (name,), (self.store.lease_ttl_ms, mark)) for name in names])
+        return [None if isinstance(reply, Exception) else _mark(*map(text, reply)) for reply in replies]
+
+    def count_keys(self, groups: Sequence[Sequence[str]]) -> list[int | None]:
+        """How many keys of each group are there, and have them count as used just now; None where nobody can tell."""
+        replies = self.store.pipeline([("present", keys, ()) for keys in groups])
+        return [None if isinstance(reply, Exception) else reply for reply in replies]
+
+    def abandoned(self, name: str, uids: Collection[str]) -> Iterator[int]:
+        """Take uids that are no more out of every index of one server, in batches; yields the leases freed by each.
+
+        The server is that of the key ``name``. Its keys are gone through, as nothing else names what came back there.
+        """
+        cursor = "0"
+        while True:
+            args = (cursor, SCANNED, _escaped(self.store.prefix) + ":{*}:*", *uids)
+            cursor, *found = map(text, self.store.call("abandoned", (name,), args))
+            pairs = list(zip(found[::2], found[1::2], strict=True))
+            replies = self.store.pipeline([("reap", (index,), (uid,)) for index, uid in pairs])
+            check(replies)
+            yield sum(reply[0] for reply in replies)
+            if cursor == "0":
+                return
+
     def holds(self, uid: str, leases: Iterable[tuple[str, str]]) -> list[bool | None]:
         """Whether each of these (index key, lease) is there; None where that cannot be asked."""
         replies = self.store.pipeline([("held", (index,), (uid, lease)) for index, lease in leases])
@@ -150,7 +203,7 @@ class Ledger:
         now = time.monotonic()
         if self._streak_began is None or now - self._last_beat > conf().PROCESS_TTL:
             self._streak_began = now
-        return now - self._streak_began > 0.9 * conf().BEAT_INTERVAL
+        return now - self._streak_began > PATIENCE * conf().BEAT_INTERVAL
 
 
 def check(replies: Iterable[Any]) -> None:
@@ -169,6 +222,15 @@ def batches(whole: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(whole)
     while batch := list(islice(rest, BATCH)):
         yield batch
+
+
+def _mark(found: str, run_id: str, evicted: str) -> Mark:
+    return Mark(int(found) if found.isdecimal() else -1, run_id, evicted)
+
+
+def _escaped(text: str) -> str:
+    """For a pattern that means itself."""
+    return "".join("\\" + letter if letter in "*?[]^\\" else letter for letter in text)
 
 
 def _micros(seconds: float) -> int:

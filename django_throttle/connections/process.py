@@ -13,9 +13,9 @@ from typing import Any
 PROC = Path("/proc")
 
 
-def describe(held: int) -> str:
-    """This process as JSON: host, pid, start in clock ticks since boot, and the number of leases it holds."""
-    return json.dumps({**_self(os.getpid()), "held": held}, separators=(",", ":"))
+def describe(held: int, turn: int = 0) -> str:
+    """This process as JSON: host, pid, start in clock ticks since boot, how many leases it holds, uids it had before."""
+    return json.dumps({**_self(os.getpid()), "held": held, "turn": turn}, separators=(",", ":"))
 
 
 def read(text: str | bytes) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.connections import host
 from django_throttle.connections.ledger import BATCH, GRACE_SECONDS, Ledger, batches, check, errors_of, text
-from django_throttle.connections.losses import has_lost
+from django_throttle.connections.losses import Losses
 from django_throttle.connections.registry import Owed, Pair
 from django_throttle.connections.sweeper import Sweeper
 from django_throttle.exceptions import StoreError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
 
 FAREWELL_SECONDS: Final = 1.0
+SHARE_SECONDS: Final = 0.3  # of a turn of each work that may be long: beats and other jobs come between
+BUSY_SECONDS: Final = 0.02  # to the next turn while some is left
 
 
 class Registration(NamedTuple):
@@ -36,7 +39,11 @@ class Refresher:
         self.leases = store.leases
         self.ledger = Ledger(store)
         self.sweeper = Sweeper(self.ledger)
+        self.losses = Losses(store, self.ledger)
         self._has_looked_around = False
+        self._replaced: set[str] = set()  # uids of ours that live until all they held is registered anew
+        self._older: set[str] = set()  # servers that had gone back in time then, each by the name of a key of its
+        self._unseen: Iterator[list[Pair]] = iter(())  # what is still to be looked for, as some was evicted
         self._failovers = store.link.failovers
 
     def beat(self) -> None:
@@ -47,43 +54,48 @@ class Refresher:
         leases = self.leases
         if leases.introduction:
             self._announce(())
-        seen = self.ledger.beat([leases.uid], self._dead_neighbours(), report=leases.report())
-        if seen.known:
+        living = [leases.uid, *self._replaced]
+        seen = self.ledger.beat(living, self._dead_neighbours(), report=leases.report())
+        loss = self.losses.look()
+        self._older.update(loss.older)
+        lost = not seen.known or loss.writes
+        if not lost:
             leases.lost = False
         else:
             self._start_anew()
+        if loss.evicted:
+            self._look_for_all()
         self._retire()
-        lost = not seen.known
-        if has_lost(self.store, self.ledger):
-            lost = True
-            leases.mistrust()
         self.store.fallback.processes.note(seen.alive + (not seen.known), lost=lost)
         self.sweeper.take_on(seen.claimed)
         self.sweeper.go_on()
 
-    def resend(self) -> None:
+    def resend(self) -> float | None:
         """Send what Redis does not know: leases taken while it was away, and releases not confirmed.
 
         A server that has taken over may lack what came last: it is sent everything. While one node of a Cluster is away
-        the others are sent what is theirs; then the first error is raised.
+        the others are sent what is theirs; then the first error is raised. Returns when to go on, if soon.
         """
         if self.store.link.failovers != self._failovers:
-            self._failovers = self.store.link.failovers
-            self.leases.mistrust()
+            self._start_anew()
         for stray in self.leases.take_strays():
             for pair in stray.holds:
                 self.leases.let_go(*pair, stray.id)
         if self.leases.lost:
             self.beat()
         self.store.evictions.look()
-        failed = self._register_all()
+        failed = self._register_some()
         for owed in batches(self.leases.owed()):
             failed += self._release(owed)
         if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
             failed += self._compare(suspects)
+        self._look_for_some()
+        if self._replaced and not self.leases.has_unsent:
+            self._bury_replaced()
         self.sweeper.go_on()
         self.store.fallback.flush()
         check(failed)
+        return BUSY_SECONDS if self.leases.has_unsent or self.sweeper.is_busy else None
 
     def extend(self) -> None:
         """Renew the TTL of everything held, and make Redis and registry agree on it."""
@@ -97,6 +109,7 @@ class Refresher:
             own = Sweeper(self.ledger)
             own.take_on([uid])
             own.go_on(FAREWELL_SECONDS)
+        self.losses.leave()
 
     def _dead_neighbours(self) -> list[str]:
         """Once, at the start: the successor of a crashed worker frees its slots, without waiting for the silence."""
@@ -107,10 +120,47 @@ class Refresher:
         return dead
 
     def _start_anew(self) -> None:
-        former = self.leases.renew()
+        """Under a uid of which Redis knows nothing that could be wrong: what nobody holds stays with the old one."""
+        self._failovers = self.store.link.failovers
+        self._replaced.add(self.leases.renew())
+        self._has_looked_around = False
         self._announce(())
         self.resend()
-        self.sweeper.take_on([former])
+
+    def _bury_replaced(self) -> None:
+        """All that is held is registered under the present uid: whatever the former ones have left, nobody holds."""
+        uids = dict.fromkeys((*self._replaced, *self.leases.former))
+        self.ledger.beat([self.leases.uid], [*uids], buries=False, most=0)
+        self.sweeper.take_on(uids)
+        if self.store.link.slot_of is not None:  # what came back on one node need not be named on another
+            for name in self._older:
+                self.sweeper.add(name, self.ledger.abandoned(name, uids))
+        self._replaced.clear()
+        self._older.clear()
+
+    def _look_for_all(self) -> None:
+        held = self.store.process_key(f"held:{self.leases.uid}")
+        if self.leases.has_announced and self.ledger.count_keys([[held]]) == [0]:
+            self.leases.announce_again()
+        self._unseen = batches(self.leases.sent_pairs())
+
+    def _look_for_some(self) -> None:
+        """Whether Redis has all that was sent, which it had until it evicted some of it."""
+        until = time.monotonic() + SHARE_SECONDS
+        for pairs in self._unseen:
+            # One command for all of them, where one server has all.
+            missing = self._missing([pairs]) if self.store.link.slot_of is None else pairs
+            self.leases.doubt(self._missing([[pair] for pair in missing]))
+            if time.monotonic() > until:
+                return
+
+    def _missing(self, groups: list[list[Pair]]) -> list[Pair]:
+        """The pairs of those groups of which a key has gone."""
+        uid = self.leases.uid
+        names = [[name for key in self._indexes(group) for name in (key, f"{key}:{uid}")] for group in groups]
+        found = self.ledger.count_keys(names)
+        gone = (there is not None and there < len(keys) for there, keys in zip(found, names, strict=True))
+        return [pair for pairs, is_gone in zip(groups, gone, strict=True) if is_gone for pair in pairs]
 
     def _announce(self, pairs: Iterable[Pair]) -> bool:
         uid, pairs = self.leases.uid, tuple(pairs)
@@ -118,12 +168,13 @@ class Refresher:
         self.leases.confirm(uid, known, *pairs)
         return known
 
-    def _register_all(self) -> list[Exception]:
+    def _register_some(self) -> list[Exception]:
         """Announced before registered: what a process holds is always named where a sweeper looks."""
         errors: list[Exception] = []
         doubtful: set[Pair] = set()
+        until = time.monotonic() + SHARE_SECONDS
         try:
-            while pairs := self.leases.take_unsent(BATCH):
+            while time.monotonic() < until and (pairs := self.leases.take_unsent(BATCH)):
                 doubtful.update(pairs)
                 if not self._announce(pairs):
                     break

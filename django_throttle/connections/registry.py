@@ -42,9 +42,13 @@ class Registry(Holdings):
             return self._taken_away.union(*self._held.values())
 
     def renew(self) -> str:
-        """Become a new uid, since Redis has buried or lost the old one, which is returned; all is unsent."""
+        """Become a new uid, since Redis has buried the old one or lost what it knew of it; all is unsent.
+
+        Returns the old one.
+        """
         with self._lock:
             former, self.uid = self.uid, new_uid()
+            self.turn += 1
             self.former = (former, *self.former)[:MAX_FORMER]
             self.lost = self._introduced = False
             self._unsent.update(self._held)
@@ -83,13 +87,27 @@ class Registry(Holdings):
             last = [one for one in reversed(self._settled) if one.uid == self.uid]
             return [((one.rule_id, one.ident), one.lease) for one in last if not self.has(*one[1:4])]
 
-    def mistrust(self) -> None:
-        """Redis may have lost what it was told last: send all that is held, and later on compare all that was."""
+    def announce_again(self) -> None:
+        """Redis has lost what was announced: announce, and send, all that is held; the rest when it is taken again."""
         with self._lock:
             self._unsent.update(self._held)
-            released = [(one.rule_id, one.ident) for one in self._settled]
-            self._suspect.update(dict.fromkeys((*self._announced, *released), time.monotonic()))
-            self._settled.clear()
+            for pairs in (self._announced, self._idle, self._retiring):
+                pairs.clear()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether Redis may not know all that is held."""
+        return bool(self._unsent)
+
+    @property
+    def has_announced(self) -> bool:
+        """Whether Redis knows where this process may hold leases, as far as we know."""
+        return bool(self._announced)
+
+    def sent_pairs(self) -> list[Pair]:
+        """Those of which Redis knows what is held, as far as we know."""
+        with self._lock:
+            return [pair for pair in self._held if pair not in self._unsent]
 
     def take_unsent(self, most: int) -> list[Pair]:
         """Up to ``most`` unsent pairs; ``doubt`` what fails."""

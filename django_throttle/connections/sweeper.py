@@ -23,6 +23,15 @@ class Sweeper:
         for uid in uids:
             self._waiting.setdefault(uid, self.ledger.sweeping(uid))
 
+    def add(self, name: str, batches: Iterator[int]) -> None:
+        """Something else to sweep, which frees so many leases a batch."""
+        self._waiting.setdefault(name, batches)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is left."""
+        return bool(self._waiting)
+
     def go_on(self, seconds: float = SHARE_SECONDS) -> int:
         """Sweep for so long, and a batch more; returns the number of leases freed. Raises StoreError.
 

@@ -46,6 +46,14 @@ class Holder:
         self.leases += taken
         return len(taken)
 
+    def acquire_each(self, kind: str, times: int) -> int:
+        """One connection each for so many users."""
+        agent.ensure(self.store)
+        limiter = Limiter([RULE], self.store)
+        taken = [lease for number in range(times) if (lease := limiter.acquire(f"{kind}:{number}").lease)]
+        self.leases += taken
+        return len(taken)
+
     def release(self, times: int) -> int:
         limiter = Limiter([RULE], self.store)
         for _ in range(times):

@@ -4,12 +4,14 @@
 -- ARGV: now in microseconds ("" for the server's clock), silence that means dead and length of a claim in
 -- microseconds, "1" to bury the silent (a beater whose own beats were interrupted cannot tell who was silent),
 -- most uids to claim, TTL in milliseconds, report (JSON of the first uid; "" when the caller is no process),
--- number of living uids, those uids, then uids known to be dead.
--- Reply: first living uid known (1 or 0), live processes, dead ones not swept yet, claimed uids, and how many of the
--- live ones are silent: nobody has buried them, as it is not certain yet.
+-- the time that it should be at least by the caller's own steady clock, and the time of the last beat that the caller
+-- wrote here ("" for each that it does not know), number of living uids, those uids, then uids known to be dead.
+-- Reply: first living uid known (1 or 0), live processes, dead ones not swept yet, claimed uids, how many of the
+-- live ones are silent (nobody has buried them, as it is not certain yet), now, how many of the given uids live.
 local live, dead, meta = KEYS[1], KEYS[2], KEYS[3]
 local silence, claim, buries, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
-local ttl, report, living = ARGV[6], ARGV[7], tonumber(ARGV[8])
+local ttl, report, expected, wrote, living = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local FIRST = 11 -- of the uids
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
@@ -29,27 +31,33 @@ for _, uid in ipairs(redis.call('ZRANGEBYSCORE', dead, '(' .. text(now + claim),
   redis.call('ZADD', dead, text(now), uid)
 end
 
--- Silent ourselves, yet nobody buried us: Redis or the clock stood still for everyone, so that time does not count.
-local mine = report ~= '' and redis.call('ZSCORE', live, ARGV[9])
-if mine and now - mine > silence then
-  local all = redis.call('ZRANGE', live, 0, -1, 'WITHSCORES')
-  local gap = now - tonumber(all[#all])
-  for i = 1, #all, 2 do redis.call('ZADD', live, text(all[i + 1] + gap), all[i]) end
+-- Nobody was silent while Redis or the machine stood still, its clock stepped forward, or what it had of the last beats
+-- was lost: everybody's silence begins now.
+local mine = report ~= '' and redis.call('ZSCORE', live, ARGV[FIRST])
+local newest = tonumber(redis.call('ZREVRANGE', live, 0, 0, 'WITHSCORES')[2] or now)
+local stood = mine and now - mine > silence -- yet nobody has buried us
+local stepped = expected and now - expected > silence / 4
+local lost = wrote and newest < wrote
+if stood or stepped or lost then
+  for _, uid in ipairs(redis.call('ZRANGE', live, 0, -1)) do redis.call('ZADD', live, text(now), uid) end
 end
 
-for i = 9, 8 + living do
+local written = 0
+for i = FIRST, FIRST + living - 1 do
   local uid = ARGV[i]
   if redis.call('ZSCORE', live, uid) then
     redis.call('ZADD', live, text(now), uid)
     redis.call('PEXPIRE', string.gsub(live, 'live$', 'held:') .. uid, ttl)
+    written = written + 1
   end
 end
-if mine then redis.call('HSET', meta, ARGV[9], report) end
+-- The moment tells others that the process beats for itself.
+if mine then redis.call('HSET', meta, ARGV[FIRST], string.sub(report, 1, -2) .. ',"at":' .. text(now) .. '}') end
 
 local function bury(uid)
   if redis.call('ZREM', live, uid) == 1 then redis.call('ZADD', dead, text(now), uid) end
 end
-for i = 9 + living, #ARGV do bury(ARGV[i]) end
+for i = FIRST + living, #ARGV do bury(ARGV[i]) end
 if buries then
   for _, uid in ipairs(redis.call('ZRANGEBYSCORE', live, '-inf', '(' .. text(now - silence))) do bury(uid) end
 end
@@ -58,4 +66,4 @@ local claimed = redis.call('ZRANGEBYSCORE', dead, '-inf', text(now), 'LIMIT', 0,
 for _, uid in ipairs(claimed) do redis.call('ZADD', dead, text(now + claim), uid) end
 redis.call('PEXPIRE', dead, ttl)
 local silent = redis.call('ZCOUNT', live, '-inf', '(' .. text(now - silence))
-return { mine and 1 or 0, redis.call('ZCARD', live), redis.call('ZCARD', dead), claimed, silent }
+return { mine and 1 or 0, redis.call('ZCARD', live), redis.call('ZCARD', dead), claimed, silent, text(now), written }

@@ -1,0 +1,95 @@
+"""Redis comes back with an old copy of its data: what was closed since then is not open, what is open counts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from tests.connections.conftest import QUICK, Site, Worker
+from tests.connections.test_processes import Refreshing
+from tests.connections.worker import RULE
+from tests.fleet import RedisCluster
+from tests.servers import RedisServer, slack, wait_until
+
+MakeWorker = Callable[..., Worker]
+CLOSED = int(os.environ.get("CLOSED", "1500"))  # 100,000 take minutes; see docs/deployment.rst
+TWO_BEATS = 2 * QUICK["BEAT_INTERVAL"]
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def site(server: RedisServer, quick: None) -> Site:
+    return Site(server.url)
+
+
+def held(site: Site, redis: Redis, kind: str, times: int) -> int:
+    """The slots of so many users, as a decision counts them: the sum over the owners that their index names."""
+    names = [site.store.key(RULE.id, f"{kind}:{number}") for number in range(times)]
+    with redis.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.smembers(name)
+        owners = pipeline.execute()
+        for name, uids in zip(names, owners, strict=True):
+            for uid in uids:
+                pipeline.zcard(f"{name}:{uid}")
+        return int(sum(pipeline.execute()))
+
+
+def slowest(site: Site, happened: Callable[[], object], timeout: float) -> tuple[float, float]:
+    """Wait for it, and decide meanwhile: the seconds that it took, and the longest decision."""
+    longest, started = 0.0, time.monotonic()
+    while not happened():
+        for number in range(20):
+            began = time.perf_counter()
+            site.limiter.peek(f"other:{number}")
+            longest = max(longest, time.perf_counter() - began)
+        assert time.monotonic() - started < timeout
+    return time.monotonic() - started, longest
+
+
+@pytest.mark.parametrize("refreshed", [False, True], ids=["alone", "with the command"])
+def test_what_was_closed_since_is_gone_within_two_beats(
+    refreshed: bool, server: RedisServer, site: Site, make_worker: MakeWorker
+) -> None:
+    """Long ago, so that even the announcements were taken back; what is open is open all the time."""
+    workers = [make_worker(REDIS=server.url) for _ in range(2)]
+    command = Refreshing(server.url, "--interval", "0.2") if refreshed else None
+    with server.client() as redis:
+        try:
+            for number, worker in enumerate(workers):
+                worker.ask("acquire_each", f"stay{number}", 50)
+                worker.ask("acquire_each", f"gone{number}", CLOSED // 2)
+            copy = server.copy()
+            for worker in workers:
+                worker.ask("release", CLOSED // 2)
+                worker.ask("acquire", "late:0", 2)
+            time.sleep(6 * QUICK["BEAT_INTERVAL"])
+            assert held(site, redis, "gone0", CLOSED // 2) == 0
+            server.restart_from(copy)
+
+            def is_right() -> bool:
+                gone = held(site, redis, "gone0", CLOSED // 2) + held(site, redis, "gone1", CLOSED // 2)
+                return gone == 0 and held(site, redis, "late", 1) == 4
+
+            assert held(site, redis, "gone0", CLOSED // 2) == CLOSED // 2
+            took, longest = slowest(site, is_right, slack(60 if CLOSED < 10_000 else 300))
+            print(f"{CLOSED} closed slots came back, {took:.2f} s until none was left, with a beat of "
+                  f"{QUICK['BEAT_INTERVAL']} s; the longest decision meanwhile {longest * 1000:.0f} ms")
+            assert took < slack(TWO_BEATS + 1)
+            for number in range(2):
+                assert held(site, redis, f"stay{number}", 50) == 50
+        finally:
+            if command:
+                command.process.kill()
+                command.process.wait()
+                command.stdout.close()
