@@ -53,12 +53,13 @@ class Told(NamedTuple):
 class Mark(NamedTuple):
     """What a server says: the mark that was left on it last (-1: none), its run id, how many keys it has evicted.
 
-    Run id and number are empty where INFO is forbidden.
+    Run id and number are empty where INFO is forbidden. It ``is_tight`` when it will evict some soon.
     """
 
     found: int
     run_id: str
     evicted: str
+    is_tight: bool
 
 
 class Found(NamedTuple):
@@ -160,7 +161,7 @@ class Ledger:
     def marks(self, names: Iterable[str], mark: int) -> list[Mark | None]:
         """Leave a mark under each of these keys, and say what was there; None where that cannot be asked."""
         replies = self.store.pipeline([("mark", (name,), (self.store.lease_ttl_ms, mark)) for name in names])
-        return [None if isinstance(reply, Exception) else _mark(*map(text, reply)) for reply in replies]
+        return [None if isinstance(reply, Exception) else _mark(*map(text, reply[:3]), reply[3]) for reply in replies]
 
     def count_keys(self, groups: Sequence[Sequence[str]]) -> list[int | None]:
         """How many keys of each group are there, and have them count as used just now; None where nobody can tell."""
@@ -224,8 +225,8 @@ def batches(whole: Iterable[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def _mark(found: str, run_id: str, evicted: str) -> Mark:
-    return Mark(int(found) if found.isdecimal() else -1, run_id, evicted)
+def _mark(found: str, run_id: str, evicted: str, is_tight: int) -> Mark:
+    return Mark(int(found) if found.isdecimal() else -1, run_id, evicted, bool(is_tight))
 
 
 def _escaped(text: str) -> str:

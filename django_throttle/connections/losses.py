@@ -15,7 +15,7 @@ SPREAD: Final = 64  # names of marks, of which every node of a Cluster has one
 
 
 class Loss(NamedTuple):
-    """What was seen: writes are lost; keys were evicted; marks of the servers that have less than at the last look."""
+    """What was seen: writes are lost; keys were evicted, or are soon; marks of the servers that are older than before."""
 
     writes: bool
     evicted: bool
@@ -52,7 +52,7 @@ class Losses:
             if last is not None:
                 older += [name] * (found.found < last.found)
                 writes |= found.run_id != last.run_id
-                evicted |= not found.evicted or found.evicted != last.evicted
+                evicted |= found.is_tight or not found.evicted or found.evicted != last.evicted
         writes = writes or bool(older) or (not evicted and self._has_lost_the_last())
         return Loss(writes, evicted, tuple(older))
 

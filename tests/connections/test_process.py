@@ -32,7 +32,7 @@ def child() -> Any:
 
 def test_describes_this_process() -> None:
     meta = process.read(process.describe(7))
-    assert meta == {**of(os.getpid()), "held": 7}
+    assert meta == {**of(os.getpid()), "held": 7, "turn": 0}
     assert process.is_alive(meta) is True
 
 

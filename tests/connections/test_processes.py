@@ -281,7 +281,7 @@ def test_the_command_keeps_trying_and_says_so_once(refreshing: Callable[..., Ref
 def test_once_extends_and_ends(
     make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, redis: Redis
 ) -> None:
-    make_worker().ask("acquire", "user:1", 5)
+    make_worker(AGENT=False).ask("acquire", "user:1", 5)
     index = site.store.key(RULE.id, "user:1")
     redis.pexpire(index, 5000)
     command = refreshing("--once")

@@ -232,13 +232,15 @@ def test_the_newest_of_each_pair_that_redis_knows(registry: Registry) -> None:
     assert registry.newest(9) == [(PAIR, "a"), (other, "b")]
 
 
-def test_mistrusted_redis_is_sent_all_that_is_held_and_compared_to_all_that_was(registry: Registry) -> None:
+def test_lost_announcements_are_made_again(registry: Registry) -> None:
     other = ("rule", "user:2")
     registry.confirm(registry.uid, 1, other)
     registry.hold(*PAIR, "a")
-    registry.mistrust()
+    assert (registry.sent_pairs(), registry.has_unsent, registry.has_announced) == ([PAIR], False, True)
+    registry.announce_again()
+    assert (registry.sent_pairs(), registry.has_unsent, registry.has_announced) == ([], True, False)
     assert list(registry.take_unsent(9)) == [PAIR]
-    assert set(registry.take_suspect(0.0, 9)) == {PAIR, other}
+    assert not registry.is_announced(*other)
 
 
 def test_what_redis_has_given_back_last(registry: Registry) -> None:
@@ -248,8 +250,7 @@ def test_what_redis_has_given_back_last(registry: Registry) -> None:
     registry.settle(Owed("another", *PAIR, "d"))
     registry.hold(*PAIR, "b", registry.uid)  # a call that failed, was given back, and was granted after all
     assert registry.last_released() == [(PAIR, "c"), (PAIR, "a")]
-    registry.mistrust()
-    assert registry.take_suspect(0.0, 9) == [PAIR]
+    registry.renew()
     assert registry.last_released() == []
     for number in range(1000):
         registry.settle(Owed(registry.uid, *PAIR, str(number)))

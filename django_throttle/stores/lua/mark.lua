@@ -1,6 +1,7 @@
 -- Leaves a mark on a server: who finds an older one there later on, or none, knows that it has lost what it was told.
 -- KEYS: mark (a whole number). ARGV: TTL in milliseconds, the mark.
--- Reply: the mark before, the server's run id, the number of keys that it has evicted; "" for each that is not known.
+-- Reply: the mark before, the server's run id, the number of keys that it has evicted; "" for each that is not known;
+-- then 1 when it evicts some soon, as its memory is nearly full, else 0.
 local found = redis.pcall('GET', KEYS[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[1]) -- the first write needs no memory: a full Redis then accepts the next
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1])
@@ -8,6 +9,9 @@ local function told(section, pattern)
   local text = redis.pcall('INFO', section) -- an error: it is forbidden
   return type(text) == 'string' and string.match(text, pattern) or ''
 end
-return {
-  type(found) == 'string' and found or '', told('server', 'run_id:(%w+)'), told('stats', 'evicted_keys:(%d+)')
-}
+local evicted, is_tight = told('stats', 'evicted_keys:(%d+)'), 0
+local limit = tonumber(told('memory', 'maxmemory:(%d+)')) or 0
+if limit > 0 and tonumber(told('memory', 'used_memory:(%d+)')) > 0.8 * limit then
+  is_tight = told('memory', 'maxmemory_policy:(%S+)') == 'noeviction' and 0 or 1
+end
+return { type(found) == 'string' and found or '', told('server', 'run_id:(%w+)'), evicted, is_tight }
