@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -24,6 +25,8 @@ from django_throttle.damper.flush import Flusher
 from django_throttle.jobs import QUIET_SECONDS, Agent
 from django_throttle.publishing.telling import TELL_SECONDS as GROUPS_SECONDS
 from django_throttle.publishing.telling import Teller
+from django_throttle.shutdown import ending
+from django_throttle.sockets.live import live
 from django_throttle.stores.base import Store
 from django_throttle.stores.redis import RedisStore
 
@@ -115,6 +118,7 @@ class _Service:
 _services: dict[int, _Service] = {}  # by the identity of their store
 _not_before = 0.0  # on the monotonic clock: when to try again after a failed start
 _lock = threading.Lock()
+_stopping = threading.RLock()  # whoever stops waits for another one who does
 _farewell: Finalize | None = None
 
 
@@ -123,7 +127,7 @@ def ensure(store: Store, *, rules: bool = False) -> None:
     service = _services.get(id(store))
     if service is None or (rules and not service.watches):
         with _lock:
-            if time.monotonic() >= _not_before:
+            if time.monotonic() >= _not_before and not ending.has_begun:
                 _serve(store, rules)
 
 
@@ -140,11 +144,37 @@ def leave(store: Store) -> None:
 
 def stop() -> None:
     """End the agents of all stores, and give back what this process holds."""
-    with _lock:
-        services = list(_services.values())
-        _services.clear()
-    for service in services:
-        service.end()
+    with _stopping:
+        with _lock:
+            services = list(_services.values())
+            _services.clear()
+        for service in services:
+            service.end()
+
+
+async def socket_ended() -> None:
+    """A socket of this process is over. When it was the last, and the process ends, nothing more is to come."""
+    if ending.has_begun and not len(live):
+        await asyncio.to_thread(stop)
+
+
+def _end_soon() -> None:
+    """Wake the agents, from a signal handler: a process without sockets may end in a tenth of a second."""
+    for service in tuple(_services.values()):
+        if service.agent is not None:
+            service.agent.wake(_stop_when_idle)
+
+
+def _stop_when_idle() -> None:
+    is_idle = not len(live) and not any(len(service.store.leases) for service in tuple(_services.values()))
+    if is_idle and _stopping.acquire(blocking=False):  # else somebody does it, who waits for this thread
+        try:
+            stop()
+        finally:
+            _stopping.release()
+
+
+ending.tell(_end_soon)
 
 
 def _serve(store: Store, rules: bool) -> None:
@@ -167,6 +197,7 @@ def _serve(store: Store, rules: bool) -> None:
 def _say_goodbye() -> None:
     """Have what this process holds given back when it ends, once."""
     global _farewell
+    ending.watch()
     if _farewell is None:
         # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
         _farewell = Finalize(None, stop, exitpriority=0)
@@ -187,8 +218,8 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 
 
 def _forked() -> None:
-    global _farewell, _lock, _not_before
-    _farewell, _lock, _not_before = None, threading.Lock(), 0.0
+    global _farewell, _lock, _not_before, _stopping
+    _farewell, _lock, _not_before, _stopping = None, threading.Lock(), 0.0, threading.RLock()
     _services.clear()
 
 

@@ -15,5 +15,7 @@ class ThrottleConfig(AppConfig):
     def ready(self) -> None:
         from django_throttle import checks  # noqa: F401  (registers itself)
         from django_throttle.rulebook import edits
+        from django_throttle.shutdown import ending
 
         edits.connect()
+        ending.watch()

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from django_throttle import agent
 from django_throttle.core import Decision
 from django_throttle.publishing.layer import Counted
 from django_throttle.publishing.sending import throttled_group_send, throttled_group_send_sync
@@ -79,6 +80,7 @@ class ThrottledConsumerMixin:
             return await guarded(super().__call__, scope, receive, send, terms_of(self))  # type: ignore[misc]
         finally:
             Counted.end(self)
+            await agent.socket_ended()
 
 
 class ThrottleMiddleware:
@@ -103,4 +105,7 @@ class ThrottleMiddleware:
         return getattr(self.app, "_path_routing", False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
-        return await guarded(self.app, scope, receive, send, self.terms)
+        try:
+            return await guarded(self.app, scope, receive, send, self.terms)
+        finally:
+            await agent.socket_ended()

@@ -6,7 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from django_throttle.forks import in_child
@@ -16,6 +18,7 @@ logger = logging.getLogger("django_throttle")
 RETRY_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 60.0  # one log line for each failing job in this time
 LONGEST_WAIT: Final = 1.0
+LAST_WAIT: Final = 0.05  # between two looks whether a process that ends holds anything still
 
 
 @dataclass(slots=True)
@@ -51,6 +54,8 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._woken: SimpleQueue[None] = SimpleQueue()
+        self._last: Callable[[], object] | None = None
         in_child(self, Agent._forget)
 
     def _forget(self) -> None:
@@ -61,6 +66,11 @@ class Agent:
         """Do ``work`` in ``wait`` seconds and every ``seconds`` from then on."""
         with self._lock:
             self._jobs = (*self._jobs, Job(name, seconds, work, time.monotonic() + wait))
+
+    def wake(self, last: Callable[[], object]) -> None:
+        """The process ends: do this at once, and again and again from now on. A signal handler may say so."""
+        self._last = last
+        self._woken.put(None)
 
     def start(self) -> None:
         """Start the thread unless it runs. Raises RuntimeError when the system gives none."""
@@ -73,15 +83,26 @@ class Agent:
     def stop(self, seconds: float = 1.0) -> None:
         """End the thread; a job that is under way gets ``seconds`` to end."""
         self._stopped.set()
+        self._woken.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._wait()):
+        while not self._is_stopped():
+            if self._last is not None:
+                self._last()
             for job in self._jobs:
                 if self._jobs and job.due <= time.monotonic() and not self._stopped.is_set():
                     job.run()
 
+    def _is_stopped(self) -> bool:
+        """Waits for the next job, or to be woken."""
+        with suppress(Empty):
+            self._woken.get(timeout=self._wait())
+        return self._stopped.is_set()
+
     def _wait(self) -> float:
+        if self._last is not None:
+            return LAST_WAIT
         due = min((job.due for job in self._jobs), default=float("inf"))
         return min(LONGEST_WAIT, max(0.0, due - time.monotonic()))

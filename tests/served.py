@@ -85,6 +85,10 @@ class Chat(ThrottledConsumerMixin, Talk):
     pass
 
 
+class GroupChat(Chat):
+    groups = ["news"]
+
+
 class BrowserChat(Chat):
     refuse = "frame"
 
@@ -127,6 +131,7 @@ application = ProtocolTypeRouter(
             [
                 path("chat", Chat.as_asgi()),
                 path("browser", BrowserChat.as_asgi()),
+                path("group", GroupChat.as_asgi()),
                 path("sync", SyncChat.as_asgi()),
                 path("middleware", ThrottleMiddleware(Talk.as_asgi(), scope="chat")),
                 path("guarded", AllowedHostsOriginValidator(Chat.as_asgi())),

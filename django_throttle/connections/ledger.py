@@ -161,7 +161,7 @@ class Ledger:
     def marks(self, names: Iterable[str], mark: int) -> list[Mark | None]:
         """Leave a mark under each of these keys, and say what was there; None where that cannot be asked."""
         replies = self.store.pipeline([("mark", (name,), (self.store.lease_ttl_ms, mark)) for name in names])
-        return [None if isinstance(reply, Exception) else _mark(*map(text, reply[:3]), reply[3]) for reply in replies]
+        return [None if isinstance(reply, Exception) else _mark(reply) for reply in replies]
 
     def count_keys(self, groups: Sequence[Sequence[str]]) -> list[int | None]:
         """How many keys of each group are there, and have them count as used just now; None where nobody can tell."""
@@ -225,7 +225,9 @@ def batches(whole: Iterable[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def _mark(found: str, run_id: str, evicted: str, is_tight: int) -> Mark:
+def _mark(reply: Sequence[Any]) -> Mark:
+    found, run_id, evicted = map(text, reply[:3])
+    is_tight = reply[3]
     return Mark(int(found) if found.isdecimal() else -1, run_id, evicted, bool(is_tight))
 
 

@@ -15,7 +15,7 @@ SPREAD: Final = 64  # names of marks, of which every node of a Cluster has one
 
 
 class Loss(NamedTuple):
-    """What was seen: writes are lost; keys were evicted, or are soon; marks of the servers that are older than before."""
+    """What was seen: writes are lost; keys were evicted, or are soon; marks of servers that went back in time."""
 
     writes: bool
     evicted: bool

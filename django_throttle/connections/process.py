@@ -14,7 +14,7 @@ PROC = Path("/proc")
 
 
 def describe(held: int, turn: int = 0) -> str:
-    """This process as JSON: host, pid, start in clock ticks since boot, how many leases it holds, uids it had before."""
+    """This process as JSON: host, pid, start in ticks since boot, leases that it holds, how many uids it had before."""
     return json.dumps({**_self(os.getpid()), "held": held, "turn": turn}, separators=(",", ":"))
 
 

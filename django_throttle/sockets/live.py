@@ -12,6 +12,7 @@ from typing import NamedTuple
 from django_throttle.core import Lease
 from django_throttle.forks import in_child
 from django_throttle.identity import ScopeWho
+from django_throttle.shutdown import ending
 from django_throttle.sockets.codes import code_of
 
 
@@ -90,6 +91,7 @@ class Live:
     def add(self, socket: Socket) -> None:
         """It has been let in."""
         self._sockets[id(socket)] = socket
+        ending.watch()
 
     def remove(self, socket: Socket) -> None:
         """It is over; a second time changes nothing."""

@@ -1,0 +1,62 @@
+"""A server is told to end: of its process nothing is left in Redis when it has, with sockets and without."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from tests.servers import RedisServer, slack
+from tests.sockets.servers import RULES, Server
+from tests.sockets.visitor import Visitor, ends
+
+USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
+MANY: dict[str, Any] = {
+    **RULES,
+    "news": {"rate": "100/min", "events": ["publish"], "key": "tests.served.who"},
+    "sockets": {**RULES["sockets"], "limit": 100},
+}
+GHOSTS = "dt:{*}:*news*"
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Any:
+    with redis_server.client() as client:
+        yield client
+
+
+def members(redis: Redis) -> int:
+    """Of all groups, as publishers are charged for them."""
+    told = [text for key in redis.scan_iter("dt:*", _type="hash") if "{p}" not in key for text in redis.hvals(key)]
+    return sum(int(text.partition(":")[0]) for text in told if text.replace(":", "").isdigit())
+
+
+@pytest.mark.parametrize("sockets", [20, 0], ids=["sockets", "none"])
+@pytest.mark.parametrize("name", ["uvicorn-sansio", "hypercorn", "daphne", "granian"])
+async def test_nothing_is_left_of_who_was_told_to_end(
+    name: str, sockets: int, redis_server: RedisServer, redis: Redis, tmp_path: Path
+) -> None:
+    server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY}).wait()
+    visitor = Visitor(server)
+    connections = [await visitor.open("group") for _ in range(sockets or 1)]
+    if not sockets:
+        await connections.pop().close()
+    else:
+        async with asyncio.timeout(slack(10)):
+            while await asyncio.to_thread(members, redis) != sockets:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert redis.zcard("dt:{p}:live") == 1
+    watching = [asyncio.create_task(ends(connection)) for connection in connections]
+    ending = asyncio.create_task(server.terminate())
+    await asyncio.sleep(0)
+    if name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
+        await asyncio.gather(*(connection.close() for connection in connections))
+    await ending
+    ended = time.monotonic()
+    left = {"live": redis.zcard("dt:{p}:live"), "members": members(redis), "held": visitor.held()}
+    await asyncio.gather(*watching)
+    assert left == {"live": 0, "members": 0, "held": 0}, f"{time.monotonic() - ended:.2f} s after it has ended"
