@@ -40,6 +40,7 @@ def members(redis: Redis) -> int:
 async def test_nothing_is_left_of_who_was_told_to_end(
     name: str, sockets: int, redis_server: RedisServer, redis: Redis, tmp_path: Path
 ) -> None:
+    redis.flushall()
     server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY}).wait()
     visitor = Visitor(server)
     connections = [await visitor.open("group") for _ in range(sockets or 1)]
