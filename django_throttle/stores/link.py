@@ -80,8 +80,9 @@ class Link:
             if len(calls) == 1:
                 return [self._send(calls[0])]
             replies = self.wire.collect(self.wire.post([call.by_sha() for call in calls]), len(calls))
-            for at in _lost(replies):
-                replies[at] = self.wire.call(calls[at].by_text())
+            if lost := _lost(replies):
+                again = _with_texts([calls[at] for at in lost])
+                _put(replies, lost, self.wire.collect(self.wire.post(again), len(again)))
             return replies
 
     async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
@@ -96,9 +97,10 @@ class Link:
         try:
             if len(calls) == 1:
                 return [await self._asend(client, calls[0])]
-            replies = await self._pipeline(client, calls).execute(raise_on_error=False)
-            for at in _lost(replies):
-                replies[at] = await client.execute_command(*calls[at].by_text())
+            replies = await self._pipeline(client, [call.by_sha() for call in calls]).execute(raise_on_error=False)
+            if lost := _lost(replies):
+                again = _with_texts([calls[at] for at in lost])
+                _put(replies, lost, await self._pipeline(client, again).execute(raise_on_error=False))
         except ResponseError as error:
             await _leave_replica(client, [error])
             raise
@@ -119,10 +121,10 @@ class Link:
             return await client.execute_command(*call.by_text())
 
     @staticmethod
-    def _pipeline(client: Any, calls: Sequence[Call]) -> Any:
+    def _pipeline(client: Any, commands: Sequence[tuple[Any, ...]]) -> Any:
         pipeline = client.pipeline(transaction=False)
-        for call in calls:
-            pipeline.execute_command(*call.by_sha())
+        for command in commands:
+            pipeline.execute_command(*command)
         return pipeline
 
     def _moved(self) -> None:
@@ -140,6 +142,21 @@ def _async_clients(address: Address, seconds: float, max_connections: int) -> li
     if address.service:
         return async_clients(address, seconds, max_connections)
     return [async_client(address.settings, seconds, max_connections)]
+
+
+def _with_texts(calls: Sequence[Call]) -> list[tuple[Any, ...]]:
+    """The same calls for a server that has lost the scripts: the first of each brings it along."""
+    brought: set[str] = set()
+    commands = []
+    for call in calls:
+        commands.append(call.by_sha() if call.script.sha in brought else call.by_text())
+        brought.add(call.script.sha)
+    return commands
+
+
+def _put(replies: list[Any], places: Sequence[int], found: Sequence[Any]) -> None:
+    for place, reply in zip(places, found, strict=True):
+        replies[place] = reply
 
 
 def _lost(replies: Sequence[Any]) -> list[int]:
