@@ -7,6 +7,7 @@ import subprocess
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from redis import Redis
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
@@ -21,8 +22,8 @@ SYNC = ("--repl-diskless-sync-delay", "0")
 class Sentinel(RedisServer):
     """One of three that watch the master ``dt``."""
 
-    def __init__(self, master: int) -> None:
-        self.master = master
+    def __init__(self, master: int, *more: str) -> None:
+        self.master, self.more = master, more
         super().__init__()
 
     def command(self) -> list[str]:
@@ -33,24 +34,46 @@ class Sentinel(RedisServer):
                 f"sentinel monitor dt 127.0.0.1 {self.master} 2",
                 f"sentinel down-after-milliseconds dt {DOWN_AFTER * 1000:.0f}",
                 "sentinel failover-timeout dt 2000",
+                *self.more,
             ]
             settings.write_text("\n".join(lines) + "\n")
         return [self.binary, str(settings), "--sentinel", "--bind", "127.0.0.1", "--dir", str(self.folder)]
 
 
+class Guarded(RedisServer):
+    """Redis with a user for those who count, ``app``, and one for those who watch and copy, ``watch``."""
+
+    USERS = "--user default off --user app on >app ~* &* +@all --user watch on >watch ~* &* +@all"
+
+    def __init__(self, *options: str) -> None:
+        super().__init__(*SYNC, *self.USERS.split(), "--masteruser", "watch", "--masterauth", "watch", *options)
+
+    def client(self, **options: object) -> Redis:
+        return super().client(**{"username": "app", "password": "app", **options})
+
+    def cut_off(self) -> None:
+        """From now on no Sentinel and no replica reaches it, while it serves those who count."""
+        with self.client() as client:
+            client.execute_command("ACL", "SETUSER", "watch", "off")
+            client.execute_command("CLIENT", "KILL", "USER", "watch")
+
+
 class Sentinels:
     """A master, its replica, and three Sentinels; the two servers change places at every failover."""
 
+    credentials = ""
+    watching: tuple[str, ...] = ()
+
     def __init__(self) -> None:
         self._stack = ExitStack()
-        first = self._stack.enter_context(RedisServer(*SYNC))
-        self.servers = [
-            first,
-            self._stack.enter_context(RedisServer(*SYNC, "--replicaof", "127.0.0.1", str(first.port))),
-        ]
+        first = self._stack.enter_context(self.server())
+        self.servers = [first, self._stack.enter_context(self.server("--replicaof", "127.0.0.1", str(first.port)))]
         wait_until(lambda: self._link(self.servers[1]) == "up", timeout=READY)
-        self.sentinels = [self._stack.enter_context(Sentinel(first.port)) for _ in range(3)]
+        self.sentinels = [self._stack.enter_context(Sentinel(first.port, *self.watching)) for _ in range(3)]
         self.settle()
+
+    def server(self, *options: str) -> RedisServer:
+        return RedisServer(*SYNC, *options)
 
     @property
     def hosts(self) -> str:
@@ -58,7 +81,7 @@ class Sentinels:
 
     @property
     def url(self) -> str:
-        return f"redis+sentinel://{self.hosts}/dt/0"
+        return f"redis+sentinel://{self.credentials}{self.hosts}/dt/0"
 
     def master(self) -> RedisServer:
         """The server that the Sentinels name."""
@@ -89,6 +112,16 @@ class Sentinels:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+
+class GuardedSentinels(Sentinels):
+    """Their servers can be cut off from them, and go on."""
+
+    credentials = "app:app@"
+    watching = ("sentinel auth-user dt watch", "sentinel auth-pass dt watch")
+
+    def server(self, *options: str) -> RedisServer:
+        return Guarded(*options)
 
 
 class RedisCluster:

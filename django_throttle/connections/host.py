@@ -67,6 +67,7 @@ class HostRefresher:
         )
 
     def _pass(self, seconds: float) -> tuple[Status, Seen]:
+        self.ledger.store.link.look()
         census = self.ledger.census()
         living, dead = judge(census)
         seen = self.ledger.beat(living, dead)

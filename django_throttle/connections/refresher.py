@@ -52,6 +52,7 @@ class Refresher:
         A process that Redis does not know any more becomes a new one and registers again what it holds.
         """
         leases = self.leases
+        self.store.link.look()
         if leases.introduction:
             self._announce(())
         living = [leases.uid, *self._replaced]
@@ -85,8 +86,8 @@ class Refresher:
             self.beat()
         self.store.evictions.look()
         failed = self._register_some()
-        for owed in batches(self.leases.owed()):
-            failed += self._release(owed)
+        owed = self.leases.owed()
+        failed += self._release_some(owed)
         if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
             failed += self._compare(suspects)
         self._look_for_some()
@@ -95,7 +96,8 @@ class Refresher:
         self.sweeper.go_on()
         self.store.fallback.flush()
         check(failed)
-        return BUSY_SECONDS if self.leases.has_unsent or self.sweeper.is_busy else None
+        is_busy = self.leases.has_unsent or self.sweeper.is_busy or len(owed) > BATCH
+        return BUSY_SECONDS if is_busy else None
 
     def extend(self) -> None:
         """Renew the TTL of everything held, and make Redis and registry agree on it."""
@@ -224,6 +226,14 @@ class Refresher:
             if there.leases - len(strange) > leases.count(*pair):  # one that came too late is too young to be named
                 leases.suspect([pair])
         return errors_of(found)
+
+    def _release_some(self, owed: Iterable[Owed]) -> list[Exception]:
+        failed, until = [], time.monotonic() + SHARE_SECONDS
+        for some in batches(owed):
+            failed += self._release(some)
+            if time.monotonic() > until:
+                break
+        return failed
 
     def _release(self, owed: list[Owed]) -> list[Exception]:
         calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in owed]

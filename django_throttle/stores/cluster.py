@@ -44,6 +44,9 @@ class ClusterLink:
         """How often other nodes have taken over, as far as was noticed."""
         return self._router.slots.failovers
 
+    def look(self) -> None:
+        """Nothing: a master that is cut off from the others of a Cluster refuses to serve by itself."""
+
     def node_of(self, key: str) -> object:
         """Which node has a key, as far as is known."""
         return self._router.slots.owner(slot_of(key))

@@ -17,7 +17,7 @@ from django_throttle.stores.clients import LoopClients, async_client, sync_clien
 from django_throttle.stores.deadline import Within
 from django_throttle.stores.patience import Patience, heed_cancellation
 from django_throttle.stores.scripts import Script
-from django_throttle.stores.sentinel import Sentinels, async_clients, following
+from django_throttle.stores.sentinel import Known, Sentinels, async_clients, following
 from django_throttle.stores.wire import Wire, is_demotion
 
 
@@ -56,13 +56,15 @@ class Link:
         self.seconds = seconds
         self.failovers = 0  # how often another server has taken over, as far as was noticed
         settings = dict(address.settings)
-        if address.service:
-            sentinels = Sentinels(address, seconds, max_connections, self._moved)
-            settings["connection_class"] = following(settings.get("connection_class", Connection), sentinels.find)
+        known = Known(self._moved)
+        self._sentinels = Sentinels(address, seconds, max_connections, known) if address.service else None
+        if self._sentinels:
+            find = self._sentinels.find
+            settings["connection_class"] = following(settings.get("connection_class", Connection), find)
         self.breaker = Breaker(fails_over=bool(address.service))
         self.client = sync_client(settings, seconds, max_connections)
         self.wire = Wire(self.client.connection_pool, max_connections, seconds / 2)
-        self.loops = LoopClients(partial(_async_clients, address, seconds, max_connections))
+        self.loops = LoopClients(partial(_async_clients, address, seconds, max_connections, known))
 
     @property
     def breakers(self) -> tuple[Breaker, ...]:
@@ -127,6 +129,11 @@ class Link:
             pipeline.execute_command(*command)
         return pipeline
 
+    def look(self) -> None:
+        """Whether another server has taken over while this one goes on; nothing where no Sentinels are."""
+        if self._sentinels:
+            self._sentinels.look()
+
     def _moved(self) -> None:
         self.failovers += 1
         self.wire.close_idle()
@@ -138,9 +145,9 @@ async def _leave_replica(client: Any, replies: Sequence[Any]) -> None:
         await client.connection_pool.disconnect()
 
 
-def _async_clients(address: Address, seconds: float, max_connections: int) -> list[aioredis.Redis]:
+def _async_clients(address: Address, seconds: float, max_connections: int, known: Known) -> list[aioredis.Redis]:
     if address.service:
-        return async_clients(address, seconds, max_connections)
+        return async_clients(address, seconds, max_connections, known)
     return [async_client(address.settings, seconds, max_connections)]
 
 

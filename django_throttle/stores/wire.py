@@ -49,6 +49,7 @@ class Wire:
         self._end = finalize(self, _close, self._free)
         self._end.atexit = False
         self._made: list[AbstractConnection] = []
+        self._left: set[AbstractConnection] = set()  # to be closed as soon as nobody uses them
         self._waiting = 0
         self._freed = Condition()
 
@@ -100,7 +101,8 @@ class Wire:
         self._give(connection)
 
     def close_idle(self) -> None:
-        """Connections that nobody uses connect anew before they are used: the server is another now."""
+        """Connections connect anew before they are used, or used again: the server is another now."""
+        self._left = set(self._made)
         for _ in range(len(self._free)):
             try:
                 connection, _since = self._free.pop(0)
@@ -121,6 +123,9 @@ class Wire:
         return connection  # one that is not connected connects as it sends
 
     def _give(self, connection: AbstractConnection) -> None:
+        if self._left and connection in self._left:
+            self._left.discard(connection)
+            connection.disconnect()
         self._free.append((connection, time.monotonic()))
         if self._waiting:  # whoever begins to wait looks once more after saying so
             with self._freed:
