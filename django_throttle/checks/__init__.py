@@ -20,6 +20,7 @@ from django_throttle.checks.hooks import HOOK_CHECKS
 from django_throttle.checks.identity import IDENTITY_CHECKS, shares, unsaid
 from django_throttle.checks.inflight import inflight_messages
 from django_throttle.checks.rules import RULE_CHECKS
+from django_throttle.checks.servers import server_messages
 from django_throttle.checks.sockets import delay_messages, origin_messages
 from django_throttle.checks.told import TOLD_CHECKS, schema_warnings
 from django_throttle.checks.values import VALUE_CHECKS
@@ -81,6 +82,13 @@ def check_inflight(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMes
 def check_origins(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
     """Sockets that any site's pages can open."""
     return list(origin_messages())
+
+
+@register(Tags.security, deploy=True)
+def check_server(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    """How Redis is set; the one check that asks it."""
+    given = getattr(settings, "DJANGO_THROTTLE", {})
+    return [] if settings.DEBUG or not isinstance(given, Mapping) else list(server_messages())
 
 
 @register(Tags.security, deploy=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redis import asyncio as aioredis
 from redis.connection import Connection
@@ -19,6 +19,8 @@ from django_throttle.stores.patience import Patience, heed_cancellation
 from django_throttle.stores.scripts import Script
 from django_throttle.stores.sentinel import Known, Sentinels, async_clients, following
 from django_throttle.stores.wire import Wire, is_demotion
+
+ASK_SECONDS: Final = 1.0
 
 
 class Call(NamedTuple):
@@ -128,6 +130,16 @@ class Link:
         for command in commands:
             pipeline.execute_command(*command)
         return pipeline
+
+    @property
+    def has_sentinels(self) -> bool:
+        return self._sentinels is not None
+
+    def server_says(self, section: str) -> str:
+        """A part of what INFO tells of the server."""
+        with Within(ASK_SECONDS):
+            told = self.wire.call(("INFO", section))
+        return told.decode() if isinstance(told, bytes) else str(told)
 
     def look(self) -> None:
         """Whether another server has taken over while this one goes on; nothing where no Sentinels are."""
