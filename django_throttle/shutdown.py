@@ -16,7 +16,7 @@ from django_throttle.forks import in_child
 
 SERVERS: Final = ("uvicorn",)  # packages whose handlers lead to such an end
 
-Handler = Callable[[int, FrameType | None], Any]
+Caught = Callable[[int, FrameType | None], Any]
 
 
 class Ending:
@@ -44,7 +44,7 @@ class Ending:
         """Call it from the signal handler: it must not wait, nor take a lock."""
         self._listeners.append(listener)
 
-    def _noticing(self, former: Handler) -> Handler:
+    def _noticing(self, former: Caught) -> Caught:
         def handle(number: int, frame: FrameType | None) -> Any:
             self.has_begun = True
             for listener in tuple(self._listeners):

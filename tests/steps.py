@@ -75,7 +75,7 @@ class SteppingServer(RedisServer):
         super().__init__(*options)
 
     def command(self) -> list[str]:
-        return ["/usr/bin/env", f"LD_PRELOAD={self.library}", f"CLOCK_AHEAD={self.file}", *super().command()]
+        return [need_binary("env"), f"LD_PRELOAD={self.library}", f"CLOCK_AHEAD={self.file}", *super().command()]
 
     def step(self, seconds: int) -> None:
         with self.file.open("r+b") as file, mmap.mmap(file.fileno(), 8) as memory:

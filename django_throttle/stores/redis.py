@@ -49,6 +49,7 @@ from django_throttle.stores.link import Call, Link
 from django_throttle.stores.marks import OnceErrand
 from django_throttle.stores.orders import RedisOrders, TellErrand
 from django_throttle.stores.refunds import RefundErrand
+from django_throttle.stores.releases import Releases
 from django_throttle.stores.scripts import script
 from django_throttle.stores.split import SplitErrand
 
@@ -99,6 +100,7 @@ class RedisStore:
         self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
         self.meters = Meters(clock or time.monotonic)
         self.batcher = Batcher(self.link.asend_all, self.now_arg, partial(announce_call, self), self.link.slot_of)
+        self.releases = Releases(self.link.asend_all)
         self.secret = secret_bytes(secret)
         self.orders = RedisOrders(self)
         self.evictions = Evictions(self)
@@ -123,6 +125,8 @@ class RedisStore:
         with errand:
             if isinstance(errand, DecideErrand) and not (errand.ask.own and self.link.slot_of):
                 return errand.finish(await self.batcher.ask(errand.ask))
+            if isinstance(errand, ReleaseErrand):
+                return errand.finish(await self.releases.send(errand.calls))
             if isinstance(errand, LongErrand):
                 return await errand.arun()
             return errand.finish(await self.link.asend_all(errand.calls, errand.seconds))

@@ -1,0 +1,78 @@
+"""A crowd that leaves at once gives its leases back in batches: decisions come between, and no failure loses one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from django_throttle.connections.refresher import Refresher
+from django_throttle.core import Lease, Rule
+from django_throttle.exceptions import StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.proxy import Proxy
+from tests.servers import RedisServer, slack
+from tests.stalls import elapsed
+
+CROWD = 1000
+SOCKETS = Rule("sockets", limit=2 * CROWD, algorithm="concurrency", events=("connection",))
+API = Rule("api", "1000000/h")
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as proxy:
+        yield proxy
+
+
+async def crowd(limiter: Limiter, number: int) -> list[Lease]:
+    decisions = [await limiter.aacquire("user:1") for _ in range(number)]
+    return [decision.lease for decision in decisions if decision.lease]
+
+
+async def test_others_are_decided_meanwhile(redis_url: str) -> None:
+    store = RedisStore(redis_url, deadline=5.0, max_connections=2)
+    limiter, others = Limiter([SOCKETS], store), Limiter([API], store)
+    leases = await crowd(limiter, CROWD)
+    leaving = asyncio.gather(*map(limiter.arelease, leases))
+    decided = []
+    while not leaving.done():
+        decided.append(await others.aacquire("user:2"))
+        await asyncio.sleep(0)
+    await leaving
+    assert len(decided) >= CROWD / 250, "between batches"
+    assert not any(decision.degraded for decision in decided)
+    assert (await limiter.apeek("user:1")).remaining == 2 * CROWD
+    assert (store.leases.owed(), len(store.leases)) == ([], 0)
+
+
+async def test_when_redis_hangs_nobody_waits_for_all_the_others(proxy: Proxy, redis_url: str) -> None:
+    store = RedisStore(proxy.url, deadline=0.2)
+    limiter = Limiter([SOCKETS], store)
+    leases = await crowd(limiter, 300)
+    proxy.set("dead")
+    began = time.monotonic()
+    await asyncio.gather(*map(limiter.arelease, leases))
+    assert elapsed(began) < slack(0.2 + 0.3)
+    assert len(store.leases.owed()) == 300
+    proxy.set("pass")
+    proxy.cut()
+    await asyncio.to_thread(Refresher(store).resend)
+    assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == 2 * CROWD
+
+
+async def test_one_that_is_cancelled_keeps_none_of_the_others(redis_url: str) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    limiter = Limiter([SOCKETS], store)
+    tasks = [asyncio.create_task(limiter.arelease(lease)) for lease in await crowd(limiter, 10)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    tasks[5].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(one, asyncio.CancelledError) for one in done].count(True) == 2
+    await asyncio.to_thread(Refresher(store).resend)
+    assert (await limiter.apeek("user:1")).remaining == 2 * CROWD
+    assert not any(isinstance(one, StoreError) for one in done)
