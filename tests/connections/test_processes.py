@@ -292,3 +292,32 @@ def test_once_extends_and_ends(
         output,
     )
     assert redis.pttl(index) > 500_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_ends_cleanly_while_it_starts(number: signal.Signals, redis_url: str) -> None:
+    """From the moment at which it is loaded: here its first act is to wait for a Redis that does not answer."""
+    script = (
+        "import sys, django_throttle.stores as stores\n"
+        "def build():\n"
+        "    print('starting', flush=True)\n"
+        "    sys.stdin.read(1)\n"
+        "    return found()\n"
+        "found, stores.get_store = stores.get_store, build\n"
+        "from django.core.management import execute_from_command_line\n"
+        "execute_from_command_line(['manage.py', 'refresh_connections'])\n"
+    )
+    environment = {**os.environ, "REDIS_URL": redis_url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "starting\n"
+    process.send_signal(number)
+    process.communicate("x", timeout=30)
+    assert process.returncode == 0

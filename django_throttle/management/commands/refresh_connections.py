@@ -26,6 +26,14 @@ class Command(BaseCommand):
     )
     requires_system_checks: list[str] = []
 
+    stopped: threading.Event | None = None
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """From the command line: whoever stops it while it starts ends it as cleanly as later on."""
+        if "--once" not in argv:
+            self.stopped = _stopped_by_signals()
+        super().run_from_argv(argv)
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--once", action="store_true", help="Make one pass; fails when Redis does not answer.")
         parser.add_argument("--interval", type=_seconds, default=1.0, help="Seconds between two passes (default 1.0).")
@@ -52,7 +60,7 @@ class Command(BaseCommand):
             raise CommandError(f"Redis does not answer: {error}") from error
 
     def _repeat(self, refresher: HostRefresher, interval: float) -> None:
-        stopped, reachable = _stopped_by_signals(), True
+        stopped, reachable = self.stopped or _stopped_by_signals(), True
         while not stopped.is_set():
             try:
                 line = _line(refresher.refresh())
