@@ -50,9 +50,11 @@ class Losses:
                 continue
             self._last[name] = found._replace(found=self._mark)
             if last is not None:
-                older += [name] * (found.found < last.found)
+                has_evicted = not found.evicted or found.evicted != last.evicted
+                is_evicted = has_evicted and found.found < 0 and found.run_id == last.run_id  # the mark itself
+                older += [name] * (found.found < last.found and not is_evicted)
                 writes |= found.run_id != last.run_id
-                evicted |= found.is_tight or not found.evicted or found.evicted != last.evicted
+                evicted |= found.is_tight or has_evicted
         writes = writes or bool(older) or (not evicted and self._has_lost_the_last())
         return Loss(writes, evicted, tuple(older))
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis import Redis
 
+from django_throttle.exceptions import StoreError
 from tests.connections.conftest import QUICK, Site, Worker
 from tests.connections.test_processes import Refreshing
 from tests.connections.worker import RULE
-from tests.servers import RedisServer, slack
+from tests.fleet import RedisCluster
+from tests.servers import RedisServer, slack, wait_until
 
 MakeWorker = Callable[..., Worker]
 CLOSED = int(os.environ.get("CLOSED", "1500"))  # 100,000 take minutes; see docs/deployment.rst
@@ -95,3 +97,54 @@ def test_what_was_closed_since_is_gone_within_two_beats(
                 command.process.kill()
                 command.process.wait()
                 command.stdout.close()
+
+
+def test_a_node_of_a_cluster(quick: None) -> None:
+    """What came back on one node is named on no other any more, as it had been given back for long."""
+    with RedisCluster(replicas=0) as cluster:
+        site, other = Site(cluster.url), Site(cluster.url)
+        stay = {f"stay:{number}": site.take(f"stay:{number}") for number in range(50)}
+        gone = [site.take(f"gone:{number}")[0].lease for number in range(300)]
+        other.take("gone:0")
+        for one in (site, other):
+            one.beat()
+        nodes = cluster.masters()
+        bookkeeping = cluster.owner("dt:{p}:live")
+        for node in nodes:
+            copy = node.copy()
+            leases = [lease for lease in gone if cluster.owner(site.store.key(*lease.holds[0])) is node]
+            for lease in leases:
+                site.limiter.release(lease)
+            for _ in range(4):
+                site.beat()
+                site.refresher.resend()
+                other.beat()
+            assert sum(site.count(ident) for lease in leases for _, ident in lease.holds) <= 1
+            node.restart_from(copy)
+            cluster.settle()
+            restored = sum(_cards(node, site.leases.uid))
+            assert restored >= len(leases) > 0
+            wait_until(lambda: _settles(site), timeout=slack(20), every=0.1)
+            left = {ident: site.count(ident) for lease in leases for _, ident in lease.holds}
+            assert sum(left.values()) == left.get("gone:0", 0) <= 1
+            assert all(site.count(ident) == 1 for ident in stay)
+            print(
+                f"{len(leases)} slots came back, {'with' if node is bookkeeping else 'without'} the list of processes"
+            )
+
+
+def _cards(node: RedisServer, uid: str) -> Iterator[int]:
+    with node.client() as redis:
+        for key in redis.scan_iter(f"dt:{{*}}:*:{uid}", _type="zset"):
+            yield int(redis.zcard(key))
+
+
+def _settles(site: Site) -> bool:
+    """Whether a beat and all that follows from it is done."""
+    try:
+        site.beat()
+        while site.refresher.resend() is not None:
+            pass
+    except StoreError:
+        return False
+    return True
