@@ -174,7 +174,7 @@ def _stop_when_idle() -> None:
             _stopping.release()
 
 
-ending.tell(_end_soon)
+ending.tell(_end_soon, stop)
 
 
 def _serve(store: Store, rules: bool) -> None:

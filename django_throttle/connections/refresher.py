@@ -59,7 +59,7 @@ class Refresher:
         seen = self.ledger.beat(living, self._dead_neighbours(), report=leases.report())
         loss = self.losses.look()
         self._older.update(loss.older)
-        lost = not seen.known or loss.writes
+        lost = not seen.known or loss.writes or self.store.link.failovers != self._failovers
         if not lost:
             leases.lost = False
         else:
@@ -77,13 +77,11 @@ class Refresher:
         A server that has taken over may lack what came last: it is sent everything. While one node of a Cluster is away
         the others are sent what is theirs; then the first error is raised. Returns when to go on, if soon.
         """
-        if self.store.link.failovers != self._failovers:
-            self._start_anew()
+        if self.leases.lost or self.store.link.failovers != self._failovers:
+            self.beat()
         for stray in self.leases.take_strays():
             for pair in stray.holds:
                 self.leases.let_go(*pair, stray.id)
-        if self.leases.lost:
-            self.beat()
         self.store.evictions.look()
         failed = self._register_some()
         owed = self.leases.owed()
@@ -105,11 +103,11 @@ class Refresher:
 
     def leave(self) -> None:
         """Give back all that is held, because the process ends; what that takes too long for, others sweep."""
-        if not self.leases.introduction:
-            uid = self.leases.renew()
-            self.ledger.beat((), [uid], buries=False, most=0)
+        uids = [*self._replaced, *([] if self.leases.introduction else [self.leases.renew()])]
+        if uids:
+            self.ledger.beat((), uids, buries=False, most=0)
             own = Sweeper(self.ledger)
-            own.take_on([uid])
+            own.take_on(uids)
             own.go_on(FAREWELL_SECONDS)
         self.losses.leave()
 
@@ -151,8 +149,12 @@ class Refresher:
         until = time.monotonic() + SHARE_SECONDS
         for pairs in self._unseen:
             # One command for all of them, where one server has all.
-            missing = self._missing([pairs]) if self.store.link.slot_of is None else pairs
-            self.leases.doubt(self._missing([[pair] for pair in missing]))
+            try:
+                missing = self._missing([pairs]) if self.store.link.slot_of is None else pairs
+                self.leases.doubt(self._missing([[pair] for pair in missing]))
+            except StoreError:
+                self.leases.doubt(pairs)
+                raise
             if time.monotonic() > until:
                 return
 

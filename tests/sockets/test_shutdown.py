@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from tests.servers import RedisServer, slack
-from tests.sockets.servers import RULES, Server
+from tests.servers import RedisServer, free_port, slack, wait_until
+from tests.sockets.servers import ROOT, RULES, Server
 from tests.sockets.visitor import Visitor, ends
 
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
@@ -20,7 +25,6 @@ MANY: dict[str, Any] = {
     "news": {"rate": "100/min", "events": ["publish"], "key": "tests.served.who"},
     "sockets": {**RULES["sockets"], "limit": 100},
 }
-GHOSTS = "dt:{*}:*news*"
 
 
 @pytest.fixture
@@ -61,3 +65,28 @@ async def test_nothing_is_left_of_who_was_told_to_end(
     left = {"live": redis.zcard("dt:{p}:live"), "members": members(redis), "held": visitor.held()}
     await asyncio.gather(*watching)
     assert left == {"live": 0, "members": 0, "held": 0}, f"{time.monotonic() - ended:.2f} s after it has ended"
+
+
+def test_a_site_of_synchronous_views_under_uvicorn(redis_server: RedisServer, redis: Redis, tmp_path: Path) -> None:
+    """Its decisions are made in other threads than the one that gets the signal."""
+    redis.flushall()
+    port, log = free_port(), tmp_path / "log"
+    environment = {**os.environ, "REDIS_URL": redis_server.url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+    environment["DATABASE"] = str(tmp_path / "db.sqlite3")
+    subprocess.run(
+        [sys.executable, "-m", "testproject.manage", "migrate", "-v", "0"], cwd=ROOT, env=environment, check=True
+    )
+    command = [sys.executable, "-m", "uvicorn", "--port", str(port), "testproject.asgi:application"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: "Uvicorn running" in log.read_text(), timeout=slack(60), every=0.05)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/search", timeout=30) as answer:
+            assert answer.status == 200
+        wait_until(lambda: redis.zcard("dt:{p}:live") == 1)
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM, "as uvicorn ends"
+        assert redis.zcard("dt:{p}:live") == 0
+    finally:
+        process.kill()
+        process.wait()
