@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FAREWELL_SECONDS: Final = 1.0
 SHARE_SECONDS: Final = 0.3  # of a turn of each work that may be long: beats and other jobs come between
 BUSY_SECONDS: Final = 0.02  # to the next turn while some is left
+CLUSTER_PAIRS: Final = 5000  # of a Cluster, that are looked for in one beat where keys are evicted
 
 
 class Registration(NamedTuple):
@@ -44,6 +45,7 @@ class Refresher:
         self._replaced: set[str] = set()  # uids of ours that live until all they held is registered anew
         self._older: set[str] = set()  # servers that had gone back in time then, each by the name of a key of its
         self._unseen: Iterator[list[Pair]] = iter(())  # what is still to be looked for, as some was evicted
+        self._looked = 0  # where the next look begins in a Cluster
         self._failovers = store.link.failovers
 
     def beat(self) -> None:
@@ -142,7 +144,12 @@ class Refresher:
         held = self.store.process_key(f"held:{self.leases.uid}")
         if self.leases.has_announced and self.ledger.count_keys([[held]]) == [0]:
             self.leases.announce_again()
-        self._unseen = batches(self.leases.sent_pairs())
+        pairs = self.leases.sent_pairs()
+        if self.store.link.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # a command for each
+            first = self._looked % len(pairs)
+            pairs = (pairs + pairs)[first : first + CLUSTER_PAIRS]
+            self._looked = first + CLUSTER_PAIRS
+        self._unseen = batches(pairs)
 
     def _look_for_some(self) -> None:
         """Whether Redis has all that was sent, which it had until it evicted some of it."""
