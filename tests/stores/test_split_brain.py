@@ -13,6 +13,8 @@ from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from django_throttle.stores.addresses import Host
+from django_throttle.stores.sentinel import Known, Master
 from tests.fleet import READY, Guarded, GuardedSentinels
 from tests.servers import slack
 
@@ -80,3 +82,34 @@ def commands(server: Guarded) -> int:
     """The scripts that it has run."""
     with server.client() as client:
         return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+def reply(port: int, epoch: int, flags: str = "master") -> list[str]:
+    return ["ip", "10.0.0.1", "port", str(port), "flags", flags, "config-epoch", str(epoch)]
+
+
+def asked(master: Master[str], answers: dict[str, list[str] | Exception], *, everyone: bool = False) -> list[str]:
+    """Who is asked until the master is found."""
+    search, found = master.search(everyone=everyone), list[str]()
+    try:
+        found.append(next(search))
+        while True:
+            found.append(search.send(answers[found[-1]]))
+    except StopIteration:
+        return found
+
+
+def test_the_sentinel_that_knows_of_the_latest_failover_is_right() -> None:
+    moves: list[Host | None] = []
+    known = Known(lambda: moves.append(known.host))
+    master = Master(["cut off", "b", "c"], "dt", known)
+    before: dict[str, list[str] | Exception] = dict.fromkeys(("cut off", "b", "c"), reply(1, 0))
+    assert asked(master, before) == ["cut off"]
+    after: dict[str, list[str] | Exception] = {**before, "b": TimeoutError(), "c": reply(2, 1)}
+    assert asked(master, after, everyone=True) == ["cut off", "b", "c"]
+    assert (known.host, moves) == (("10.0.0.1", 2), [("10.0.0.1", 2)])
+    assert known.is_left("10.0.0.1", 1) and not known.is_left("10.0.0.1", 2)
+    assert asked(master, {**after, "c": TimeoutError(), "b": reply(2, 1)}) == ["c", "cut off", "b"]
+    down = {**after, "c": reply(2, 1, "master,o_down"), "b": TimeoutError()}
+    assert len(asked(master, down)) == 3, "all that is known is older: better than nothing, as Sentinels may be new"
+    assert known.host == ("10.0.0.1", 1)
