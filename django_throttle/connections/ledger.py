@@ -30,8 +30,8 @@ PATIENCE: Final = 1.2  # beats: in that time each process that lives has given o
 class Seen(NamedTuple):
     """What a beat saw: itself known or not, processes alive, dead ones not swept yet, those now ours to sweep.
 
-    ``silent`` ones are counted as alive, since nobody knows for certain yet. ``now`` is the server's time in
-    microseconds.
+    ``silent`` ones are counted as alive, since nobody knows for certain yet. ``own`` are those alive that the caller
+    beat for; ``now`` is the server's time in microseconds.
     """
 
     known: bool
@@ -39,6 +39,7 @@ class Seen(NamedTuple):
     dead: int
     claimed: list[str]
     silent: int
+    own: int
     now: int
 
 
@@ -101,7 +102,7 @@ class Ledger:
         self._last_beat = time.monotonic()
         known, alive, unswept, claimed, silent, now, written = reply
         self._told = Told(sent, int(now), int(now) if written else "")
-        return Seen(bool(known), alive, unswept, list(map(text, claimed)), silent, int(now))
+        return Seen(bool(known), alive, unswept, list(map(text, claimed)), silent, written, int(now))
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
         """This process lives, and may hold leases under these index keys; False when Redis does not know the uid."""

@@ -62,6 +62,7 @@ class Refresher:
         loss = self.losses.look()
         self._older.update(loss.older)
         lost = not seen.known or loss.writes or self.store.link.failovers != self._failovers
+        self.store.fallback.processes.note(seen.alive - seen.own + 1, lost=lost)
         if not lost:
             leases.lost = False
         else:
@@ -69,7 +70,6 @@ class Refresher:
         if loss.evicted:
             self._look_for_all()
         self._retire()
-        self.store.fallback.processes.note(seen.alive + (not seen.known), lost=lost)
         self.sweeper.take_on(seen.claimed)
         self.sweeper.go_on()
 

@@ -62,7 +62,7 @@ class Master(Generic[T]):
 
         A Sentinel that is cut off with the old master names that: whoever knows of a later failover is right.
         """
-        found: list[tuple[int, Host, T]] = []
+        found: list[tuple[int, Host | None, T]] = []
         for sentinel in tuple(self._sentinels):
             reply = yield sentinel
             if isinstance(reply, ResponseError) and "No such master" not in str(reply):
@@ -70,11 +70,12 @@ class Master(Generic[T]):
             named = None if isinstance(reply, Exception) else _named(reply)
             if named is not None:
                 found.append((*named, sentinel))
-                if named[0] >= self.known.epoch and not everyone:
+                if named[1] is not None and named[0] >= self.known.epoch and not everyone:
                     break
-        if not found:
+        # Of those that know of the same failover, one that sees its master.
+        epoch, host, best = max(found, key=lambda one: (one[0], one[1] is not None), default=(0, None, None))
+        if host is None:
             raise MasterNotFoundError(f"no Sentinel knows a master {self.service!r} that is up")
-        epoch, host, best = max(found, key=lambda one: one[0])
         self._sentinels.sort(key=lambda one: one is not best)
         self.known.learn(host, epoch)
         return host
@@ -84,12 +85,11 @@ class Master(Generic[T]):
         return "SENTINEL", "MASTER", self.service
 
 
-def _named(reply: Any) -> tuple[int, Host] | None:
+def _named(reply: Any) -> tuple[int, Host | None]:
     """The number of its failover and the master, None when it is said to be down; names and values come in a row."""
     state = {_text(name): _text(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
-    if "master" not in state["flags"] or "_down" in state["flags"]:
-        return None
-    return int(state["config-epoch"]), (state["ip"], int(state["port"]))
+    is_up = "master" in state["flags"] and "_down" not in state["flags"]
+    return int(state["config-epoch"]), ((state["ip"], int(state["port"])) if is_up else None)
 
 
 def _text(value: Any) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from redis.sentinel import MasterNotFoundError
 
 from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
@@ -111,5 +112,9 @@ def test_the_sentinel_that_knows_of_the_latest_failover_is_right() -> None:
     assert known.is_left("10.0.0.1", 1) and not known.is_left("10.0.0.1", 2)
     assert asked(master, {**after, "c": TimeoutError(), "b": reply(2, 1)}) == ["c", "cut off", "b"]
     down = {**after, "c": reply(2, 1, "master,o_down"), "b": TimeoutError()}
-    assert len(asked(master, down)) == 3, "all that is known is older: better than nothing, as Sentinels may be new"
-    assert known.host == ("10.0.0.1", 1)
+    with pytest.raises(MasterNotFoundError):
+        asked(master, down)
+    assert known.host == ("10.0.0.1", 2), "whoever knows less is not believed"
+    anew: dict[str, list[str] | Exception] = dict.fromkeys(("cut off", "b", "c"), reply(3, 0))
+    assert len(asked(master, anew)) == 3, "Sentinels that have been set up anew begin to count"
+    assert (known.host, known.epoch) == (("10.0.0.1", 3), 0)
