@@ -45,7 +45,14 @@ async def test_nothing_is_left_of_who_was_told_to_end(
     name: str, sockets: int, redis_server: RedisServer, redis: Redis, tmp_path: Path
 ) -> None:
     redis.flushall()
-    server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY}).wait()
+    server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY})
+    try:
+        await leaves_nothing(server.wait(), sockets, redis)
+    finally:
+        server.kill()
+
+
+async def leaves_nothing(server: Server, sockets: int, redis: Redis) -> None:
     visitor = Visitor(server)
     connections = [await visitor.open("group") for _ in range(sockets or 1)]
     if not sockets:
@@ -58,7 +65,7 @@ async def test_nothing_is_left_of_who_was_told_to_end(
     watching = [asyncio.create_task(ends(connection)) for connection in connections]
     ending = asyncio.create_task(server.terminate())
     await asyncio.sleep(0)
-    if name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
+    if server.name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
         await asyncio.gather(*(connection.close() for connection in connections))
     await ending
     ended = time.monotonic()
