@@ -142,6 +142,19 @@ def test_of_a_long_one_a_hash_is_kept(enforce: Enforce, ask: Ask) -> None:
     assert statuses(ask, f"{long}0", f"{long}0") == [200, 429]
 
 
+@BOTH
+def test_of_a_number_that_python_does_not_write_too(enforce: Enforce) -> None:
+    """More than 4,300 digits are a ValueError."""
+    enforce()
+    limited = throttle("api", ident=lambda number: number)(lambda number: number)
+    huge = 10**5000
+    for number in (huge, huge + 1, -huge):
+        assert limited(number) == limited(number) == number
+        with pytest.raises(Refused) as refused:
+            limited(number)
+        assert all(len(outcome.ident) < 100 for outcome in refused.value.decision.outcomes)
+
+
 CLAIMS = ["ip:198.51.100.7", "user:1", "tenant:acme", "session:abc", "api_key:abc", "group:staff",
           "user+ip:user:1%2Bip:198.51.100.7", "tests.limits.tenant:acme", "198.51.100.7", "ident:user:1"]  # fmt: skip
 

@@ -9,7 +9,7 @@ from django.db.models import Model
 
 from django_throttle.conf import conf
 from django_throttle.core.key import ident_tag, secret_bytes
-from django_throttle.identity.idents import tagged
+from django_throttle.identity.idents import tagged, text_of
 
 
 def api_key(accepted: Any) -> str | None:
@@ -28,5 +28,5 @@ def _name(accepted: Any) -> str | None:
         # A text is the key itself; the number of a row is one in every table.
         return row if row is None or isinstance(row, str) else f"{accepted._meta.label_lower}:{row}"
     if isinstance(accepted, (str, int, UUID)) and not isinstance(accepted, bool):
-        return str(accepted)
+        return text_of(accepted)
     return None

@@ -20,7 +20,7 @@ PLAIN: Final = (str, int, float, Decimal, UUID)
 
 def tagged(kind: str, value: object) -> str | None:
     """The ident; None for no value and for an empty one, which is nobody's."""
-    return None if value is None or value == "" else f"{kind}:{bounded(str(value))}"
+    return None if value is None or value == "" else f"{kind}:{bounded(text_of(value))}"
 
 
 def combined(key: str, parts: Iterable[str | None]) -> str | None:
@@ -42,6 +42,16 @@ def plain(what: str, value: object) -> object:
     kind = type(value).__name__
     hint = "; it must not be async" if inspect.isawaitable(value) else ""
     raise InvalidIdent(f"{what} returns a text, a number or None, not {kind}{hint}")
+
+
+def text_of(value: object) -> str:
+    """The text of what ``plain`` lets through; Python writes an int of thousands of digits in hexadecimal only."""
+    try:
+        return str(value)
+    except ValueError:
+        if not isinstance(value, int):
+            raise
+        return hex(value)
 
 
 def bounded(value: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django_throttle.core.checks import KEYS
 from django_throttle.identity import own
 from django_throttle.identity.caller import EVERYONE, SENT, Caller
-from django_throttle.identity.idents import bounded, plain, tagged
+from django_throttle.identity.idents import bounded, plain, tagged, text_of
 
 # Which keys a text of a known kind answers; one of any other kind answers all.
 ANSWERED: Final[Mapping[str, frozenset[str]]] = {
@@ -65,7 +65,7 @@ def given_ident(what: str, value: Any, caller: Caller | None) -> str | None:
     elif value is None:
         return None
     else:
-        found = None if isinstance(value, SENT) else _text(str(plain(what, value)))
+        found = None if isinstance(value, SENT) else _text(text_of(plain(what, value)))
     if found is None:
         return (caller and caller.ident("ip")) or NO_TEXT
     return found if caller is None or _is_free(found, caller) else tagged(CLAIMED, found)

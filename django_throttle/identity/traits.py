@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.db import Error as DatabaseFailure
 from django.db import connections
 
+from django_throttle.identity.idents import text_of
 from django_throttle.stores.complaints import Complaints
 
 logger = logging.getLogger("django_throttle")
@@ -22,7 +23,7 @@ def has(trait: str, user: Any, tenant: Callable[[], object]) -> bool:
     kind, _, name = trait.partition(":")
     if kind == "tenant":
         found = tenant()
-        return found is not None and str(found) == name
+        return found is not None and text_of(found) == name
     known = user is not None and bool(user.is_authenticated)
     if kind in ("anonymous", "authenticated"):
         return known == (kind == "authenticated")
