@@ -26,8 +26,8 @@ def scope_of_match(match: ResolverMatch) -> str:
 
 
 def route(match: ResolverMatch) -> str:
-    """The name of the route, else the route itself; the view's where somebody made the match by hand, without one."""
-    return match.view_name if match.url_name or match.route is None else match.route
+    """The name of the route, else the route itself."""
+    return match.view_name if match.url_name else match.route
 
 
 def view_scope(view: Any) -> str | None:

@@ -31,7 +31,7 @@ logger = logging.getLogger("django_throttle")
 
 # Where each poll reads, very many rows are read somewhat less often: a fortieth of the time goes into that.
 RESTS: Final = 40
-LONGEST_REST: Final = 0.6  # so that an edit is in force within a second
+LONGEST_REST: Final = 0.6  # with the next poll after it, an edit is in force within a second and a half
 
 
 def _reread(seen: str | None) -> None:
