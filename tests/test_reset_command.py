@@ -134,15 +134,47 @@ def test_without_a_database_an_ident_is_taken_as_it_is(store: Any, monkeypatch: 
     ]  # fmt: skip
 
 
-def test_an_ident_that_nobody_counted(store: Any) -> None:
-    assert "nothing was counted" in run("42")
-    assert "user:42" in run("42")
+@pytest.mark.parametrize("typed", ["anna", "ip:203.0.113.9", "ip:2001:db8::/64", "everyone", "account:bob"])
+def test_an_ident_that_nobody_counted(store: Any, typed: str) -> None:
+    User.objects.create_user("anna")
+    said = run(typed)
+    assert "nothing was counted" in said and "user:42" in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("bob", "There is no user with .* 'bob'"),
+        ("user:bob", "There is no user with .* 'bob'"),
+        ("42000", "There is no user with .* '42000'"),
+        ("999.1.1.1", "There is no user"),
+        ("ip:999.1.1.1", "'999.1.1.1' is no address"),
+        ("ip:", "is no address"),
+    ],
+)
+def test_who_is_nobody_is_an_error(store: Any, typed: str, said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        run(typed)
+
+
+def test_what_a_site_s_own_function_names_users_by_is_not_looked_up(
+    store: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "USER_IDENT": "tests.test_reset_command.organisation"}
+    monkeypatch.setattr(stores, "_store", store)
+    assert "nothing was counted" in run("user:org-5")
+    with pytest.raises(CommandError, match="There is no user"):
+        run("org-5")
+
+
+def organisation(user: User) -> str:
+    return f"org-{user.pk}"
 
 
 def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = sources.read()
     monkeypatch.setattr(sources, "read", lambda: replace(reading, failure=DatabaseError("no such table")))
-    assert run("user:1").startswith("only rules of the settings")
+    assert run("everyone").startswith("only rules of the settings")
 
 
 @pytest.mark.parametrize(

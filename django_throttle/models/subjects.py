@@ -50,6 +50,20 @@ def typed_ident(typed: str) -> str:
     return f"user:{_user(name)}" if _has_users() and find_users(name) else typed
 
 
+def check_ident(ident: str) -> None:
+    """Raises ValidationError for what ``typed_ident`` returns of a user, or an address, that there is not.
+
+    What a function of the site's own names users by cannot be looked up.
+    """
+    kind, colon, value = ident.partition(":")
+    if colon and kind == "ip":
+        _address(value)
+    elif colon and (kind != "user" or conf().USER_IDENT):
+        return
+    elif ident != EVERYONE and _has_users() and not find_users(value if colon else ident):
+        _user(value if colon else ident)
+
+
 def _has_users() -> bool:
     try:
         return _users() is not None

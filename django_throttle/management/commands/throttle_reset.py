@@ -12,7 +12,7 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.models.doubts import misspelt
-from django_throttle.models.subjects import typed_ident
+from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.rulebook import sources
 from django_throttle.stores import RedisStore, get_store
 
@@ -46,6 +46,8 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except StoreError as error:
             raise CommandError(f"nothing was reset, as Redis does not answer: {error}") from error
+        if not removed:
+            self._check(ident)
         ident = ident.encode(errors="backslashreplace").decode()  # as it was typed, it may not be one
         if removed:
             self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
@@ -60,6 +62,15 @@ class Command(BaseCommand):
         except DatabaseError as error:
             self.stderr.write(self.style.WARNING(f"no user can be looked up: {sources.advice(error)}"))
             return typed
+
+    def _check(self, ident: str) -> None:
+        """Only of whom nothing was counted: what a user left behind who is no more can be removed."""
+        try:
+            check_ident(ident)
+        except ValidationError as error:
+            raise CommandError("\n".join(error.messages)) from error
+        except DatabaseError:  # which has been said
+            return
 
 
 def _resettable(found: Any, names: list[str]) -> list[Rule]:
