@@ -110,6 +110,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"rate": "10/min", "warn_at": [1.5]}, "never gets to 1.5 times the limit: calls are refused at 1$"),
     ({"rate": "10/min", "warn_at": [80]}, "80 % is 0.8"),
+    ({"limit": 5, "events": ["connection"]}, "add algorithm: concurrency"),
+    ({"limit": 5, "events": ["inflight"]}, "add algorithm: concurrency"),
     ({"rate": "10/min", "warn_at": [150], "enforce_at": 2}, "150 % is 1.5"),
     ({**CAP, "warn_at": [0.8]}, "warn_at belongs to rates"),
     *(
