@@ -11,9 +11,10 @@ from threading import active_count
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import utils
 
-from django_throttle import agent, testrun
+from django_throttle import agent, stores, testrun
 from django_throttle.limiter import decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.observe.conftest import FACTS
@@ -65,6 +66,12 @@ def test_the_command_of_django_is_one_from_the_start(line: str, is_one: bool) ->
     assert testrun.is_test_command(line.split()) is is_one
 
 
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **variables, "PYTHONPATH": f"{folder}{os.pathsep}{TOP}"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, check=False, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize(("module", "is_one"), [("django", True), ("server", False)])
 def test_of_the_modules_that_python_runs_only_django_is_one(tmp_path: Path, module: str, is_one: bool) -> None:
     """``python -m gunicorn test`` serves a module of that name."""
@@ -73,17 +80,41 @@ def test_of_the_modules_that_python_runs_only_django_is_one(tmp_path: Path, modu
     (tmp_path / "said.py").write_text(
         "from django_throttle import testrun\nraise SystemExit(f'on: {testrun.is_on()}')\n"
     )
-    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "said", "PYTHONPATH": f"{tmp_path}{os.pathsep}{TOP}"}
-    found = subprocess.run(
-        [sys.executable, "-m", module, "test"],
-        check=False,
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    found = run(tmp_path, "-m", module, "test", DJANGO_SETTINGS_MODULE="said")
     assert f"on: {is_one}" in found.stderr
+
+
+RUNNER = """
+import sys
+import django
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="x", INSTALLED_APPS=["site_limits"], DJANGO_THROTTLE={"REDIS": "redis://127.0.0.1:1/0"}
+)
+from django.test.utils import setup_test_environment
+steps = [django.setup, setup_test_environment]
+for step in reversed(steps) if "early" in sys.argv else steps:
+    step()
+from site_limits import models
+print(type(models.limiter.store).__name__)
+"""
+LIMITS = """
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import get_store
+limiter = Limiter([Rule("mail", "5/min")], get_store())
+"""
+
+
+@pytest.mark.parametrize(("when", "store"), [("early", "MemoryStore"), ("late", "RedisStore")])
+def test_what_was_got_before_the_environment_is_set_up_stays(tmp_path: Path, when: str, store: str) -> None:
+    """As the documentation says of runners of one's own."""
+    (tmp_path / "site_limits").mkdir()
+    (tmp_path / "site_limits" / "__init__.py").touch()
+    (tmp_path / "site_limits" / "models.py").write_text(LIMITS)
+    (tmp_path / "run.py").write_text(RUNNER)
+    found = run(tmp_path, "run.py", when)
+    assert found.stdout.split() == [store], found.stderr
 
 
 def test_what_is_declared_holds() -> None:
@@ -108,6 +139,23 @@ def test_it_is_left_alone_by_whoever_made_the_store_before(settings: Any, redis_
     assert isinstance(get_store(), RedisStore)
     testrun.declare(True)
     assert isinstance(get_store(), MemoryStore)
+
+
+@pytest.mark.parametrize(
+    "words", [("throttle_reset", "user:1"), ("throttle_inspect",), ("refresh_connections", "--once")], ids=str
+)
+def test_commands_that_need_redis_say_that_tests_count_in_memory(
+    settings: Any, redis_url: str, words: tuple[str, ...]
+) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
+    with pytest.raises(CommandError, match=r"^Tests count in memory, as .*TESTS_IN_MEMORY"):
+        call_command(*words)
+    before = stores.pin(MemoryStore())
+    try:
+        with pytest.raises(CommandError, match=r"^This test counts in a store of its own"):
+            call_command(*words)
+    finally:
+        stores.pin(before)
 
 
 @pytest.mark.agent

@@ -13,7 +13,7 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.redis import RedisStore
 
-__all__ = ["MemoryStore", "RedisStore", "get_store"]
+__all__ = ["MemoryStore", "RedisStore", "get_store", "why_in_memory"]
 
 _lock = Lock()
 _store: MemoryStore | RedisStore | None = None
@@ -36,6 +36,15 @@ def get_store() -> MemoryStore | RedisStore:
     if isinstance(_store, RedisStore) and testrun.is_on() and conf().TESTS_IN_MEMORY:
         return _store_for_tests()
     return _store
+
+
+def why_in_memory() -> str:
+    """Why ``get_store`` counts in memory, to begin a sentence with."""
+    if _pinned is not None:
+        return "This test counts in a store of its own, in memory"
+    if conf().STORE == "memory":
+        return 'DJANGO_THROTTLE["STORE"] is "memory"'
+    return 'Tests count in memory, as DJANGO_THROTTLE["TESTS_IN_MEMORY"] is True'
 
 
 def pin(store: MemoryStore | RedisStore | None) -> MemoryStore | RedisStore | None:

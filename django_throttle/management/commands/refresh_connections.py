@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.connections.host import HostRefresher, Status
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import RedisStore, get_store, why_in_memory
 
 LEAST, MOST = 0.05, 3600
 
@@ -44,9 +44,7 @@ class Command(BaseCommand):
         except InvalidSetting as error:
             raise CommandError(str(error)) from error
         if not isinstance(store, RedisStore):
-            raise CommandError(
-                'DJANGO_THROTTLE["STORE"] is "memory": its connections live in one process and need no refreshing.'
-            )
+            raise CommandError(f"{why_in_memory()}: connections live in one process and need no refreshing.")
         refresher = HostRefresher(store)
         if once:
             self._once(refresher)

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_throttle.connections.overview import Ident, Overview, look
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import RedisStore, get_store, why_in_memory
 
 PATIENCE: Final = 2.0  # seconds in which every process that holds something should have answered
 USUAL: Final = 20
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         try:
             store = get_store()
             if not isinstance(store, RedisStore):
-                raise CommandError('DJANGO_THROTTLE["STORE"] is "memory": nobody but each process knows what it holds.')
+                raise CommandError(f"{why_in_memory()}: nobody but each process knows what it holds.")
             overview = _patient(store, search)
         except InvalidSetting as error:
             raise CommandError(str(error)) from error

@@ -14,7 +14,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.models.doubts import misspelt
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.rulebook import sources
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import RedisStore, get_store, why_in_memory
 
 KINDS = ("user:42", "ip:203.0.113.9", "everyone")
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
                 raise CommandError("\n".join(wrong))
             store = get_store()
             if not isinstance(store, RedisStore):
-                raise CommandError('DJANGO_THROTTLE["STORE"] is "memory": each process counts by itself.')
+                raise CommandError(f"{why_in_memory()}: each process counts by itself.")
             ident = self._found(ident)
             removed = Limiter(_resettable(found, rules), store).reset(ident)
         except (InvalidIdent, InvalidSetting) as error:
