@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -121,7 +122,7 @@ class Project:
                 line = SERVERS[server].replace("PORT", str(ports[server]))
                 started[server] = stack.enter_context(self.process(line, server))
             for server, port in ports.items():
-                self._wait(server, lambda port=port: is_listening(port), started[server])  # type: ignore[misc]
+                self._wait(server, lambda port=port: is_served(port), started[server])  # type: ignore[misc]
             yield ports
 
     def _wait(self, name: str, is_ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -130,6 +131,14 @@ class Project:
             assert process.poll() is None
         except AssertionError as error:
             raise AssertionError(f"{name} did not start:\n{self.log(name).read_text()}") from error
+
+
+def is_served(port: int) -> bool:
+    """Whether a server listens there, rather than a process that tries the port for a moment to choose its own."""
+    if not is_listening(port):
+        return False
+    time.sleep(0.1)
+    return is_listening(port)
 
 
 def authority(url: str) -> str:

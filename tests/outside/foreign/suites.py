@@ -164,7 +164,7 @@ SUITES = {
             "test_sliding_window_counter_stats": FLOOR,
             "test_moving_window_huge_cost": "a log of a million calls; a rule's keeps 10,000 at most",
         },
-        least=64,
+        least=60,
         decisions=300,
     ),
 }
