@@ -48,7 +48,6 @@ def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: 
         assert count(site, redis) == HELD
         written = fill(redis)
         lost = HELD - count(site, redis)
-        uid = site.leases.uid
         redis.delete(*[f"page:{number}" for number in range(written)])  # or it goes on
         site.beat()
         while site.refresher.resend() is not None:
@@ -57,8 +56,6 @@ def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: 
         print(f"{policy}: {lost} of {HELD} were lost")
         assert lost > 0
         assert count(site, redis) == HELD
-        if policy != "allkeys-random":  # which may take the list of those who live
-            assert site.leases.uid == uid, "nothing else was lost"
 
 
 def test_on_a_server_that_is_nearly_full_what_is_held_stays(quick: None) -> None:
