@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside matrix coverage lint types bench docs clean
+.PHONY: help demo demo-check test outside faults matrix coverage lint types bench docs clean
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME
 
 help:  ## Say what there is to make
@@ -29,6 +29,9 @@ test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of 
 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
 	@$(BIN)/python -m pytest tests/outside -o faulthandler_timeout=300 $(ARGS)
+
+faults: $(VENV)/.with-test  ## Run the tests of each fault and attack and write the table of docs/faults.rst (ARGS="F07 A12": these)
+	@$(BIN)/python -m tests.faults.rows $(ARGS)
 
 matrix: $(VENV)/.with-matrix  ## Run the suite on every supported version, database and Redis (ARGS="py312-dj60-redis7": that row)
 	@$(BIN)/python -m tests.matrix $(ARGS)

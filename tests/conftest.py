@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,8 +29,28 @@ hypothesis_settings.load_profile("calm")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "agent: the background thread may run in this test")
+    config.addinivalue_line("markers", "row(*ids): shows what these rows of tests/faults/rows.toml promise")
     if not config.pluginmanager.hasplugin("django_throttle"):  # not installed, only on the path
         config.pluginmanager.register(pytest_plugin, "django_throttle")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Reports name the rows of a test; see tests/faults/rows.py."""
+    for item in items:
+        item.user_properties += [("row", row) for mark in item.iter_markers("row") for row in mark.args]
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``figure("longest call", 101.2, "ms")``: what a test measured, for the table of docs/faults.rst."""
+    told = request.node.user_properties
+    told[:] = [one for one in told if one[0] != "figure"]  # of an attempt that is being repeated
+
+    def figure(label: str, value: float, unit: str = "") -> None:
+        print(f"{label} {value:.4g} {unit}".rstrip())
+        told.append(("figure", json.dumps([label, value, unit])))
+
+    return figure
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ class TestPermissions:
         ("superuser", {"superuser": True}, 200, 200, 200, 200),
     ]
 
+    @pytest.mark.row("A55")
     @pytest.mark.parametrize(
         ("who", "options", "seen_list", "seen_change", "seen_add", "seen_preview"),
         MATRIX,
@@ -185,6 +186,7 @@ class TestPreview:
         with django_assert_num_queries(2):  # session and user
             operator.get(PREVIEW, TYPED)
 
+    @pytest.mark.row("A54")
     def test_it_wants_its_token(self) -> None:
         client = Client(enforce_csrf_checks=True)
         client.force_login(user(superuser=True))
@@ -266,6 +268,7 @@ class TestForm:
         assert said
         assert not re.search(r"=|\w'\w|_(window|log|bucket|delay)\b(?!\))", said), said
 
+    @pytest.mark.row("A49")
     def test_zero_is_no_limit(self, operator: Client) -> None:
         concurrency = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
         page = operator.post(ADD, {**concurrency, "limit": "0"})
@@ -429,6 +432,7 @@ class TestList:
         assert re.search(r'type="number" name="form-1-limit"', html)
         assert re.search(r'type="hidden" name="form-1-rate"', html)
 
+    @pytest.mark.row("F58")
     def test_a_row_that_makes_no_sense_is_red_and_breaks_nothing(self, operator: Client) -> None:
         row = ThrottleRule.objects.create(name="api", rate="5/s")
         force(ThrottleRule, rate="often", events="", key="shoe")
@@ -466,6 +470,7 @@ class TestList:
         assert [row.name for row in operator.get(LIST + query).context["cl"].result_list] == found
 
 
+@pytest.mark.row("A53")
 @pytest.mark.parametrize("where", ["list", "change", "history", "delete", "settings"])
 def test_what_is_typed_never_runs(operator: Client, settings: Any, where: str) -> None:
     settings.DJANGO_THROTTLE = {"RULES": {f"settings {NASTY}": {"rate": "1/s", "scopes": [NASTY]}}}

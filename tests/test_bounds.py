@@ -51,11 +51,13 @@ SMALL = [
 ]
 
 
+@pytest.mark.row("A32")
 @pytest.mark.parametrize(("plan", "span"), SMALL, ids=str)
 def test_of_all_histories_the_worst_is_as_stated(plan: Plan, span: int) -> None:
     assert exhaust(plan, span) == MOST[plan.algorithm](plan, span)
 
 
+@pytest.mark.row("A32")
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_an_attacker_gets_what_is_stated_and_no_more(row: Row) -> None:
     assert 0.99 * row.at_most <= found(row) <= row.at_most

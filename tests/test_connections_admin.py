@@ -81,6 +81,7 @@ class TestPermissions:
         ("superuser", {"superuser": True}, 200, 302),
     ]
 
+    @pytest.mark.row("A55")
     @pytest.mark.parametrize(("who", "options", "seen", "closed"), MATRIX, ids=[row[0] for row in MATRIX])
     def test_matrix(self, client: Client, enforce: Enforce, who: str, options: Any, seen: int, closed: int) -> None:
         store = enforce()
@@ -104,6 +105,7 @@ class TestPermissions:
         page = client.get(reverse("admin:index"))
         assert f'href="{PAGE}"' in page.content.decode()
 
+    @pytest.mark.row("A54")
     def test_nothing_is_done_by_get_or_without_a_token(self, enforce: Enforce) -> None:
         store = enforce()
         (one,) = sockets(("a", "user:1"))
@@ -160,6 +162,7 @@ class TestPage:
             process(store, search)
             assert f"{number} open connection" in text(operator.get(PAGE, {"q": search})), search
 
+    @pytest.mark.row("A53")
     def test_what_clients_say_never_runs(self, operator: Client, enforce: Enforce) -> None:
         store = enforce()
         sockets((f"a{NASTY}", f"user:{NASTY}"), scope=f"chat{NASTY}", path=f"/{NASTY}</script><script>alert(1)")
@@ -211,6 +214,7 @@ class TestPage:
         assert [one.farewell is not None for one in found] == [True, True, False]
         assert LogEntry.objects.get().object_repr == "user:1"
 
+    @pytest.mark.row("A57")
     @pytest.mark.parametrize(
         "typed",
         [{"tag": "*"}, {"tag": "user:1"}, {"tag": ""}, {}, {"uid": "{p}", "socket": "../a"}, {"socket": "a"}],
@@ -229,6 +233,7 @@ class TestPage:
 
 
 class TestBurden:
+    @pytest.mark.row("A56")
     @REDIS
     def test_a_crowd_on_the_page_costs_next_to_nothing(
         self, operator: Client, enforce: Enforce, redis_server: RedisServer, monkeypatch: Any

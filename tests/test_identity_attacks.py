@@ -111,26 +111,31 @@ def address() -> str:
 
 
 class TestAddresses:
+    @pytest.mark.row("A01")
     @pytest.mark.parametrize("where", ["/search", "/page"])
     @BOTH
     def test_a01_a_rotating_x_forwarded_for(self, enforce: Enforce, where: str) -> None:
         enforce(api=RULE)
         assert admitted(Client(), where, 1000, lambda: {"X-Forwarded-For": f"{address()}, {address()}"}) == LIMIT
 
+    @pytest.mark.row("A01")
     def test_a01_nor_behind_a_proxy_that_is_declared(self, enforce: Enforce) -> None:
         enforce(api=RULE, TRUSTED_PROXIES=["10.0.0.0/8"])
         rotating = lambda: {"X-Forwarded-For": f"{address()}, 203.0.113.9"}  # noqa: E731
         assert admitted(Client(REMOTE_ADDR="10.0.0.1"), "/search", 200, rotating) == LIMIT
 
+    @pytest.mark.row("A03")
     def test_a03_every_other_header(self, enforce: Enforce) -> None:
         enforce(api=RULE)
         assert admitted(Client(), "/search", 200, lambda: dict.fromkeys(OTHER_HEADERS, address())) == LIMIT
 
+    @pytest.mark.row("A04")
     def test_a04_around_the_proxy(self, enforce: Enforce) -> None:
         enforce(api=RULE, TRUSTED_PROXIES=["10.0.0.0/8"])
         direct = Client(REMOTE_ADDR="192.0.2.1")
         assert admitted(direct, "/search", 200, lambda: {"X-Forwarded-For": address()}) == LIMIT
 
+    @pytest.mark.row("A05")
     @pytest.mark.parametrize(("prefix", "spare"), [(64, 64), (56, 72), (48, 80)])
     @REDIS
     def test_a05_rotation_inside_a_network(self, enforce: Enforce, prefix: int, spare: int, redis_server: Any) -> None:
@@ -141,6 +146,7 @@ class TestAddresses:
         assert sum(found) == LIMIT
         assert keys(redis_server) == 1
 
+    @pytest.mark.row("A06")
     @REDIS
     def test_a06_mapped_addresses(self, enforce: Enforce, redis_server: Any) -> None:
         enforce(api=RULE)
@@ -150,6 +156,7 @@ class TestAddresses:
         assert all(ask_over(f"::ffff:9.9.{number // 250}.{number % 250}") for number in range(1000))
         assert keys(redis_server) == 1001
 
+    @pytest.mark.row("A07")
     @REDIS
     def test_a07_notations(self, enforce: Enforce, redis_server: Any) -> None:
         enforce(api=RULE)
@@ -157,12 +164,14 @@ class TestAddresses:
         assert all(map(ask_over, notations))
         assert keys(redis_server) == 1
 
+    @pytest.mark.row("A08")
     @REDIS
     def test_a08_zone_ids(self, enforce: Enforce, redis_server: Any) -> None:
         enforce(api=RULE)
         assert all(ask_over(f"fe80::1%{'x' * length}") for length in (0, 1, 10, 3000, 100_000))
         assert keys(redis_server) == 1
 
+    @pytest.mark.row("A09")
     def test_a09_a_megabyte(self, enforce: Enforce) -> None:
         enforce(api=RULE, TRUSTED_PROXIES=1)
         request = RequestFactory(REMOTE_ADDR="10.0.0.1").get("/", headers={"X-Forwarded-For": "1" * 10**6})
@@ -175,11 +184,13 @@ class TestAddresses:
 class TestNoAddress:
     """A10: a server on a Unix socket tells nothing, and nobody has declared a proxy."""
 
+    @pytest.mark.row("A10")
     @pytest.mark.parametrize("where", ["/search", "/page"])
     def test_a10_skipped_rules_apply_to_nobody(self, enforce: Enforce, where: str) -> None:
         enforce(api=RULE)
         assert admitted(Client(REMOTE_ADDR=""), where, LIMIT * 2) == LIMIT * 2
 
+    @pytest.mark.row("A10")
     @pytest.mark.parametrize("key", ["ip", "user_or_ip", "api_key", "user_or_ip+ip"])
     @pytest.mark.parametrize("where", ["/search", "/page"])
     def test_a10_or_the_call_is_refused_and_it_is_not_the_clients_fault(
@@ -191,20 +202,24 @@ class TestNoAddress:
         assert int(answer["Retry-After"]) >= 1
         assert Client(REMOTE_ADDR="192.0.2.1").get(where).status_code == 200
 
+    @pytest.mark.row("A10")
     @pytest.mark.parametrize("key", ["user", "session", "tenant+ip", "everyone"])
     def test_a10_but_not_where_the_address_is_not_what_lacks(self, enforce: Enforce, key: str) -> None:
         enforce(api={**RULE, "key": key}, NO_ADDRESS="refuse", TENANT="tenant.pk")
         assert Client(REMOTE_ADDR="").get("/page").status_code == 200
 
+    @pytest.mark.row("A10")
     def test_a10_nor_by_a_rule_that_only_records(self, enforce: Enforce) -> None:
         enforce(api={**RULE, "action": "shadow"}, NO_ADDRESS="refuse")
         assert Client(REMOTE_ADDR="").get("/page").status_code == 200
 
+    @pytest.mark.row("A10")
     async def test_a10_sockets_too(self, enforce: Enforce) -> None:
         enforce(api={**RULE, "events": ["connect"]}, NO_ADDRESS="refuse")
         decision = await limiter.adecide(Facts("chat", ("connect",), ScopeWho({"client": None})))
         assert not decision.allowed and decision.unavailable
 
+    @pytest.mark.row("A10")
     def test_a10_the_drop_ins_too(self, enforce: Enforce) -> None:
         class Anonymous(drf.AnonRateThrottle):
             rate = "2/min"
@@ -227,6 +242,7 @@ def keyed(request: pytest.FixtureRequest, settings: Any) -> None:
 class TestCredentials:
     """A11 to A14: keys, sessions and names that a client makes up."""
 
+    @pytest.mark.row("A11")
     @pytest.mark.usefixtures("keyed")
     def test_a11_forged_keys_are_nobodys(self, enforce: Enforce) -> None:
         enforce(api={**RULE, "key": "api_key", "scopes": ["search"]})
@@ -236,12 +252,14 @@ class TestCredentials:
         assert admitted(client, "/search", 300, lambda: {"X-Api-Key": f"forged-{random.random()}"}) == LIMIT
         assert admitted(Client(REMOTE_ADDR="192.0.2.9"), "/search", 30) == LIMIT
 
+    @pytest.mark.row("A11")
     @pytest.mark.usefixtures("keyed")
     def test_a11_a_key_is_one_budget_from_every_address(self, enforce: Enforce) -> None:
         enforce(api={**RULE, "key": "api_key", "scopes": ["search"]})
         found = [Client(REMOTE_ADDR=address()).get("/search", headers={"X-Api-Key": "right"}) for _ in range(30)]
         assert [answer.status_code for answer in found].count(200) == LIMIT
 
+    @pytest.mark.row("A11")
     @pytest.mark.django_db
     def test_a11_forged_sessions_are_none(self, enforce: Enforce) -> None:
         enforce(api={**RULE, "key": "session"}, other={**RULE, "key": "user_or_ip"})
@@ -252,6 +270,7 @@ class TestCredentials:
             found.append(client.get("/page").status_code)
         assert found.count(200) == LIMIT
 
+    @pytest.mark.row("A12")
     @pytest.mark.django_db
     def test_a12_one_account_however_it_is_written(self, enforce: Enforce, settings: Any) -> None:
         """Whatever lets somebody in counts as one, whatever its case and spaces; another letter is another name."""
@@ -265,6 +284,7 @@ class TestCredentials:
         assert {typed for typed, opened in opens.items() if opened} <= {*written} - {"alıce"}
         assert len([typed for typed in found if typed != "alıce"]) == LIMIT
 
+    @pytest.mark.row("A12")
     @pytest.mark.django_db
     def test_a12_a_name_is_no_primary_key(self, enforce: Enforce) -> None:
         user = User.objects.create_user("alice")
@@ -274,6 +294,7 @@ class TestCredentials:
         assert Client().post("/login", {"login": "alice"}).status_code == 200
         assert {Client().post("/login", {"login": typed}).status_code for typed in ("", " ")} == {200}
 
+    @pytest.mark.row("A12")
     @pytest.mark.django_db
     def test_a12_logged_in_an_account_is_its_primary_key(self, enforce: Enforce) -> None:
         user = User.objects.create_user("alice")
@@ -287,18 +308,21 @@ class TestCredentials:
             found += [client.get("/page").status_code for _ in range(5)]
         assert found.count(200) == LIMIT
 
+    @pytest.mark.row("A13")
     def test_a13_nobodys_name_is_no_ones_budget(self, enforce: Enforce) -> None:
         enforce(login={**RULE, "key": f"{__name__}.typed", "scopes": ["login"]})
         assert [log_in({"username": ""}) for _ in range(LIMIT * 3)] == [200] * LIMIT * 3
         assert [log_in({}) for _ in range(LIMIT * 3)] == [200] * LIMIT * 3
         assert [log_in({"username": "bob"}) for _ in range(LIMIT)] == [200] * LIMIT
 
+    @pytest.mark.row("A14")
     @pytest.mark.parametrize("value", [["a"], {}, {"a": 1}, [], True, False, None, 1e400, 10**400], ids=ascii)
     def test_a14_whatever_json_has_in_place_of_a_name(self, enforce: Enforce, value: Any) -> None:
         own = {**RULE, "key": f"{__name__}.typed", "scopes": ["login"]}
         enforce(login=own, addresses={**RULE, "scopes": ["login"]})
         assert [log_in({"username": value}) for _ in range(LIMIT * 3)].count(200) == LIMIT
 
+    @pytest.mark.row("A14")
     @pytest.mark.parametrize("value", [["a"], {}, True], ids=str)
     def test_a14_its_own_rule_counts_it_by_the_address(self, enforce: Enforce, value: Any) -> None:
         enforce(login={**RULE, "key": f"{__name__}.typed", "scopes": ["login"]})
@@ -307,6 +331,7 @@ class TestCredentials:
         assert found.count(200) == LIMIT
         assert log_in({"username": value}, REMOTE_ADDR="192.0.2.9") == 200
 
+    @pytest.mark.row("A14")
     def test_a14_however_deep_it_is(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
         enforce(login={**RULE, "key": f"{__name__}.typed"})
         deep: Any = []
@@ -344,6 +369,7 @@ def named(subject: object) -> str:
 
 
 class TestText:
+    @pytest.mark.row("A15")
     def test_a15_no_two_have_one_key(self) -> None:
         """All pairs among 200,000 of rule and parts, made of nothing but separators: more than 10^10."""
         signs = ("", "a", "+", "%", ":", "%2B", "%25", "a+b", "user:", "+ip:", "/", "_", "{", "}", "\x00", "~")
@@ -356,6 +382,7 @@ class TestText:
         print(f"\n{len(distinct) * len(rules):,} of rule and parts, {len(found):,} keys")
         assert len(found) == len(distinct) * len(rules) > 100_000
 
+    @pytest.mark.row("A16")
     def test_a16_what_looks_like_a_command_is_none(self, redis_url: str, redis_server: Any) -> None:
         store = RedisStore(redis_url, deadline=5.0)
         # A rule's shape, not its ident, decides what is sent: loaded before anyone listens.
@@ -373,6 +400,7 @@ class TestText:
             assert [name for name in sent if name not in ("CLIENT", "HELLO")] == ["EVALSHA"] * len(NASTY)
             assert client.dbsize() == len(NASTY)
 
+    @pytest.mark.row("A16")
     @REDIS
     def test_a16_nor_over_http(self, enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         enforce(api={**RULE, "key": f"{__name__}.named"})
@@ -381,6 +409,7 @@ class TestText:
             assert [Client().get("/page").status_code for _ in range(LIMIT + 1)] == [200] * LIMIT + [429]
             assert keys(redis_server) == number
 
+    @pytest.mark.row("A17")
     @REDIS
     def test_a17_a_megabyte(self, enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         enforce(api={**RULE, "key": f"{__name__}.named"})
@@ -394,6 +423,7 @@ class TestText:
         with redis_server.client() as client:
             assert [len(key) <= 128 for key in client.scan_iter()] == [True]
 
+    @pytest.mark.row("A18")
     @pytest.mark.parametrize("text", ["\ud800", "x\udcff", "\udfff\ud800", "\ud800" * 5000], ids=ascii)
     @BOTH
     def test_a18_half_a_character(self, enforce: Enforce, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,10 +431,12 @@ class TestText:
         monkeypatch.setattr(f"{__name__}.nasty", text)
         assert admitted(Client(), "/search", LIMIT * 2) == LIMIT
 
+    @pytest.mark.row("A18")
     def test_a18_in_json(self, enforce: Enforce) -> None:
         enforce(login={**RULE, "key": f"{__name__}.typed", "scopes": ["login"]})
         assert [log_in({"username": "\ud800"}) for _ in range(LIMIT * 2)].count(200) == LIMIT
 
+    @pytest.mark.row("A19")
     def test_a19_braces_choose_no_slot(self) -> None:
         secret = b"s" * 32
         for shape in ("user:{{x}}{}", "user:}}{{{}", "user:{{}}{}", "{}"):
@@ -413,6 +445,7 @@ class TestText:
             print(f"\n{shape}: {len(slots)} slots")
             assert len(slots) >= 900
 
+    @pytest.mark.row("A24")
     @pytest.mark.parametrize("where", ["/search", "/page"])
     def test_a24_a_host_by_any_name(self, enforce: Enforce, where: str) -> None:
         enforce(api=RULE)

@@ -256,6 +256,7 @@ def test_every_key_has_words() -> None:
 PARTS = st.text(alphabet=st.sampled_from("ab+%:25B~0\x00{}é\ud800"), min_size=1, max_size=6)
 
 
+@pytest.mark.row("A15")
 @given(st.lists(PARTS, min_size=2, max_size=4), st.lists(PARTS, min_size=2, max_size=4))
 def test_a15_joined_parts_tell_what_they_were(one: list[str], other: list[str]) -> None:
     assert (combined("key", one) == combined("key", other)) == (one == other)
@@ -268,12 +269,14 @@ LONG = st.one_of(
 )
 
 
+@pytest.mark.row("A15")
 @given(st.sampled_from(KEYS), LONG, st.sampled_from(KEYS), LONG)
 def test_a15_so_does_a_kind_and_its_value(kind: str, value: str, other_kind: str, other: str) -> None:
     same = tagged(kind, value) == tagged(other_kind, other)
     assert same == ((value, other) == ("", "") or (kind, value) == (other_kind, other))
 
 
+@pytest.mark.row("A17")
 def test_a17_what_is_long_is_hashed() -> None:
     idents = {tagged("k", "x" * length) for length in range(505, 600)}
     assert len(idents) == 95

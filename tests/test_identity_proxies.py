@@ -57,11 +57,13 @@ def shape_id(shape: Shape) -> str:
     return ascii(shape.lines)[:60]
 
 
+@pytest.mark.row("A02")
 @pytest.mark.parametrize("shape", X_FORWARDED_FOR, ids=shape_id)
 def test_a02_every_shape_of_x_forwarded_for(shape: Shape, trust: Callable[..., None]) -> None:
     check(shape, "X-Forwarded-For", trust)
 
 
+@pytest.mark.row("A02")
 @pytest.mark.parametrize("shape", FORWARDED, ids=shape_id)
 def test_a02_every_shape_of_forwarded(shape: Shape, trust: Callable[..., None]) -> None:
     check(shape, "Forwarded", trust)
@@ -75,6 +77,7 @@ def check(shape: Shape, header: str, trust: Callable[..., None]) -> None:
             assert make(PEER, header, shape.lines).ident("ip") == f"ip:{client}", (proxies, make.__name__)
 
 
+@pytest.mark.row("A02")
 def test_a02_the_table_is_long_enough() -> None:
     assert len({shape.lines for shape in X_FORWARDED_FOR}) == len(X_FORWARDED_FOR) >= 60
     print(f"\n{len(X_FORWARDED_FOR)} shapes of X-Forwarded-For and {len(FORWARDED)} of Forwarded, from 2 sources")
@@ -84,6 +87,7 @@ def test_a02_the_table_is_long_enough() -> None:
 class TestOneHeader:
     HEADERS = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP")
 
+    @pytest.mark.row("A03")
     @pytest.mark.parametrize("named", HEADERS)
     def test_a03_only_the_one_that_is_named_is_read(self, make: Make, named: str, trust: Callable[..., None]) -> None:
         trust(NETWORKS, named)
@@ -105,6 +109,7 @@ class TestOneHeader:
 
 @BOTH
 class TestPeers:
+    @pytest.mark.row("A04")
     @pytest.mark.parametrize("peer", ["192.0.2.1", "11.0.0.1", "2001:db8:9::1", "::ffff:192.0.2.1", "9.255.255.255"])
     def test_a04_who_comes_around_the_proxy_is_not_believed(
         self, make: Make, peer: str, trust: Callable[..., None]
@@ -124,6 +129,7 @@ class TestPeers:
         trust([network])
         assert make("10.0.0.1", "X-Forwarded-For", (CLIENT,)).ident("ip") == f"ip:{CLIENT}"
 
+    @pytest.mark.row("A10")
     @pytest.mark.parametrize("proxies", [1, NETWORKS, ["unix"]], ids=str)
     @pytest.mark.parametrize("peer", ["", None, "unix:", "unix:/run/site.sock", "localhost", "b''"])
     def test_a10_behind_a_proxy_a_unix_socket_is_a_proxy_s(
@@ -133,11 +139,13 @@ class TestPeers:
         assert make(peer, "X-Forwarded-For", (f"{LIE}, {CLIENT}",)).ident("ip") == f"ip:{CLIENT}"
         assert make(peer, "X-Forwarded-For", ("unknown",)).ident("ip") is None
 
+    @pytest.mark.row("A10")
     @pytest.mark.parametrize("proxies", [None, 0, ()], ids=str)
     def test_a10_else_it_has_no_address(self, make: Make, proxies: Any, trust: Callable[..., None]) -> None:
         trust(proxies)
         assert make("", "X-Forwarded-For", (CLIENT,)).ident("ip") is None
 
+    @pytest.mark.row("A10")
     @pytest.mark.parametrize("peer", ["testserver", "unixoid", "localhost.evil.example", "x" * 10_000])
     def test_a10_nor_has_what_is_neither(self, make: Make, peer: str, trust: Callable[..., None]) -> None:
         trust(NETWORKS)
@@ -145,6 +153,7 @@ class TestPeers:
 
 
 class TestSettings:
+    @pytest.mark.row("A04")
     @pytest.mark.parametrize(
         "given",
         [
@@ -184,6 +193,7 @@ class TestSettings:
 MEGABYTES = {sign: sign * (10**6 // len(sign)) for sign in ("1", ":", ",", "[", "%", " ", '"', "for=", "10.0.0.2,")}
 
 
+@pytest.mark.row("A09")
 @BOTH
 @pytest.mark.parametrize("named", ["X-Forwarded-For", "Forwarded"])
 @pytest.mark.parametrize("sign", MEGABYTES)
@@ -195,6 +205,7 @@ def test_a09_an_endless_header_takes_no_time(make: Make, named: str, sign: str, 
     assert took < slack(0.001)
 
 
+@pytest.mark.row("A09")
 @pytest.mark.parametrize(
     "text", [*MEGABYTES.values(), "fe80::1%" + "x" * 10**6, "1." * 10**6], ids=lambda text: text[:9]
 )

@@ -53,6 +53,7 @@ async def ask(url: str, **options: Any) -> set[str]:
         return set((await client.get(url, headers=SAID)).text.split())
 
 
+@pytest.mark.row("A10")
 @pytest.mark.parametrize("reads_headers", [False, True])
 async def test_a10_over_a_unix_socket(tmp_path: Path, trust: Callable[[Any], None], reads_headers: bool) -> None:
     socket = str(tmp_path / "site.sock")
@@ -62,6 +63,7 @@ async def test_a10_over_a_unix_socket(tmp_path: Path, trust: Callable[[Any], Non
             assert await ask("http://site/", uds=socket) == {found}, proxies
 
 
+@pytest.mark.row("A04")
 @pytest.mark.parametrize("reads_headers", [False, True])
 async def test_a04_over_tcp(trust: Callable[[Any], None], reads_headers: bool) -> None:
     """A server that reads the header itself has the client's address already, and we agree."""

@@ -265,6 +265,7 @@ def test_a_synchronous_request_finds_its_groups(enforce: Enforce) -> None:
     assert [other.get("/page").status_code for _ in range(3)] == [200, 200, 200]
 
 
+@pytest.mark.row("A47")
 @pytest.mark.django_db
 def test_a47_who_logs_in_has_a_budget_of_their_own(enforce: Enforce) -> None:
     """However many share the address: somebody has used up what is there for those who are not logged in."""

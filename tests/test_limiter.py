@@ -104,6 +104,7 @@ def test_a_rule_that_is_off_does_not_apply() -> None:
     assert [limiter.acquire("user:1") for _ in range(3)] == [Decision()] * 3
 
 
+@pytest.mark.row("A20")
 def test_memory_forgets_what_was_written_longest_ago_and_what_is_over(clock: FrozenClock) -> None:
     store = MemoryStore(clock=clock, max_entries=2000)
     limiter = Limiter([RATE], store)

@@ -131,6 +131,7 @@ def test_of_twenty_guesses_five_pass(anna: User, view: str, kind: str, server: s
 SPELLINGS = ("lea", "léa", "lèa", "LÊA", "le\u0301a", "ĺëá", "l\u200bea", "le\ufe0fa\u20dd")
 
 
+@pytest.mark.row("A12")
 @pytest.mark.parametrize("view", ["form", "jwt"])
 def test_of_forty_guesses_over_eight_spellings_five_pass(anna: User, view: str) -> None:
     """All of them are one account to a database that compares as MySQL does."""
@@ -143,6 +144,7 @@ def test_of_forty_guesses_over_eight_spellings_five_pass(anna: User, view: str) 
     assert found == [WRONG[view][0]] * LIMIT + [429] * (40 - LIMIT)
 
 
+@pytest.mark.row("A38")
 @pytest.mark.filterwarnings("ignore:The HMAC key")  # of the settings of the tests
 @pytest.mark.parametrize(("view", "right"), [("form", 302), ("jwt", 200), ("json", 200), ("ninja", 200)])
 def test_right_passwords_are_free(anna: User, view: str, right: int) -> None:

@@ -125,6 +125,7 @@ def row(**options: Any) -> ThrottleRule:
     return ThrottleRule(**{"name": "rule", **options})
 
 
+@pytest.mark.row("A49")
 @pytest.mark.django_db
 @pytest.mark.parametrize(("options", "field"), WRONG, ids=[str(options) for options, _ in WRONG])
 def test_it_is_refused_under_the_field_where_it_is_mended(options: dict[str, Any], field: str) -> None:
@@ -141,6 +142,7 @@ def _beyond(options: dict[str, Any]) -> bool:
 CONSTRAINED = [options for options, _ in WRONG if not _beyond(options)]
 
 
+@pytest.mark.row("A49")
 @pytest.mark.django_db
 @pytest.mark.parametrize("options", CONSTRAINED, ids=str)
 def test_the_database_refuses_it_too(options: dict[str, Any]) -> None:
@@ -149,6 +151,7 @@ def test_the_database_refuses_it_too(options: dict[str, Any]) -> None:
     assert not ThrottleRule.objects.exists()
 
 
+@pytest.mark.row("A49")
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("column", "value"),
@@ -189,6 +192,7 @@ def test_raw_sql_is_refused_too(column: str, value: object) -> None:
         write(ThrottleRule, **{column: value})
 
 
+@pytest.mark.row("A52")
 @pytest.mark.django_db
 def test_a_name_is_there_once() -> None:
     row(**RATE).save()

@@ -89,6 +89,7 @@ class TestPermissions:
         ("superuser", {"superuser": True}, 200, 200, 200, True),
     ]
 
+    @pytest.mark.row("A55")
     @pytest.mark.parametrize(
         ("who", "options", "seen_list", "seen_change", "seen_add", "may_end"), MATRIX, ids=[row[0] for row in MATRIX]
     )
@@ -125,6 +126,7 @@ class TestPermissions:
         assert "How long" in text(client.get(change_url(row)))
         assert "from now" not in text(client.get(change_url(row)))
 
+    @pytest.mark.row("A54")
     def test_the_token_is_wanted_and_nothing_is_done_by_get(self) -> None:
         row = made()
         client = Client(enforce_csrf_checks=True)
@@ -329,6 +331,7 @@ class TestList:
         rows = operator.get(LIST, {"q": typed}).context["cl"].result_list
         assert ["user" if row.kind == "user" else row.value for row in rows] == found
 
+    @pytest.mark.row("A53")
     def test_what_somebody_typed_is_shown_and_not_run(self, operator: Client) -> None:
         row = made(kind="tenant", value=NASTY, rules=(NASTY,), reason=NASTY, created_by=NASTY)
         for page in (operator.get(LIST), operator.get(change_url(row)), action(operator, "end_now", row, follow=True)):
@@ -343,6 +346,7 @@ class TestList:
 
 
 class TestActions:
+    @pytest.mark.row("A57")
     @pytest.mark.parametrize("typed", ["*", "{}", "a*", "../1", "%"])
     def test_what_is_typed_is_one_subject_whatever_signs_are_in_it(self, operator: Client, typed: str) -> None:
         operator.post(ADD, {**TYPED, "rules": "api", "kind": "group", "value": typed})

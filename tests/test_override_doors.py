@@ -179,6 +179,7 @@ def typed_name(request: HttpRequest) -> str | None:
 class TestAttacks:
     LOGIN = Rule("login", **{**MINUTE, "key": "tests.test_override_doors.typed_name", "count_denied": True})
 
+    @pytest.mark.row("A37")
     @BOTH
     def test_who_is_locked_out_by_others_is_let_in_by_the_address(self, enforce: Relieve, settings: Any) -> None:
         settings.MIDDLEWARE = [THROTTLED]
@@ -193,6 +194,7 @@ class TestAttacks:
         assert [login("192.0.2.7") for _ in range(3)] == [200] * 3
         assert login("203.0.113.66") == 429
 
+    @pytest.mark.row("A34")
     def test_no_header_is_an_exemption(self, enforce: Relieve, settings: Any) -> None:
         tag = api_key("secret")
         enforce(

@@ -91,6 +91,7 @@ class TestQuotas:
         ]
 
 
+@pytest.mark.row("A27")
 class TestGraphQL:
     def test_a_hundred_in_a_batch_use_up_a_hundred(self, rules: Any, shop: Any) -> None:
         rules(GRAPHQL)

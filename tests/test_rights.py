@@ -88,12 +88,14 @@ def test_it_names_every_command_of_every_script() -> None:
     assert "``+cluster|slots +asking +scan``" in PAGE, "which a Cluster takes as well"
 
 
+@pytest.mark.row("A59")
 def test_no_script_calls_what_cannot_be_read() -> None:
     for path in SCRIPTS:
         text = path.read_text(encoding="utf-8")
         assert len(re.findall(r"\bp?call\(", text)) == len(WORD.findall(text)), path.name
 
 
+@pytest.mark.row("A60")
 @pytest.mark.parametrize("rule", [*RULES, RULES], ids=lambda rule: getattr(rule, "name", "all at once"))
 def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
     store = store_of(server)
@@ -215,6 +217,7 @@ def test_the_version_of_the_rules(server: RedisServer) -> None:
     assert denied(server) == []
 
 
+@pytest.mark.row("A60")
 def test_it_can_do_nothing_else(server: RedisServer) -> None:
     with server.client(username="throttle", password=password()) as client:
         for command in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["GET", "session:1"], ["SCAN", "0"]):

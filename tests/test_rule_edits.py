@@ -107,6 +107,7 @@ def edit(writer: Process, rate: str, while_open: Callable[[], None]) -> tuple[fl
     return began, time.time()
 
 
+@pytest.mark.row("F59")
 @pytest.mark.parametrize("with_redis", [True, False], ids=["redis", "memory"])
 def test_it_is_seen_after_its_commit_and_within_a_second(
     start: Callable[..., Process], redis_url: str, with_redis: bool, record_property: Callable[[str, object], None]

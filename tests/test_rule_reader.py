@@ -115,6 +115,7 @@ def test_a_connection_that_is_no_good_is_not_used_again(
     assert [connection.closed for connection in connections] == [0, 1]
 
 
+@pytest.mark.row("F56")
 def test_nobody_waits_for_a_reading_that_hangs() -> None:
     began, go_on = threading.Event(), threading.Event()
     seen: list[str | None] = []

@@ -197,6 +197,7 @@ class TestRows:
         ThrottleRule.objects.create(name=row, rate="5/min")
         force(ThrottleRule, {"name": row}, **columns)
 
+    @pytest.mark.row("F58")
     @pytest.mark.parametrize(
         "columns",
         [
@@ -396,6 +397,7 @@ def _with_rate(row: ThrottleRule) -> ThrottleRule:
 
 @pytest.mark.django_db(transaction=True)
 class TestTrouble:
+    @pytest.mark.row("F56")
     def test_a_failing_database_leaves_the_last_good_rules_in_force(
         self, rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -407,6 +409,7 @@ class TestTrouble:
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
         assert "the rules in force stay" in caplog.text
 
+    @pytest.mark.row("F56")
     def test_a_database_that_fails_from_the_start_leaves_those_of_settings(
         self, rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -415,6 +418,7 @@ class TestTrouble:
         assert names(rulebook.current()) == ["api"]
         assert "only the rules in settings hold" in caplog.text
 
+    @pytest.mark.row("F57")
     def test_a_missing_table_is_one_warning(self, rules: Any, caplog: pytest.LogCaptureFixture) -> None:
         rules(api={"rate": "10/min"})
         with connection.schema_editor() as editor:
@@ -535,6 +539,7 @@ class TestPoll:
         self.poll(store)
         assert len(readings) == 2
 
+    @pytest.mark.row("F59")
     def test_an_edit_that_redis_was_not_told_is_told_later(
         self, redis_url: str, readings: list[int], settings: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -554,6 +559,7 @@ class TestPoll:
         self.poll(store)
         assert after == other.call("rules_version", [other.process_key("rules")], ["third", 60_000])
 
+    @pytest.mark.row("F56")
     def test_a_hanging_database_does_not_hold_up_the_thread_that_polls(
         self, readings: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -26,6 +26,7 @@ def messages(url: str) -> list[str]:
     return [str(one.id) for one in found]
 
 
+@pytest.mark.row("F17")
 @pytest.mark.parametrize(
     ("policy", "memory", "expected"),
     [

@@ -140,6 +140,7 @@ class TestAudience:
             "all"
         ]
 
+    @pytest.mark.row("A34")
     @pytest.mark.parametrize(
         "headers",
         [
@@ -265,6 +266,7 @@ EVIL = [
 ]
 
 
+@pytest.mark.row("A51")
 def test_no_pattern_takes_long_whatever_it_looks_like() -> None:
     """Patterns are names and globs; what they are compared with is the name of a route."""
     snapshot = Snapshot([Rule(f"rule {number}", "9/min", scopes=[scope]) for number, scope in enumerate(EVIL)])
@@ -276,12 +278,14 @@ def test_no_pattern_takes_long_whatever_it_looks_like() -> None:
     assert took < slack(0.5)
 
 
+@pytest.mark.row("A50")
 def test_a_bracket_alone_is_a_name_and_never_everything() -> None:
     snapshot = Snapshot([Rule("bracket", "9/min", scopes=["("]), Rule("open", "9/min", scopes=["[a"])])
     assert snapshot.match(Facts("a", ("request",), Caller())) == ()
     assert [charge.rule.name for charge in snapshot.match(Facts("(", ("request",), Caller()))] == ["bracket"]
 
 
+@pytest.mark.row("A52")
 def test_a_thousand_orders_of_the_same_rules_charge_the_same() -> None:
     rules = [
         *(

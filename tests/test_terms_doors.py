@@ -139,6 +139,7 @@ class TestAudience:
         answers = [asyncio.run(client.get("/plain")) for _ in range(4)]  # type: ignore[arg-type]
         assert admitted(answers) == (2 if counted else 4)
 
+    @pytest.mark.row("A34")
     def test_nobody_is_exempt_for_what_he_says_of_himself(self, enforce: Enforce, where: str) -> None:
         Group.objects.create(name="partners")
         enforce(

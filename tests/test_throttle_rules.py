@@ -211,6 +211,7 @@ class TestImport:
     def test_a_byte_order_mark_is_welcome(self, put: Any) -> None:
         assert "2 added" in run("import", put(b"\xef\xbb\xbf" + json.dumps(self.RULES).encode()))
 
+    @pytest.mark.row("A58")
     @pytest.mark.parametrize(
         ("content", "said"),
         [

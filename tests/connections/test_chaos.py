@@ -25,6 +25,7 @@ def hasty(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"django_throttle.connections.{module}.BATCH", 3)
 
 
+@pytest.mark.row("F55")
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_drifts(seed: int, redis_server: RedisServer, redis_url: str) -> None:
     sites = [Site(redis_url) for _ in range(3)]

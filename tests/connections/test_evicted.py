@@ -37,6 +37,7 @@ def fill(redis: Redis, begin: int = 0, **options: Any) -> int:
     raise AssertionError("nothing is evicted")
 
 
+@pytest.mark.row("F17")
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
 def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: None) -> None:
     with RedisServer("--maxmemory", "6mb", "--maxmemory-policy", policy) as server, server.client() as redis:

@@ -76,6 +76,7 @@ def refreshing(redis_url: str) -> Iterator[Callable[..., Refreshing]]:
         one.stdout.close()
 
 
+@pytest.mark.row("F43")
 def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
     killed, living = make_worker(), make_worker()
     assert killed.ask("acquire", "user:1", 20) == 20
@@ -93,6 +94,7 @@ def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site
     assert silence >= QUICK["PROCESS_TTL"], "nobody could know as early as that"
 
 
+@pytest.mark.row("F43")
 def test_with_the_command_on_the_host_they_come_back_at_once(
     make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_successor_frees_them_too(make_worker: MakeWorker, site: Site) -> None
     wait_until(lambda: site.count("user:1") == 0, timeout=slack(5))
 
 
+@pytest.mark.row("F44")
 def test_who_is_asked_to_end_leaves_nothing(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
     leaving, living = make_worker(), make_worker()
     leaving.ask("acquire", "user:1", 20)
@@ -129,6 +132,7 @@ def test_who_is_asked_to_end_leaves_nothing(make_worker: MakeWorker, site: Site,
     assert uid not in redis.zrange("dt:{p}:live", 0, -1)
 
 
+@pytest.mark.row("F22")
 def test_redis_emptied_under_real_processes(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
     workers = [make_worker(), make_worker()]
     for worker in workers:
@@ -140,6 +144,7 @@ def test_redis_emptied_under_real_processes(make_worker: MakeWorker, site: Site,
     assert site.count("user:1") == 4
 
 
+@pytest.mark.row("F45")
 def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site) -> None:
     paused, living = make_worker(), make_worker()
     paused.ask("acquire", "user:1", 5)
@@ -157,6 +162,7 @@ def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site)
     assert site.count("user:1") == 2
 
 
+@pytest.mark.row("F22")
 def test_redis_crashes_and_comes_back(make_worker: MakeWorker, quick: None) -> None:
     with RedisServer() as server:
         workers = [make_worker(REDIS=server.url), make_worker(REDIS=server.url)]
@@ -206,6 +212,7 @@ def test_a_forked_child_is_a_process_of_its_own(make_worker: MakeWorker, site: S
     assert site.count("user:1") == 0
 
 
+@pytest.mark.row("F54")
 def test_two_commands_at_once_one_killed_in_the_middle(
     make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, redis: Redis
 ) -> None:
@@ -223,6 +230,7 @@ def test_two_commands_at_once_one_killed_in_the_middle(
     assert redis.zcard("dt:{p}:dead") == 0
 
 
+@pytest.mark.row("F54")
 def test_a_command_killed_in_the_middle_of_a_sweep(
     make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, redis: Redis
 ) -> None:
@@ -245,6 +253,7 @@ def test_a_command_killed_in_the_middle_of_a_sweep(
     assert not [key for key in redis.scan_iter() if uid in key]
 
 
+@pytest.mark.row("F54")
 def test_a_command_paused_for_longer_than_the_silence(
     make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site
 ) -> None:

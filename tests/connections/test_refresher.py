@@ -120,6 +120,7 @@ def test_time_in_which_nobody_could_beat_does_not_count(make_site: Make, clock: 
     assert two.count("user:1") == 4, "the dead one has now been silent while others were not"
 
 
+@pytest.mark.row("F41")
 def test_after_the_clock_went_back_the_dead_are_still_found(make_site: Make, clock: FrozenClock) -> None:
     dead, living = make_site(), make_site()
     dead.take("user:1", 2)
@@ -641,6 +642,7 @@ def test_leaving_without_having_come(make_site: Make, redis: Redis) -> None:
     assert keys(redis) == {}
 
 
+@pytest.mark.row("F16")
 def test_a_full_redis_still_beats_registers_and_releases(clock: FrozenClock) -> None:
     with RedisServer("--maxmemory", "4mb", "--maxmemory-policy", "noeviction") as server, server.client() as redis:
         site = Site(server.url, clock)

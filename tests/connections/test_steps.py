@@ -40,6 +40,7 @@ def lowest(site: Site, command: HostRefresher, seconds: float) -> int:
     return found
 
 
+@pytest.mark.row("F41")
 @pytest.mark.parametrize("seconds", [25, -25, 300])
 def test_nobody_who_lives_is_buried(
     seconds: int, server: SteppingServer, command: HostRefresher, make_worker: MakeWorker
@@ -62,6 +63,7 @@ def test_nobody_who_lives_is_buried(
     print(f"clock stepped by {seconds} s; one that died afterwards was found after {took:.2f} s")
 
 
+@pytest.mark.row("F41")
 def test_a_step_beyond_the_lives_of_keys_is_a_loss_like_any(
     server: SteppingServer, quick: None, make_worker: MakeWorker
 ) -> None:

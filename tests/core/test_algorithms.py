@@ -256,6 +256,7 @@ def test_no_sum_or_product_passes_what_a_double_holds(data: st.DataObject, rule:
         now = now + data.draw(st.integers(0, rule.rate.window_us))
 
 
+@pytest.mark.row("F39")
 @given(rate_rules("rule", rates(SMALL), bursts=SMALL), st.lists(st.integers(-300, 300), min_size=1, max_size=30))
 def test_a_clock_that_jumps_locks_nobody_out(rule: Rule, jumps: list[int]) -> None:
     now, state = START_US, None

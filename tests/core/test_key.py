@@ -54,6 +54,7 @@ def test_the_first_braces_in_a_key_are_ours(ident: str) -> None:
     assert (key.count("{"), key.count("}"), key.index("{")) == (1, 1, 3)
 
 
+@pytest.mark.row("A19")
 def test_idents_with_a_tag_of_their_own_do_not_gather_in_one_slot() -> None:
     tags = {ident_tag(f"{{x}}{number}", SECRET) for number in range(1000)}
     assert len(tags) == 1000

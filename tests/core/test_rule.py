@@ -329,6 +329,7 @@ def test_only_what_differs_from_the_defaults_is_written() -> None:
 BASE = Rule("api", "100/min")
 
 
+@pytest.mark.row("F25")
 @pytest.mark.parametrize(
     "other",
     [

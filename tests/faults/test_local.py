@@ -92,7 +92,7 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.mark.parametrize("how", ["pause", "kill"])
+@pytest.mark.parametrize("how", ["pause", pytest.param("kill", marks=pytest.mark.row("F22"))])
 def test_around_an_outage_no_window_has_more_than_the_limit_and_a_share_of_each(server: RedisServer, how: str) -> None:
     with callers(server.url, expected=0, seconds=13) as crew:
         time.sleep(2.0)
@@ -120,6 +120,7 @@ def test_processes_that_start_in_an_outage_share_the_limit_and_are_charged(serve
     assert len(admitted.calls) <= 200 + slack(6.0) * 100 / 60 + 1
 
 
+@pytest.mark.row("F53")
 def test_a_process_that_gets_no_processor_admits_no_more_than_the_limit(server: RedisServer) -> None:
     """Twenty threads each, stopped for a third of a second again and again while Redis is well."""
     rule = {"rate": "1000/min", "algorithm": "sliding_window", "resolution": 8, "strict": True}

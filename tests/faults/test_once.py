@@ -19,7 +19,14 @@ COUNT = Rule("count", "1000/h", algorithm="fixed_window", on_store_failure="allo
 CAP = Rule("cap", limit=1000, algorithm="concurrency", on_store_failure="allow")
 
 
-@pytest.mark.parametrize("mode", ["swallow_reply", "swallow_and_close", "reset"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("swallow_reply", marks=pytest.mark.row("F04")),
+        pytest.param("swallow_and_close", marks=pytest.mark.row("F05")),
+        pytest.param("reset", marks=pytest.mark.row("F09")),
+    ],
+)
 @pytest.mark.parametrize("rules", [(COUNT,), (COUNT, CAP)], ids=["rate", "rate and lease"])
 def test_a_lost_reply_is_not_asked_for_again(
     rules: tuple[Rule, ...], mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
@@ -46,6 +53,7 @@ def test_a_reply_that_comes_too_late_is_nobody_else_s(proxy: Proxy, caller: Call
         call.store.breaker.succeeded()
 
 
+@pytest.mark.row("F48")
 async def test_a_cancelled_call_leaves_its_connection_clean(server: RedisServer, proxy: Proxy) -> None:
     limiter = Limiter([COUNT], RedisStore(proxy.url, deadline=5.0, max_connections=4))
     await limiter.aacquire("user:1")
@@ -64,6 +72,7 @@ async def test_a_cancelled_call_leaves_its_connection_clean(server: RedisServer,
     assert not limiter.store.breaker.is_open  # type: ignore[attr-defined]
 
 
+@pytest.mark.row("F48")
 async def test_leases_of_cancelled_calls_come_back(server: RedisServer, proxy: Proxy) -> None:
     """The peer's baseline: 60 of 60 cancelled acquires left a lease behind."""
     store = RedisStore(proxy.url, deadline=5.0, max_connections=60)

@@ -178,6 +178,7 @@ def hits(texts: list[str]) -> list[str]:
     return [f"{canary}: …{text[:300]}" for text in texts for canary in CANARIES if canary in text]
 
 
+@pytest.mark.row("A62")
 @pytest.mark.agent
 def test_a62_nothing_that_is_written_names_a_caller(
     guarded: RedisServer, enforce: Callable[..., None], log: Everything
@@ -210,6 +211,7 @@ def test_a62_nothing_that_is_written_names_a_caller(
     assert hits(seen) == []
 
 
+@pytest.mark.row("A62")
 def test_a62_settings_that_are_wrong_do_not_show_the_password(log: Everything, enforce: Callable[..., None]) -> None:
     from django.core.checks import run_checks
 
@@ -239,6 +241,7 @@ class TestA63:
     def lines(self, log: Everything) -> list[str]:
         return [line for line in log.lines if line.startswith("django")]
 
+    @pytest.mark.row("A63")
     def test_a63_metrics_and_lines_do_not_grow_with_callers(self, log: Everything) -> None:
         names = [f"rule {number}" for number in range(5)]
         who = ScopeWho({"type": "http", "headers": [], "client": (ADDRESS, 5)})
@@ -257,6 +260,7 @@ class TestA63:
         assert len(self.lines(log)) <= 2 * len(names)
         assert all("\n" not in line for line in log.lines)
 
+    @pytest.mark.row("A63")
     def test_a63_ten_thousand_refusals_are_two_lines_at_most(self, log: Everything) -> None:
         facts = Facts("page", ("request",), ScopeWho({"headers": [], "client": (ADDRESS, 5), "user": None}))
         refused = sum(not decide(facts)._replace().outcomes[0].allowed for _ in range(10_000))
@@ -268,6 +272,7 @@ class TestA63:
         assert refused > 9_000
         assert by_rule and max(by_rule.values()) <= 2  # one in ten seconds, on the slowest of machines
 
+    @pytest.mark.row("A63")
     def test_a63_django_writes_no_line_for_each_either(self, log: Everything) -> None:
         client = Client(REMOTE_ADDR=ADDRESS)
         answers = [client.get(f"/page?{number}%0aERROR") for number in range(200)]

@@ -105,6 +105,7 @@ def ask(site: int) -> Callable[[str], Answer]:
     return ask
 
 
+@pytest.mark.row("F03")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_request_is_answered_by_its_policy_in_time(
     policy: str, server: RedisServer, ask: Callable[[str], Answer]

@@ -63,12 +63,14 @@ def test_a_replica_does_not_count(server: RedisServer, admin: Redis) -> None:
     wait_until(lambda: cause(store) is None)
 
 
+@pytest.mark.row("F33")
 def test_too_few_replicas(server: RedisServer, admin: Redis) -> None:
     admin.config_set("min-replicas-to-write", 1)
     store = RedisStore(server.url, deadline=5.0)
     assert cause(store) is Cause.SERVER_STATE and allowed_by_policy(store)
 
 
+@pytest.mark.row("F16")
 def test_out_of_memory_refuses_new_counts_but_takes_leases_back(server: RedisServer, admin: Redis) -> None:
     store = RedisStore(server.url, deadline=5.0)
     limiter = Limiter([CAP], store)
@@ -82,6 +84,7 @@ def test_out_of_memory_refuses_new_counts_but_takes_leases_back(server: RedisSer
     assert used(server, CAP) == 0
 
 
+@pytest.mark.row("F12")
 def test_all_connections_of_the_server_are_taken(server: RedisServer, admin: Redis) -> None:
     admin.config_set("maxclients", 1)
     store = RedisStore(server.url, deadline=5.0)
@@ -90,6 +93,7 @@ def test_all_connections_of_the_server_are_taken(server: RedisServer, admin: Red
     wait_until(lambda: cause(store) is None)
 
 
+@pytest.mark.row("F13")
 def test_a_script_of_somebody_else_keeps_it_busy(server: RedisServer, admin: Redis) -> None:
     store = RedisStore(server.url)
     wait_until(lambda: cause(store) is None)
@@ -129,9 +133,15 @@ class TestRights:
         yield server.url.replace("//", "//app:word@")
         admin.execute_command("ACL", "DELUSER", "app")
 
+    @pytest.mark.row("F18")
     @pytest.mark.parametrize(
         "rights",
-        [("~dt:*", "+@all", "-evalsha"), ("~dt:*", "+@all", "-time"), ("~other:*", "+@all"), ("~dt:*", "-@all")],
+        [
+            ("~dt:*", "+@all", "-evalsha"),
+            pytest.param(("~dt:*", "+@all", "-time"), marks=pytest.mark.row("F27")),
+            ("~other:*", "+@all"),
+            ("~dt:*", "-@all"),
+        ],
         ids=["no scripts", "no clock", "no keys", "nothing"],
     )
     def test_forbidden(self, rights: tuple[str, ...], url: str, admin: Redis) -> None:
@@ -142,6 +152,7 @@ class TestRights:
         admin.execute_command("ACL", "SETUSER", "app", "~dt:*", "+@all")
         wait_until(lambda: cause(store) is None)
 
+    @pytest.mark.row("F18")
     def test_a_wrong_password(self, url: str, admin: Redis) -> None:
         admin.execute_command("ACL", "SETUSER", "app", "on", ">another", "~*", "+@all")
         store = RedisStore(url, deadline=5.0)
@@ -158,6 +169,7 @@ class TestRights:
         limiter.release(decision.lease)
         assert limiter.reset("user:1") == 1
 
+    @pytest.mark.row("F18")
     def test_the_log_is_not_flooded(self, url: str, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
         admin.execute_command("ACL", "SETUSER", "app", "on", ">word", "~dt:*", "-@all")
         store = RedisStore(url, deadline=5.0)

@@ -51,6 +51,7 @@ def p99(call: Callable[[], Any], times: int = 200) -> float:
     return statistics.quantiles(taken, n=100)[98]
 
 
+@pytest.mark.row("F03")
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize("rules", [(ALLOW,), (LEASE,), (ALLOW, LEASE)], ids=["rate", "lease", "both"])
 def test_redis_hangs(rules: tuple[Rule, ...], warm: bool, server: RedisServer, caller: Make) -> None:
@@ -67,7 +68,15 @@ def test_redis_hangs(rules: tuple[Rule, ...], warm: bool, server: RedisServer, c
     wait_until(lambda: not call().degraded)
 
 
-@pytest.mark.parametrize("mode", ["swallow_reply", "trickle", "dead", "delay"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("swallow_reply", marks=pytest.mark.row("F04")),
+        pytest.param("delay", marks=pytest.mark.row("F07")),
+        pytest.param("trickle", marks=pytest.mark.row("F08")),
+        "dead",
+    ],
+)
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 def test_replies_are_lost_or_late(mode: Mode, warm: bool, proxy: Proxy, caller: Make) -> None:
     call = caller(proxy.url, ALLOW)
@@ -94,12 +103,14 @@ def test_a_broken_connection_fails_at_once(mode: Mode, proxy: Proxy, caller: Mak
     assert call.slowest <= slack(0.05)
 
 
+@pytest.mark.row("F01")
 def test_redis_was_never_there(caller: Make) -> None:
     call = caller(f"redis://127.0.0.1:{free_port()}/0", ALLOW)
     assert [call().degraded for _ in range(20)] == [True] * 20
     assert call.slowest <= BOUND
 
 
+@pytest.mark.row("F06")
 def test_a_slow_redis_within_the_deadline_is_waited_for(proxy: Proxy, caller: Make) -> None:
     proxy.set("delay", 0.02)
     call = caller(proxy.url, Rule("few", "5/h", algorithm="fixed_window"), deadline=5.0)
@@ -108,6 +119,7 @@ def test_a_slow_redis_within_the_deadline_is_waited_for(proxy: Proxy, caller: Ma
     assert not any(decision.degraded for decision in decisions) and not call.store.breaker.is_open
 
 
+@pytest.mark.row("F02", "F03", "F07")
 @pytest.mark.parametrize("policy", RULES)
 def test_once_the_breaker_is_open_a_decision_costs_next_to_nothing(
     policy: str, server: RedisServer, caller: Make, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +138,7 @@ def test_once_the_breaker_is_open_a_decision_costs_next_to_nothing(
     assert call.slowest <= BOUND
 
 
+@pytest.mark.row("F03")
 def test_the_breaker_closes_by_itself_and_counting_goes_on(server: RedisServer, caller: Make) -> None:
     call = caller(server.url, RULES["deny"])
     assert call.surely().allowed
@@ -140,6 +153,7 @@ def test_the_breaker_closes_by_itself_and_counting_goes_on(server: RedisServer, 
     assert before is not None and call.surely().remaining == before - 1
 
 
+@pytest.mark.row("F02")
 def test_a_redis_that_died_and_came_back_is_found_again(server: RedisServer, caller: Make) -> None:
     call = caller(server.url, ALLOW)
     assert not call.surely().degraded
@@ -214,6 +228,7 @@ class TestPolicies:
             caller(away, ALLOW)("reset")
 
 
+@pytest.mark.row("F11")
 class TestPool:
     """Too many callers for too few connections: they wait within the deadline, and nobody calls Redis broken."""
 

@@ -114,6 +114,7 @@ def left(rule: str, **options: Any) -> int | None:
 class TestCosts:
     """A27 and A28: one request that asks for many things."""
 
+    @pytest.mark.row("A27")
     @BOTH
     @pytest.mark.parametrize("middleware", [[], site.MIDDLEWARE], ids=["alone", "behind the middleware"])
     def test_a_hundred_logins_in_one_query_are_a_hundred(
@@ -129,6 +130,7 @@ class TestCosts:
             assert client("/graphql", **sent).status_code == 200
             assert before - (left("graphql") or 0) == 100
 
+    @pytest.mark.row("A28")
     @BOTH
     def test_a_batch_passes_whole_or_not_at_all(self, enforce: Enforce, client: Ask, settings: Any) -> None:
         settings.MIDDLEWARE = []
@@ -147,6 +149,7 @@ class TestCosts:
 class TestWhatRestFrameworkAnswersBeforeItThrottles:
     """A29 and A30: authentication, permissions and negotiation come first, so only the middleware covers them."""
 
+    @pytest.mark.row("A29")
     def test_bad_tokens(self, enforce: Enforce, client: Ask, settings: Any) -> None:
         enforce(api={**PER_MINUTE, "scopes": ["private"]})
         for middleware, wanted in (([], FLOOD), (site.MIDDLEWARE, LIMIT)):
@@ -157,6 +160,7 @@ class TestWhatRestFrameworkAnswersBeforeItThrottles:
             print(f"{FLOOD} bad tokens, limit {LIMIT}, {len(middleware)} middleware: {len(tried)} were looked up")
             assert len(tried) == statuses.count(401) == wanted
 
+    @pytest.mark.row("A30")
     @pytest.mark.parametrize(
         ("asked", "status"),
         [
@@ -173,6 +177,7 @@ class TestWhatRestFrameworkAnswersBeforeItThrottles:
         assert statuses == [status] * LIMIT + [429] * 2 * LIMIT
 
 
+@pytest.mark.row("A31")
 @BOTH
 @pytest.mark.parametrize("door", ["middleware", "drf"])
 def test_what_one_rule_refuses_no_other_is_charged_for(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
@@ -189,6 +194,7 @@ def test_what_one_rule_refuses_no_other_is_charged_for(enforce: Enforce, client:
     assert len(stores.get_store().leases) == 0
 
 
+@pytest.mark.row("A33")
 class TestOverload:
     """A33: ten times what is allowed, from clients that do not wait."""
 
@@ -227,6 +233,7 @@ class TestOverload:
 BAD: list[Any] = [-1, float("nan"), float("inf"), 1.0, "5", "", True, None, [1]]
 
 
+@pytest.mark.row("A35")
 @BOTH
 class TestCostTricks:
     """A35: what is no cost counts 1, one that is too large is refused, and no counter ever goes down by either."""

@@ -44,6 +44,7 @@ def burst(site: Site, *wheres: str) -> Counter[int]:
     return found
 
 
+@pytest.mark.row("A25")
 @pytest.mark.parametrize("door", ["middleware", "drf"])
 def test_a_parallel_burst_admits_exactly_the_limit(counted: Site, door: str) -> None:
     """A25: by DRF's own throttle it was 367 and 223 of a limit of 100."""
@@ -52,6 +53,7 @@ def test_a_parallel_burst_admits_exactly_the_limit(counted: Site, door: str) -> 
     assert found == {200: LIMIT, 429: BURST - LIMIT}
 
 
+@pytest.mark.row("A26")
 def test_pipelined_requests_are_counted_one_by_one(counted: Site) -> None:
     """A26: ten connections, each with twenty requests in one packet."""
     where = f"/middleware/quick/{uuid4().hex}"
@@ -70,6 +72,7 @@ class TestLogins:
         print(f"{BURST} wrong passwords at once, {PROCESSES} processes, limit {LIMIT}: {dict(found)}")
         assert found == {401: LIMIT, 429: BURST - LIMIT}
 
+    @pytest.mark.row("A38")
     def test_right_ones_are_free_and_never_more_wrong_ones_are_tried(self, guarded: Site, door: str) -> None:
         name = uuid4().hex
         for _ in range(3):

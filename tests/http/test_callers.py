@@ -130,6 +130,7 @@ class TestTokens:
         assert statuses(client, 9, 1) == [200] * 3 + [429] * 6
         assert statuses(client, 3, 2) == [200] * 3
 
+    @pytest.mark.row("A29")
     def test_a29_bad_tokens_stay_charged_to_the_address(self, enforce: Enforce, client: Ask) -> None:
         enforce(api=THREE, TRUSTED_PROXIES=1)
         assert statuses(client, 6, "bad") == [401] * 3 + [429] * 3

@@ -82,6 +82,7 @@ def test_several_doors_make_one_item_a_rule(enforce: Enforce, client: Ask, setti
     assert answer["RateLimit"] == '"general";r=8;t=60, "api";r=1;t=60'
 
 
+@pytest.mark.row("A39")
 class TestWhose:
     """A39: the headers of a login form are the same whoever the name belongs to, and whatever was tried with it."""
 

@@ -129,6 +129,7 @@ def here(settings: Any) -> None:
     ran.clear()
 
 
+@pytest.mark.row("A23")
 @pytest.mark.parametrize("door", ["shop", "desk"])
 def test_no_spelling_of_a_path_escapes(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
     """A23."""
@@ -149,6 +150,7 @@ def status(client: Ask, where: str) -> int:
     return int(client("http://testserver/" + quote(where, safe="/;?=#%")).status_code)
 
 
+@pytest.mark.row("A30")
 def test_what_leads_nowhere_has_a_scope_of_its_own(enforce: Enforce, client: Ask) -> None:
     """A30: floods of what no view answers."""
     enforce(probes={"rate": f"{LIMIT}/min", "scopes": [NO_ROUTE], "key": "everyone"})
@@ -174,6 +176,7 @@ TRICKS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.row("A22")
 @pytest.mark.parametrize("door", ["shop", "desk"])
 def test_no_method_is_a_way_around(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
     """A22: a rule that says nothing of methods covers them all, those that a view does not know included."""
@@ -185,6 +188,7 @@ def test_no_method_is_a_way_around(enforce: Enforce, client: Ask, settings: Any,
     assert refused == [False] * LIMIT + [True] * (len(answers) - LIMIT)
 
 
+@pytest.mark.row("A22")
 def test_a_rule_of_one_method_goes_by_what_the_request_is(enforce: Enforce, client: Ask) -> None:
     """A header that says what the method means changes nothing: Django's views do not heed it either."""
     enforce(
@@ -197,6 +201,7 @@ def test_a_rule_of_one_method_goes_by_what_the_request_is(enforce: Enforce, clie
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]  # HEAD is served by what serves GET
 
 
+@pytest.mark.row("A24")
 def test_a_host_is_no_part_of_it(enforce: Enforce, client: Ask) -> None:
     """A24."""
     enforce(api={"rate": "3/min", "scopes": ["shop"], "key": "everyone"})

@@ -152,6 +152,7 @@ def test_two_reports_at_once_for_each_user(enforce: Enforce, settings: Any) -> N
     assert statuses == [429, 200, 200, 200]
 
 
+@pytest.mark.row("A40")
 @pytest.mark.django_db(transaction=True)
 class TestEveryWayIn:
     """A40: one counter for all doors to the same credential."""

@@ -49,6 +49,7 @@ def asked(redis: Redis) -> int:
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
+@pytest.mark.row("A41")
 @REDIS
 async def test_a41_another_site_s_page_takes_no_lease(
     enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +82,7 @@ class Unfinished(ThrottledConsumerMixin, AsyncWebsocketConsumer):
         await asyncio.Event().wait()
 
 
+@pytest.mark.row("A42")
 @pytest.mark.parametrize(
     ("cap", "admitted", "handshakes"), [(5, 5, 500), (1000, 20, 2000)], ids=["the cap", "the rate"]
 )
@@ -114,6 +116,7 @@ async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
         assert held(store) == 0
 
 
+@pytest.mark.row("A42")
 async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
     enforce: Enforce, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +140,7 @@ async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
     await both[1].disconnect()
 
 
+@pytest.mark.row("A42")
 async def test_a42_what_is_never_finished_has_its_slot_for_a_while(enforce: Enforce) -> None:
     store = enforce(sockets=TWO_SOCKETS, SOCKET_ACCEPT_TIMEOUT=0.2)
     unfinished = [socket(Unfinished.as_asgi()) for _ in range(2)]
@@ -149,6 +153,7 @@ async def test_a42_what_is_never_finished_has_its_slot_for_a_while(enforce: Enfo
     await (await opened()).disconnect()
 
 
+@pytest.mark.row("A44")
 async def test_a44_a_flood_of_messages_stays_in_its_process(flooded: Server) -> None:
     """Ten thousand on one socket: the others answer as before, and Redis hears of ten a second at most."""
     attacker, other = Visitor(flooded), Visitor(flooded)
@@ -181,6 +186,7 @@ async def send_many(connection: ClientConnection, messages: int) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.row("A46")
 async def test_a46_who_sits_there_in_silence_makes_room(enforce: Enforce) -> None:
     """Every slot of an address is held by somebody who says nothing; who talks stays."""
     store = enforce(sockets={**TWO_SOCKETS, "limit": 3, "key": "ip"}, SOCKET_IDLE_TIMEOUT=0.3)
@@ -199,6 +205,7 @@ async def test_a46_who_sits_there_in_silence_makes_room(enforce: Enforce) -> Non
     await talking.disconnect()
 
 
+@pytest.mark.row("A47")
 @REDIS
 async def test_a47_who_logs_in_is_not_kept_out_by_their_neighbours(enforce: Enforce) -> None:
     """Somebody holds every slot of an address that many share."""
@@ -213,6 +220,7 @@ async def test_a47_who_logs_in_is_not_kept_out_by_their_neighbours(enforce: Enfo
     assert held(store) == 0
 
 
+@pytest.mark.row("A48")
 class TestA48:
     """What closes a socket says what the client has to know, and nothing of how we know it."""
 

@@ -37,6 +37,7 @@ GUARDED = URLRouter([path("chat", Guarded.as_asgi())])
 BARE = URLRouter([path("chat", Bare.as_asgi())])
 
 
+@pytest.mark.row("A41")
 class TestOrigins:
     """A41: a page of another site opens a socket with the cookies of whoever looks at it."""
 

@@ -99,6 +99,7 @@ FAILING = {
 }
 
 
+@pytest.mark.row("F47")
 @pytest.mark.parametrize("app", FAILING.values(), ids=FAILING.keys())
 async def test_f47_whatever_fails_as_a_socket_ends(enforce: Enforce, settings: Any, app: Any) -> None:
     """A thousand of them in all."""
@@ -113,6 +114,7 @@ async def test_f47_whatever_fails_as_a_socket_ends(enforce: Enforce, settings: A
     assert held(store) == 0
 
 
+@pytest.mark.row("F48")
 @pytest.mark.parametrize("step", [0.005, 0.03], ids=["handshakes", "whole lives"])
 async def test_f48_cancelled_at_any_moment(
     enforce: Enforce, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch, step: float
@@ -177,6 +179,7 @@ async def one_more(others: int) -> bool:
     return held(store) == before and await count_in_redis(store) == others
 
 
+@pytest.mark.row("F49")
 def test_f49_sockets_on_many_loops(store: Any) -> None:
     """A hundred loops one after the other, and four threads with one each: a client for each loop that lives."""
     for _ in range(100):
@@ -189,6 +192,7 @@ def test_f49_sockets_on_many_loops(store: Any) -> None:
     assert asyncio.run(one_more(0))
 
 
+@pytest.mark.row("F50")
 def test_f50_a_server_that_forks_while_it_holds_a_socket(store: Any) -> None:
     """Each process counts its own; the child gives back nothing of its parent's, and uses its own connections."""
     with asyncio.Runner() as runner:

@@ -33,6 +33,7 @@ async def lag(stop: asyncio.Event) -> list[float]:
     return sorted(found)
 
 
+@pytest.mark.row("A44")
 @pytest.mark.parametrize("kind", ["own", "shared", "both"])
 async def test_ten_thousand_messages_in_a_second(enforce_live: Live, redis_server: Any, kind: str) -> None:
     own = {"rate": "50/s", "events": ["message"], "key": "connection", "algorithm": "gcra"}
@@ -65,6 +66,7 @@ async def test_ten_thousand_messages_in_a_second(enforce_live: Live, redis_serve
         await each.close()
 
 
+@pytest.mark.row("A44")
 async def test_it_is_closed_after_as_many_as_the_setting_says(enforce: Enforce) -> None:
     enforce(own={"rate": "50/s", "events": ["message"], "key": "connection", "algorithm": "gcra"}, MAX_VIOLATIONS=25)
     line = await Line().open()

@@ -157,6 +157,7 @@ class TestSockets:
         await line.until(lambda: line.closed)
         assert line.frames == ["in", "own!"]
 
+    @pytest.mark.row("A48")
     async def test_the_text_of_a_close_is_always_the_same(self, enforce: Enforce) -> None:
         """A48: nothing of what is inside, and nothing of who it is."""
         closes = []

@@ -174,6 +174,7 @@ class TestDeadlines:
         assert await patient.receive_from() == "hello"
         await patient.disconnect()
 
+    @pytest.mark.row("A42")
     async def test_a42_a_handshake_that_is_never_accepted_gives_its_slot_back(self, enforce: Enforce) -> None:
         heard: list[Any] = []
 

@@ -36,7 +36,11 @@ def cell(measured: Matrix, row: Row, server: str) -> Cell:
 
 
 @ON_EVERY_SERVER
-@pytest.mark.parametrize("row", QUICK, ids=lambda row: row.id)
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=pytest.mark.row("A45") if row.id == "giant" else ()) for row in QUICK],
+    ids=lambda row: row.id,
+)
 def test_slots_are_back_at_once(measured: Matrix, row: Row, server: str) -> None:
     cell(measured, row, server)
 
@@ -49,6 +53,7 @@ def test_refusals_are_http_responses_where_a_server_sends_them(measured: Matrix,
     assert measured.cells["closed", server].seen == "4001"
 
 
+@pytest.mark.row("F43")
 @ON_EVERY_SERVER
 def test_f43_of_a_killed_server_once_it_was_silent_for_long(measured: Matrix, server: str) -> None:
     """At a beat of another process, after PROCESS_TTL: 25 seconds by default."""
@@ -56,6 +61,7 @@ def test_f43_of_a_killed_server_once_it_was_silent_for_long(measured: Matrix, se
     assert cell(measured, KILLED, server).seconds / HASTE >= least, "nobody could know as early as that"
 
 
+@pytest.mark.row("F44")
 @ON_EVERY_SERVER
 def test_f44_of_a_server_that_is_told_to_end(measured: Matrix, server: str) -> None:
     """By itself: nobody could have swept up after it by then."""
@@ -64,6 +70,7 @@ def test_f44_of_a_server_that_is_told_to_end(measured: Matrix, server: str) -> N
     )
 
 
+@pytest.mark.row("F46")
 @ON_EVERY_SERVER
 def test_f46_of_a_client_that_vanished(measured: Matrix, server: str) -> None:
     """The server asks whether it is there; where it does not, SOCKET_IDLE_TIMEOUT ends what is silent."""

@@ -77,6 +77,7 @@ async def test_a_blocked_event_loop_holds_what_it_holds(pair: list[Server]) -> N
     assert await visitor.holds(0) <= slack(2)
 
 
+@pytest.mark.row("F45")
 async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(pair: list[Server]) -> None:
     """Others take its slots meanwhile. Then more are open than the cap allows, all of them are counted, and none is
     added until there is room: what is open is never closed for having been paused.
@@ -110,6 +111,7 @@ async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(pair: list
         assert await visitor.holds(0) <= slack(2)
 
 
+@pytest.mark.row("F43")
 async def test_f43_at_once_where_its_host_is_refreshed(redis_server: RedisServer, tmp_path: Path) -> None:
     """Twenty slots of a killed server, with the times as they are by default."""
     doomed = Server("uvicorn-sansio", redis_server, tmp_path, settings=USUAL)

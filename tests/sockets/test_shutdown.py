@@ -39,6 +39,7 @@ def members(redis: Redis) -> int:
     return sum(int(text.partition(":")[0]) for text in told if text.replace(":", "").isdigit())
 
 
+@pytest.mark.row("F44")
 @pytest.mark.parametrize("sockets", [20, 0], ids=["sockets", "none"])
 @pytest.mark.parametrize("name", ["uvicorn-sansio", "hypercorn", "daphne", "granian"])
 async def test_nothing_is_left_of_who_was_told_to_end(

@@ -74,6 +74,7 @@ async def test_nor_does_a_storm_look_like_a_store_that_is_away(redis_server: Red
         server.kill()
 
 
+@pytest.mark.row("A43")
 async def test_a43_clients_that_come_and_go(servers: list[Server]) -> None:
     churn = Churn(servers, RATE, SECONDS)
     await churn.run()

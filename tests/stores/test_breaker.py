@@ -85,6 +85,7 @@ def test_failures_that_are_ten_seconds_old_do_not_count(breaker: Breaker, second
     assert not breaker.is_open
 
 
+@pytest.mark.row("F07")
 def test_one_probe_at_a_time(breaker: Breaker, seconds: Seconds) -> None:
     fail(breaker, 5)
     seconds.now += 1.0
@@ -94,6 +95,7 @@ def test_one_probe_at_a_time(breaker: Breaker, seconds: Seconds) -> None:
     assert breaker.admit() == 0.0 and not breaker.is_open
 
 
+@pytest.mark.row("F51")
 def test_one_probe_of_many_threads(breaker: Breaker, seconds: Seconds) -> None:
     fail(breaker, 5)
     seconds.now += 1.0

@@ -19,6 +19,7 @@ from tests.servers import RedisServer, need_package
 RULES = [Rule("rate", "1000/hour"), Rule("cap", limit=1000, algorithm="concurrency")]
 
 
+@pytest.mark.row("F49")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_no_closed_loop_is_kept_alive(rule: Rule, redis_url: str) -> None:
     limiter = Limiter([rule], RedisStore(redis_url, deadline=5.0))
@@ -34,6 +35,7 @@ def test_no_closed_loop_is_kept_alive(rule: Rule, redis_url: str) -> None:
     assert sum(loop() is not None for loop in loops) <= 1, "the last one, until the next one begins"
 
 
+@pytest.mark.row("F50")
 def test_a_child_forgets_its_parent_s_clients(redis_url: str) -> None:
     limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=5.0))
     store: Any = limiter.store

@@ -97,6 +97,7 @@ def test_the_table_of_cases_on_a_loop(case: Case, cluster: RedisCluster, clock: 
     asyncio.run(aplay(case, Limiter(case.rules, RedisStore(cluster.url, clock=clock, deadline=5.0)), clock))
 
 
+@pytest.mark.row("F52")
 @pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
 def test_exactly_the_limit_passes(rule: Rule, crew: Crew, cluster: RedisCluster) -> None:
     told = crew.run(hammer, cluster.url, rule, "user:1", 200)
@@ -134,6 +135,7 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
 class TestSeveralSlots:
     """Charges of idents in different slots are one decision."""
 
+    @pytest.mark.row("F38")
     @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
     @pytest.mark.parametrize("rule", EVERY_KIND, ids=lambda rule: rule.name)
     def test_what_another_slot_refuses_charges_nothing(
@@ -294,6 +296,7 @@ class TestLeases:
             assert client.exists(store.key(limiter.rules[0].id, ident)) == 0
 
 
+@pytest.mark.row("F37")
 class TestMoving:
     def test_while_a_slot_moves(self, cluster: RedisCluster) -> None:
         """New keys are written where the slot goes; rules of which half have gone wait, then the policy decides."""
@@ -351,6 +354,7 @@ class TestMoving:
         assert sum(degraded) <= 0.001 * sum(calls)
 
 
+@pytest.mark.row("F36")
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
 def test_after_a_failover_decisions_resume(
     blow: signal.Signals, cluster: RedisCluster, caplog: pytest.LogCaptureFixture
@@ -380,6 +384,7 @@ def test_after_a_failover_decisions_resume(
     assert errors_since(struck, caplog.records) == []
 
 
+@pytest.mark.row("F38")
 @pytest.mark.parametrize("coverage", ["no", "yes"])
 def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str) -> None:
     """Where full coverage is not required, it disturbs no other slot."""
@@ -413,6 +418,7 @@ def cause(cluster: RedisCluster, ident: str) -> Cause | None:
     return None
 
 
+@pytest.mark.row("F38")
 class TestWrongAddress:
     def test_a_plain_url_of_a_cluster_says_so(self, cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
         for node in cluster.masters():

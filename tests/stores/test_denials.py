@@ -173,6 +173,7 @@ def test_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
     assert here.peek("user:1").allowed
 
 
+@pytest.mark.row("A20")
 def test_it_is_bounded() -> None:
     denials = Denials()
     for number in range(MOST + 5):

@@ -108,6 +108,7 @@ def test_only_what_waiting_can_cure_opens_the_breaker() -> None:
     assert {Cause.UNAVAILABLE, Cause.SERVER_STATE} == COUNTED
 
 
+@pytest.mark.row("F11")
 def test_a_pool_without_a_free_connection_is_told_apart() -> None:
     full = redis.BlockingConnectionPool(1, 0.01, port=1)
     full.pool.get_nowait()

@@ -9,6 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import pytest
+
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -51,6 +53,7 @@ def trouble(proxy: Proxy, over: threading.Event) -> None:
     proxy.set("pass")
 
 
+@pytest.mark.row("F04", "F05")
 def test_ok_calls_are_counted_and_lost_ones_at_most_once(redis_server: RedisServer, redis_url: str) -> None:
     over = threading.Event()
     with Proxy(redis_server.port) as proxy, closing(Crew(PROCESSES)) as crew:

@@ -41,6 +41,7 @@ def _lifetime(seen: dict[str, Any]) -> int:
     return int(words[-1]) if words[0].upper() in ("SET", "PEXPIRE") else 0
 
 
+@pytest.mark.row("A20")
 @pytest.mark.parametrize("algorithm", OPTIONS)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_key_outlives_what_it_counts(

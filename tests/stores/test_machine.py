@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -365,6 +366,7 @@ def plain(decision: Decision) -> Decision:
     return decision._replace(lease=None)
 
 
+@pytest.mark.row("F55")
 def test_histories(redis_server: RedisServer) -> None:
     with redis_server.client(decode_responses=False) as client:
         machine = partial(Histories, redis_server, client)

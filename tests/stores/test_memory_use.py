@@ -43,6 +43,7 @@ def bytes_an_ident(server: RedisServer, rule: Rule) -> float:
         return (client.info("memory")["used_memory"] - before) / IDENTS
 
 
+@pytest.mark.row("A20")
 @pytest.mark.parametrize(
     ("rule", "most"),
     [

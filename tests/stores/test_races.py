@@ -38,6 +38,7 @@ def crew() -> Iterator[Crew]:
     workers.close()
 
 
+@pytest.mark.row("F52")
 @pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
 def test_exactly_the_limit_passes(rule: Rule, crew: Crew, redis_url: str) -> None:
     told = crew.run(hammer, redis_url, rule, "user:1", CALLS)
@@ -89,6 +90,7 @@ def test_a_share_of_a_quota_is_told_of_once(options: dict[str, Any], crew: Crew,
     assert sorted(share for shares in heard for share in shares) == [0.5, 0.8, 1.0]
 
 
+@pytest.mark.row("F50")
 def test_a_fork_does_not_share_its_parent_s_connections(crew: Crew, redis_url: str) -> None:
     calls = 20
     rule = Rule("fixed", "100000/366d", algorithm="fixed_window")

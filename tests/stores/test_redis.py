@@ -57,6 +57,7 @@ def commands(client: Redis) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
 
 
+@pytest.mark.row("F21")
 def test_scripts_that_redis_has_lost_are_sent_again(acquire: Callable[..., Any], client: Redis) -> None:
     for left in range(9, -1, -1):
         client.script_flush()
@@ -66,6 +67,7 @@ def test_scripts_that_redis_has_lost_are_sent_again(acquire: Callable[..., Any],
     assert not acquire(*RATES[:4]).allowed
 
 
+@pytest.mark.row("F21")
 def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(acquire: Callable[..., Any], client: Redis) -> None:
     acquire(RATES[0])
     client.script_flush()
@@ -86,6 +88,7 @@ def test_a_lease_survives_lost_scripts_too(acquire: Callable[..., Any], client: 
     assert len(set(leases)) == 3
 
 
+@pytest.mark.row("F21")
 def test_a_flood_of_flushes_loses_and_admits_nothing_extra(redis_url: str, client: Redis) -> None:
     rule = Rule("fixed", "100/366d", algorithm="fixed_window")
     limiter, done = Limiter([rule], RedisStore(redis_url, deadline=5.0)), threading.Event()
@@ -138,7 +141,15 @@ def putter(value: str) -> Callable[[Redis, str], None]:
 
 
 @pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
-@pytest.mark.parametrize("put", [put_list, put_hash, *map(putter, FOREIGN)], ids=["list", "hash", *map(ascii, FOREIGN)])
+@pytest.mark.parametrize(
+    "put",
+    [
+        pytest.param(put_list, marks=pytest.mark.row("F25")),
+        pytest.param(put_hash, marks=pytest.mark.row("F25")),
+        *(pytest.param(putter(text), marks=pytest.mark.row("F26")) for text in FOREIGN),
+    ],
+    ids=["list", "hash", *map(ascii, FOREIGN)],
+)
 def test_a_foreign_value_counts_as_nothing_and_is_replaced(
     rule: Rule, put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,6 +163,7 @@ def test_a_foreign_value_counts_as_nothing_and_is_replaced(
     assert caplog.text == "" and client.pttl(key) > 0
 
 
+@pytest.mark.row("F26")
 @pytest.mark.parametrize("value", ["9" * 30, "9" * 15, f"{10**15}:999999999"])
 @pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
 def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
@@ -163,6 +175,7 @@ def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
     assert decision.retry_after is not None and decision.retry_after <= 2 * 3600
 
 
+@pytest.mark.row("F25")
 @pytest.mark.parametrize("put", [put_list, put_hash, putter("abc")], ids=["list", "hash", "text"])
 def test_a_foreign_lease_index_is_replaced(
     put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
@@ -188,6 +201,7 @@ async def test_a_foreign_value_in_place_of_a_process_leases_fails_no_other_call(
     assert "replaced 1" in caplog.text
 
 
+@pytest.mark.row("F24")
 @pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
 def test_an_immortal_key_gets_a_ttl_at_the_next_touch_allowed_or_not(
     rule: Rule, store: RedisStore, client: Redis
@@ -203,6 +217,7 @@ def test_an_immortal_key_gets_a_ttl_at_the_next_touch_allowed_or_not(
     assert not limiter.acquire("user:1").allowed
 
 
+@pytest.mark.row("F24")
 def test_lease_keys_that_were_made_immortal_get_a_ttl_with_the_next_lease(store: RedisStore, client: Redis) -> None:
     limiter = Limiter([CAP], store)
     limiter.acquire("user:1")
@@ -223,6 +238,7 @@ def test_a_key_lives_until_everything_is_free_again_and_no_shorter(
         assert decision.reset_after - 1 <= ttl <= decision.reset_after + 5
 
 
+@pytest.mark.row("F28")
 def test_five_mixed_rules_are_one_command(acquire: Callable[..., Any], client: Redis) -> None:
     rules = [*RATES[:4], CAP]
     acquire(*rules)  # loads the script, says that this process lives
@@ -255,6 +271,7 @@ def test_charges_of_several_idents_are_one_decision(store: RedisStore, client: R
     assert [outcome.ident for outcome in decisions[-1].outcomes] == ["user:1", "ip:192.0.2.1"]
 
 
+@pytest.mark.row("A35")
 @pytest.mark.parametrize("cost", [float("nan"), float("-inf"), -1])
 def test_the_script_itself_refuses_a_cost_that_is_none(cost: Any, store: RedisStore, client: Redis) -> None:
     rule = Rule("fixed", "10/h", on_store_failure="deny")
@@ -302,6 +319,7 @@ def test_an_alias_of_django_redis_serves_both_drivers(redis_url: str, settings: 
         assert other.dbsize() == 1
 
 
+@pytest.mark.row("F49")
 def test_a_hundred_event_loops_leave_one_client_and_no_connection(store: RedisStore, client: Redis) -> None:
     limiter = Limiter([Rule("many", "1000/h", algorithm="fixed_window")], store)
     base = len(client.client_list())
@@ -311,6 +329,7 @@ def test_a_hundred_event_loops_leave_one_client_and_no_connection(store: RedisSt
     wait_until(lambda: len(client.client_list()) <= base)  # fewer when an earlier test's are collected
 
 
+@pytest.mark.row("F49")
 def test_loops_in_many_threads_do_not_disturb_one_another(redis_url: str) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     limiter, errors = Limiter([Rule("many", "1000/h", algorithm="fixed_window")], store), []
@@ -331,6 +350,7 @@ def test_loops_in_many_threads_do_not_disturb_one_another(redis_url: str) -> Non
     assert limiter.peek("user:1").remaining == 800
 
 
+@pytest.mark.row("F51")
 def test_sixty_four_threads_share_one_store(redis_url: str) -> None:
     limiter = Limiter([Rule("many", "1000/h", algorithm="gcra")], RedisStore(redis_url, deadline=10.0))
     allowed: list[bool] = []

@@ -59,6 +59,7 @@ def test_the_table_of_cases_on_a_loop(case: Case, sentinels: Sentinels, clock: F
     asyncio.run(aplay(case, limiter, clock))
 
 
+@pytest.mark.row("F52")
 def test_exactly_the_limit_passes(sentinels: Sentinels) -> None:
     crew = Crew(8)
     try:
@@ -118,7 +119,14 @@ def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: 
         assert decision.degraded and decision.unavailable
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
+@pytest.mark.parametrize(
+    "blow",
+    [
+        pytest.param(signal.SIGKILL, marks=pytest.mark.row("F29")),
+        pytest.param(signal.SIGSTOP, marks=pytest.mark.row("F30")),
+    ],
+    ids=lambda blow: blow.name,
+)
 def test_after_a_failover_decisions_resume(
     blow: signal.Signals, sentinels: Sentinels, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,6 +30,7 @@ def sentinels() -> Iterator[GuardedSentinels]:
         yield servers
 
 
+@pytest.mark.row("F31")
 def test_both_drivers_leave_it_within_a_beat(sentinels: GuardedSentinels) -> None:
     """At most two limits pass, the old master's and the new one's, and the old one counts nothing from then on."""
     old = sentinels.master()

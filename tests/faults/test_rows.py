@@ -1,0 +1,22 @@
+"""Every fault and attack of the catalogue has a test that names it, and the page has what was measured."""
+
+from __future__ import annotations
+
+import json
+
+from tests.faults import rows
+from tests.faults.rows import RESULTS, ROOT, TABLE
+
+
+def test_every_row_has_its_test_and_every_test_its_row() -> None:
+    assert list(rows.missing()) == []
+
+
+def test_no_row_is_left_out() -> None:
+    numbers = [("F", number) for number in range(1, 61)] + [("A", number) for number in range(1, 64)]
+    assert list(rows.rows()) == [f"{kind}{number:02}" for kind, number in numbers]
+
+
+def test_the_page_has_the_table_of_the_last_run() -> None:
+    assert TABLE.read_text(encoding="utf-8") == rows.table(json.loads(RESULTS.read_text(encoding="utf-8")))
+    assert "faults.inc" in (ROOT / "docs" / "faults.rst").read_text(encoding="utf-8")
