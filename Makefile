@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for each in python3.12 python3.11 python3; do \
 	$$each -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 		&& echo $$each && break; done)
+# Processes of pytest; tests wait more than they count, so one more than a small machine has cores.
+JOBS ?= 3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all:
 
 .DEFAULT_GOAL := help
@@ -24,11 +26,11 @@ demo: $(VENV)/.with-demo  ## Run the demo site, with a Redis of its own; Ctrl-C 
 demo-check: $(VENV)/.with-demo  ## Do with the demo site what a person would, and print a table
 	@$(BIN)/python -m testproject.demo_check
 
-test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of it; DATABASE=postgresql, REDIS=valkey-server: on these)
-	@$(BIN)/python -m tests.databases $(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of it; JOBS=0: in one process; DATABASE=postgresql, REDIS=valkey-server: on these)
+	@$(BIN)/python -m tests.databases $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --reruns 1 $(ARGS)
 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
-	@$(BIN)/python -m pytest tests/outside -o faulthandler_timeout=300 $(ARGS)
+	@$(BIN)/python -m pytest tests/outside --numprocesses $(JOBS) --dist loadfile --reruns 1 -o faulthandler_timeout=300 $(ARGS)
 
 faults: $(VENV)/.with-test  ## Run the tests of each fault and attack and write the table of docs/faults.rst (ARGS="F07 A12": these)
 	@$(BIN)/python -m tests.faults.rows $(ARGS)

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from django_throttle import agent, pytest_plugin
+from testproject.check.standstill import watch
 from tests import servers
 from tests.clock import FrozenClock
 from tests.databases import new_database
 from tests.servers import RedisServer
-from tests.stalls import pytest_runtest_protocol, pytest_terminal_summary  # noqa: F401  (pytest looks for them here)
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -28,6 +28,7 @@ hypothesis_settings.load_profile("calm")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    watch.start()
     config.addinivalue_line("markers", "agent: the background thread may run in this test")
     config.addinivalue_line("markers", "row(*ids): shows what these rows of tests/faults/rows.toml promise")
     if not config.pluginmanager.hasplugin("django_throttle"):  # not installed, only on the path

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from testproject.check.standstill import watch
-from tests.stalls import elapsed
+from testproject.check.standstill import elapsed, watch
 
 DEADLINE = 0.1
 EVERY = 0.005

@@ -23,9 +23,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from testproject.check.standstill import elapsed
 from testproject.services import find_redis, free_port
 from tests.proxy import Proxy
-from tests.stalls import elapsed
 
 __all__ = ["Proxy", "RedisServer", "find_redis", "free_port", "need_binary", "quickest", "slack", "wait_until"]
 

@@ -123,7 +123,6 @@ class TestKeyFunctions:
             (b"acme", "not bytes"),
             ({"acme"}, "not set"),
         ],
-        ids=str,
     )
     def test_what_would_be_another_caller_each_time_is_an_error(
         self, monkeypatch: pytest.MonkeyPatch, value: object, said: str

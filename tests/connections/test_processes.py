@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from testproject.check.standstill import elapsed
 from tests.connections.conftest import QUICK, ROOT, Site, Worker
 from tests.connections.worker import RULE
 from tests.servers import RedisServer, slack, wait_until
-from tests.stalls import elapsed
 
 MakeWorker = Callable[..., Worker]
 # As long after a crash as silence and the longest beat of another process may take: 25 s by default.

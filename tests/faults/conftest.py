@@ -13,10 +13,10 @@ import pytest
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from testproject.check.standstill import elapsed
 from tests.conftest import immortal_keys
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack
-from tests.stalls import elapsed
 
 DEADLINE = 0.1
 # What design and faults.md allow one decision, whatever Redis does.

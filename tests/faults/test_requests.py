@@ -19,9 +19,9 @@ from rest_framework.views import APIView
 
 from django_throttle.drf import RuleThrottle
 from django_throttle.stores.breaker import FAILURES_IN_A_ROW
+from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND, DEADLINE
 from tests.servers import RedisServer, wait_until
-from tests.stalls import elapsed
 
 POLICIES = {"local": 200, "allow": 200, "deny": 503}
 LIMIT = 100

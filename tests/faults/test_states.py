@@ -18,9 +18,9 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.drive import run
+from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND, used
 from tests.servers import RedisServer, wait_until
-from tests.stalls import elapsed
 
 COUNT = Rule("count", "1000/h", algorithm="gcra", on_store_failure="allow")
 CAP = Rule("cap", limit=5, algorithm="concurrency", on_store_failure="allow")

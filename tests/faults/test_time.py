@@ -16,10 +16,10 @@ from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.breaker import FAILURES_IN_A_ROW
+from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND, Caller, used
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, free_port, slack, wait_until
-from tests.stalls import elapsed
 
 Make = Callable[..., Caller]
 

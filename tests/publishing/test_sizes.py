@@ -23,11 +23,11 @@ from django_throttle.publishing.telling import Teller
 from django_throttle.stores import RedisStore
 from django_throttle.stores.drive import arun, run
 from django_throttle.stores.groups import MEMBERS
+from testproject.check.standstill import elapsed
 from tests.clock import FrozenClock
 from tests.doors import REDIS, Enforce
 from tests.publishing.worker import GROUP, SECRET
 from tests.servers import slack, wait_until
-from tests.stalls import elapsed
 
 RULES = {"news": {"rate": "10/s", "events": ["publish"], "key": "everyone"}}
 NAME = name_of("default", GROUP)

@@ -21,13 +21,13 @@ from django_throttle.publishing.members import Members
 from django_throttle.publishing.sizes import Sizes
 from django_throttle.stores import RedisStore
 from django_throttle.stores.drive import run
+from testproject.check.standstill import elapsed
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lose
 from tests.databases import new_database
 from tests.fleet import READY, RedisCluster
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.worker import ADDRESS, GROUP, QUICK, SECRET, Worker
-from tests.stalls import elapsed
 
 CAP, AT_ADDRESS, FRAMES, NEWS = 5, 8, 100, 13
 HELD: dict[str, Any] = {"algorithm": "concurrency", "events": ["connection"]}

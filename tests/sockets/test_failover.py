@@ -11,10 +11,10 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from testproject.check.standstill import elapsed
 from tests.fleet import READY, Sentinels
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.worker import GROUP, QUICK, SECRET, Worker
-from tests.stalls import elapsed
 
 CAP = 6
 HELD: dict[str, Any] = {"algorithm": "concurrency", "events": ["connection"], "key": "user"}

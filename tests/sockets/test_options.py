@@ -61,7 +61,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("on_rule_change", None, "one of ignore, warn, close"),
 ]
 EACH = pytest.mark.parametrize(
-    ("option", "value", "message"), WRONG, ids=[f"{name} {value}" for name, value, _ in WRONG]
+    ("option", "value", "message"),
+    WRONG,
+    ids=[f"{name} {getattr(value, '__name__', value)}" for name, value, _ in WRONG],
 )
 
 

@@ -24,6 +24,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.drive import arun, run
+from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
 from tests.clock import FrozenClock
 from tests.conftest import immortal_keys
@@ -32,7 +33,6 @@ from tests.failover import DEADLINE, LOAD, calling, errors_since
 from tests.fleet import NODE_TIMEOUT, READY, RedisCluster
 from tests.play import aplay, play
 from tests.servers import RedisServer, slack, wait_until
-from tests.stalls import elapsed
 
 LIMIT = 100
 EXACT = [

@@ -20,9 +20,9 @@ from django_throttle.stores.deadline import Within
 from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.patience import heed_cancellation
 from django_throttle.stores.wire import Wire
+from testproject.check.standstill import elapsed
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, slack
-from tests.stalls import elapsed
 
 DEADLINE = 0.1
 RATE = Rule("rate", "1000/hour")

@@ -13,9 +13,9 @@ from django_throttle.core import Lease, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from testproject.check.standstill import elapsed
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack
-from tests.stalls import elapsed
 
 CROWD = 1000
 SOCKETS = Rule("sockets", limit=2 * CROWD, algorithm="concurrency", events=("connection",))
