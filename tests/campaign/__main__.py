@@ -1,0 +1,79 @@
+"""``make campaign``: rounds of faults until the time is over, and a table; ends with 1 where something did not hold."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+
+from tests.campaign.checks import check
+from tests.campaign.history import History
+from tests.campaign.limits import LIMITS
+from tests.campaign.plan import Round
+from tests.campaign.rounds import as_a_site, play
+
+ROUND_SECONDS = 30.0  # about what a round takes
+HEAD = ("Round", "Server", "Faults", "Operations", "ok", "refused", "unknown", "Worst", "Verdict")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--round", type=int, default=None, help="only this round of the seed")
+    given = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
+    print(f"campaign: seed {seed}, {given.minutes:g} minutes", flush=True)
+    lines, failed, until, number = [HEAD], 0, time.monotonic() + 60 * given.minutes, given.round or 0
+    while len(lines) == 1 or (given.round is None and time.monotonic() + ROUND_SECONDS < until):
+        line, breaches = run(Round(seed, number))
+        lines.append(line)
+        failed += breaches
+        number += 1
+    show(lines)
+    if failed:
+        print(f"{failed} of what must hold did not. The same faults again: make campaign SEED={seed}", flush=True)
+    return 1 if failed else 0
+
+
+def run(this: Round) -> tuple[tuple[str, ...], int]:
+    """Play a round; its line of the table, and how much did not hold."""
+    of_servers, of_clients = this.faults()
+    print(f"round {this.number}, {this.server}: " + "; ".join(map(str, of_servers + of_clients)), flush=True)
+    began = time.monotonic()
+    with as_a_site():
+        history = play(this)
+    breaches = check(history, LIMITS)
+    for breach in breaches:
+        print(f"  seed {this.seed}, round {this.number}: {breach}", flush=True)
+    line = row(this, history, len(breaches))
+    print(f"  {time.monotonic() - began:.0f} s: {', '.join(line[3:])}", flush=True)
+    return line, len(breaches)
+
+
+def row(this: Round, history: History, breaches: int) -> tuple[str, ...]:
+    counts = {
+        outcome: sum(one.outcome == outcome for one in history.operations) for outcome in ("ok", "refused", "unknown")
+    }
+    worst = max((one.took for one in history.timed() if LIMITS[one.limit].kind != "prepaid"), default=0.0)
+    return (
+        str(this.number),
+        history.server,
+        str(len(history.faults)),
+        str(len(history.operations)),
+        *map(str, counts.values()),
+        f"{worst * 1000:.0f} ms",
+        f"{breaches} broken" if breaches else "holds",
+    )
+
+
+def show(lines: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    print()
+    for line in lines:
+        print("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""What must hold of a history: the stated bounds, exact counts, slots that nobody shares, answers in time.
+
+Nothing here asks the package what it decided or when: a server acts on a call somewhere between its invocation and its
+return, so what was invoked and answered within a span was admitted within it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tests.bounds import most
+from tests.campaign.history import History, Operation
+from tests.campaign.limits import DEADLINE, SETTINGS, Limit
+from tests.servers import slack
+
+MICRO = 1_000_000
+MARGIN = 0.05
+LOT_SECONDS = 0.25  # a socket spends what it has bought within so long, with windows as short as ours
+SETTLED = 2 * float(SETTINGS["BEAT_INTERVAL"]) + 1.0  # until every process has registered again after a loss
+RETURNED = LOT_SECONDS + 1.0  # until what a socket has bought and not spent has gone back, by its pace
+SHOWN = 12
+
+
+class Breach(NamedTuple):
+    """What does not hold, and the operations that show it: as few as there are."""
+
+    what: str
+    operations: Sequence[Operation] = ()
+
+    def __str__(self) -> str:
+        lines = [self.what, *(f"    {one}" for one in self.operations[:SHOWN])]
+        if len(self.operations) > SHOWN:
+            lines.append(f"    … and {len(self.operations) - SHOWN} more")
+        return "\n".join(lines)
+
+
+def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
+    """All that does not hold."""
+    found = [*late(history, limits), *(Breach(f"without a TTL: {key}") for key in history.immortal)]
+    found += [Breach(text) for text in history.odd]
+    for limit in limits.values():
+        found += CHECKS[limit.kind](history, limit)
+    return found
+
+
+def late(history: History, limits: Mapping[str, Limit]) -> Iterator[Breach]:
+    """Answers that took longer than the deadline and 50 ms; a frame of a socket may wait until it may be asked for."""
+    bound = slack(DEADLINE + MARGIN)
+    slow = [one for one in history.timed() if one.took > bound and limits[one.limit].kind != "prepaid"]
+    if slow:
+        slow.sort(key=lambda one: -one.took)
+        yield Breach(f"{len(slow)} answers later than {bound:.3f} s, one after {slow[0].took:.3f} s", slow)
+
+
+def rates(history: History, limit: Limit) -> Iterator[Breach]:
+    """In any window no more than the bound; with the policy local, than that and the bound of each process's share."""
+    rule, admitted = limit.rule, [one for one in history.of(limit.name) if one.outcome == "ok"]
+    alone = 0
+    if rule.on_store_failure == "local":
+        alone = history.incarnations() * most(rule.share(history.processes))
+    elif any(one.alone for one in admitted):
+        yield Breach(f"{limit.name}: admitted without the server", [one for one in admitted if one.alone])
+    for span in {rule.rate.window_us, rule.rate.window_us * max(1, rule.resolution - 1) // rule.resolution}:
+        yield from too_many(history, limit, admitted, span / MICRO, most(rule, span) + alone)
+    if rule.action == "delay":
+        yield from queues(history, limit, admitted)
+
+
+def queues(history: History, limit: Limit, admitted: Sequence[Operation]) -> Iterator[Breach]:
+    """Those whose turn has come: the limit, and what the last of them costs beyond its first unit."""
+    gone = [_shifted(one) for one in admitted]
+    longest = max((one.wait for one in admitted), default=0.0)
+    bound = limit.rule.rate.limit + max((one.cost for one in admitted), default=1) - 1
+    yield from too_many(history, limit, gone, limit.rule.rate.window, bound, before=longest)
+
+
+def prepaid(history: History, limit: Limit) -> Iterator[Breach]:
+    """What was charged in a window was spent in it, or shortly afterwards.
+
+    What goes back after a loss was charged before it.
+    """
+    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    span = limit.rule.rate.window - LOT_SECONDS
+    yield from too_many(history, limit, admitted, span, most(limit.rule), before=RETURNED)
+
+
+def batched(history: History, limit: Limit) -> Iterator[Breach]:
+    """The bound, and what all processes let through while they do not hear of each other."""
+    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    bound = most(limit.rule)
+    yield from too_many(history, limit, admitted, limit.rule.rate.window, bound * history.incarnations())
+
+
+def dampers(history: History, limit: Limit) -> Iterator[Breach]:
+    """No process alone admits more than 1.5 times the rate over two seconds, whatever it hears of others."""
+    rate = limit.rule.rate.limit / limit.rule.rate.window
+    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    for process in {one.process for one in admitted}:
+        own = [one for one in admitted if one.process == process]
+        yield from too_many(history, limit, own, 2.0, round(2 * 1.5 * rate), each=0)
+
+
+def calm(history: History, limit: Limit) -> Iterator[Breach]:
+    """Nobody is suppressed who keeps to the limit."""
+    refused = [one for one in history.of(limit.name) if one.outcome == "refused"]
+    if refused:
+        yield Breach(f"{limit.name}: suppressed within its limit", refused)
+
+
+def tally(history: History, limit: Limit) -> Iterator[Breach]:
+    """ok ≤ counted ≤ ok + unknown, but for what was lost."""
+    every = history.of(limit.name)
+    ok = sum(one.cost for one in every if one.outcome == "ok")
+    unknown = sum(one.cost for one in every if one.outcome == "unknown")
+    yield from _counted(history, limit, ok, ok + unknown)
+
+
+def local_tally(history: History, limit: Limit) -> Iterator[Breach]:
+    """What was admitted is charged, also what processes that live have admitted alone; such a call perhaps twice."""
+    every = history.of(limit.name)
+    ok = [one for one in every if one.outcome == "ok"]
+    surely = sum(one.cost for one in ok if not (one.alone and one.process in history.killed))
+    twice = sum(one.cost for one in every if one.alone or one.outcome == "unknown")
+    yield from _counted(history, limit, surely, sum(one.cost for one in every if one.outcome != "refused") + twice)
+
+
+def leases(history: History, limit: Limit) -> Iterator[Breach]:
+    """Of slots that are surely held, no more at any moment than there are; and none that nobody holds."""
+    taken = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    held: list[Operation] = []
+    for one in sorted(taken, key=lambda one: one.returned):
+        held = [other for other in held if _end(history, other) > one.returned]
+        held.append(one)
+        allowed = _slots(history, limit, min(other.invoked for other in held), one)
+        if len(held) > allowed:
+            yield Breach(f"{limit.name}: {len(held)} slots held at {one.returned:.4f}, {allowed} allowed", held)
+            break
+    counted, truly = history.held.get(limit.name, (0, 0))
+    if counted != truly:
+        yield Breach(f"{limit.name}: the server counts {counted} slots, {truly} are held")
+
+
+CHECKS: dict[str, Callable[[History, Limit], Iterator[Breach]]] = {
+    "rate": rates,
+    "prepaid": prepaid,
+    "batched": batched,
+    "damper": dampers,
+    "calm": calm,
+    "tally": tally,
+    "local tally": local_tally,
+    "lease": leases,
+}
+
+
+def too_many(
+    history: History,
+    limit: Limit,
+    admitted: Sequence[Operation],
+    span: float,
+    bound: int,
+    *,
+    each: int | None = None,
+    before: float = 0.0,
+) -> Iterator[Breach]:
+    """The smallest window of at most ``span`` seconds that holds more than the bound, and ``each`` for each loss in it.
+
+    That is the limit, when None is given. A loss as long as ``before`` the window counts too.
+    """
+    each = limit.rule.plan.limit if each is None else each
+    returns: list[tuple[float, int]] = []  # each unit of those invoked from here on
+    smallest: tuple[float, float, float, int] | None = None
+    for place, one in sorted(enumerate(admitted), key=lambda pair: -pair[1].invoked):
+        for _ in range(one.cost):
+            insort(returns, (one.returned, place))
+        begin, end = one.invoked, one.invoked + span
+        if len(returns) <= bound or returns[bound][0] >= end:
+            continue
+        allowed = bound + each * history.losses(begin - before, end)
+        if bisect_left(returns, (end, -1)) > allowed:
+            last = returns[allowed][0]
+            if smallest is None or last - begin < smallest[0]:
+                smallest = last - begin, begin, last, allowed
+    if smallest:
+        _, begin, last, allowed = smallest
+        inside = [one for one in admitted if one.invoked >= begin and one.returned <= last]
+        inside.sort(key=lambda one: one.invoked)
+        total = sum(one.cost for one in inside)
+        yield Breach(f"{limit.name}: {total} in {last - begin:.4f} s, at most {allowed} in {span:g} s", inside)
+
+
+def _counted(history: History, limit: Limit, least: int, most: int) -> Iterator[Breach]:
+    counted = history.counted.get(limit.name, least)
+    if counted > most or (counted < least and not any(fault.losses for fault in history.faults)):
+        yield Breach(f"{limit.name}: {counted} counted, {least} surely, {most} at most")
+
+
+def _slots(history: History, limit: Limit, since: float, one: Operation) -> int:
+    """How many may be held when this one is granted: more only while a loss may be unknown, or the server away."""
+    slots = limit.rule.limit or 0
+    losses = [fault for fault in history.faults if fault.slots_lost and fault.end > since]
+    fresh = any(fault.begin < one.returned and fault.end + SETTLED > one.invoked for fault in losses)
+    times = sum(fault.slots_lost for fault in losses if fault.begin < one.returned) if fresh else 0
+    if any(other.alone for other in history.of(limit.name)):
+        times += 1  # the shares of all processes
+    return slots * (1 + times)
+
+
+def _end(history: History, one: Operation) -> float:
+    return min(one.end, history.killed.get(one.process, one.end))
+
+
+def _shifted(one: Operation) -> Operation:
+    return Operation(one.process, one.limit, one.cost, one.invoked + one.wait, one.returned + one.wait, one.outcome)

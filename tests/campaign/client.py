@@ -1,0 +1,203 @@
+"""A client process: threads, and tasks of one event loop, that call and write down what they are told.
+
+Started as ``python -m tests.campaign.client '{"url": …}'``. It says "ready"; of the lines that it is sent, "go" starts
+its lanes, "rest" ends them and is answered with the slots that it holds, "end" gives everything back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from testproject.check.standstill import elapsed, watch
+from tests.campaign.history import BEGUN, ENDED, ODD, RELEASED, Recorder
+from tests.campaign.limits import LIMITS, SETTINGS
+from tests.campaign.plan import TASKS, THREADS, Call, Round
+
+GIVEN: dict[str, Any] = json.loads(sys.argv[1])
+settings.configure(
+    SECRET_KEY="campaign",
+    INSTALLED_APPS=["django_throttle"],
+    DJANGO_THROTTLE={**SETTINGS, "REDIS": GIVEN["url"], "PROCESSES": GIVEN["processes"], "DATABASE_RULES": False},
+    LOGGING_CONFIG=None,
+    USE_TZ=True,
+)
+
+import django  # noqa: E402 - the settings come first
+
+django.setup()
+
+from django_throttle import agent  # noqa: E402
+from django_throttle.core import Decision, Lease  # noqa: E402
+from django_throttle.core.command import charge  # noqa: E402
+from django_throttle.limiter import Limiter  # noqa: E402
+from django_throttle.sockets.allowance import Allowance  # noqa: E402
+from django_throttle.sockets.pace import Pace  # noqa: E402
+from django_throttle.stores import get_store  # noqa: E402
+
+NUMBERS = count()
+
+
+class Client:
+    """All lanes of this process."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder(Path(GIVEN["folder"]) / f"client-{GIVEN['process']}.log")
+        self.round = Round(GIVEN["seed"], GIVEN["round"])
+        self.limiters = {name: Limiter([limit.rule], get_store()) for name, limit in LIMITS.items()}
+        self.resting = threading.Event()
+        self.lanes = [Lane(self, number) for number in range(THREADS + TASKS)]
+
+    def work(self) -> None:
+        """Until it is told to rest."""
+        with ThreadPoolExecutor(THREADS + 1) as threads:
+            runs = [threads.submit(lane.run) for lane in self.lanes[:THREADS]]
+            runs.append(threads.submit(asyncio.run, self._tasks()))
+        for run in runs:
+            run.result()
+
+    async def _tasks(self) -> None:
+        await asyncio.gather(*(lane.arun() for lane in self.lanes[THREADS:]))
+
+    def held(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for lane in self.lanes:
+            for _, name, _, _ in lane.held:
+                found[name] = found.get(name, 0) + 1
+        return found
+
+
+class Lane:
+    """A thread or a task: what it holds is (operation, limit, lease, until which call)."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.client = client
+        self.calls = client.round.calls(GIVEN["process"], number)
+        self.held: list[tuple[int, str, Lease, int]] = []
+        self.done = 0
+
+    def run(self) -> None:
+        for call in self.calls:
+            if self.client.resting.wait(call.pause):
+                return
+            for number, name, lease in self._due():
+                self._release(number, name, lease)
+            if LIMITS[call.limit].kind != "prepaid":
+                self._call(call)
+
+    async def arun(self) -> None:
+        socket = Allowance(Pace())
+        for call in self.calls:
+            await asyncio.sleep(call.pause)
+            if self.client.resting.is_set():
+                break
+            for number, name, lease in self._due():
+                await self._arelease(number, name, lease)
+            await (self._frame(socket, call) if LIMITS[call.limit].kind == "prepaid" else self._acall(call))
+        socket.end()
+        await asyncio.sleep(0.2)  # what it has not spent is on its way back
+
+    def end(self) -> None:
+        for number, name, lease, _ in self.held:
+            self._release(number, name, lease)
+        self.held = []
+
+    def _due(self) -> list[tuple[int, str, Lease]]:
+        self.done += 1
+        due = [one for one in self.held if one[3] <= self.done]
+        self.held = [one for one in self.held if one[3] > self.done]
+        return [(number, name, lease) for number, name, lease, _ in due]
+
+    def _call(self, call: Call) -> None:
+        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].ident
+        number, began = self._begin(call)
+        try:
+            decision = limiter.acquire(ident, call.cost)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            return self._odd(call, error)
+        self._ended(call, number, began, decision)
+
+    async def _acall(self, call: Call) -> None:
+        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].ident
+        number, began = self._begin(call)
+        try:
+            decision = await limiter.aacquire(ident, call.cost)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            return self._odd(call, error)
+        self._ended(call, number, began, decision)
+
+    async def _frame(self, socket: Allowance, call: Call) -> None:
+        """A message on a socket, which buys several at once; nobody waits for long for one that is refused."""
+        limit = LIMITS[call.limit]
+        charges = (charge(limit.rule, limit.ident, call.cost),)
+        number, began = self._begin(call)
+        try:
+            decision, _ = await socket.take(charges, (call.cost,))
+        except Exception as error:  # noqa: BLE001 - none is expected
+            return self._odd(call, error)
+        self._ended(call, number, began, decision)
+
+    def _begin(self, call: Call) -> tuple[int, float]:
+        number, began = next(NUMBERS), time.monotonic()
+        self.client.recorder.write(BEGUN, number, call.limit, call.cost, began)
+        return number, began
+
+    def _ended(self, call: Call, number: int, began: float, decision: Decision) -> None:
+        now, took = time.monotonic(), elapsed(began)
+        answer = (decision.allowed, decision.degraded, decision.delay, max(0.0, took))
+        self.client.recorder.write(ENDED, number, now, *answer)
+        if decision.lease is not None:
+            self.held.append((number, call.limit, decision.lease, self.done + call.holds))
+
+    def _release(self, number: int, name: str, lease: Lease) -> None:
+        self.client.recorder.write(RELEASED, number, time.monotonic())
+        try:
+            self.client.limiters[name].release(lease)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            self._odd(name, error)
+
+    async def _arelease(self, number: int, name: str, lease: Lease) -> None:
+        self.client.recorder.write(RELEASED, number, time.monotonic())
+        try:
+            await self.client.limiters[name].arelease(lease)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            self._odd(name, error)
+
+    def _odd(self, what: object, error: Exception) -> None:
+        self.client.recorder.write(ODD, f"{what}: {type(error).__name__}: {error}")
+
+
+def main() -> None:
+    logging.basicConfig(filename=str(Path(GIVEN["folder"]) / f"lines-{GIVEN['process']}.txt"), level=logging.INFO)
+    watch.start()
+    client = Client()
+    agent.ensure(get_store())
+    print("ready", flush=True)
+    worker = threading.Thread(target=client.work)
+    for line in sys.stdin:
+        match line.strip():
+            case "go":
+                worker.start()
+            case "rest":
+                client.resting.set()
+                worker.join()
+                print(json.dumps(client.held()), flush=True)
+            case "end":
+                for lane in client.lanes:
+                    lane.end()
+                print("ended", flush=True)
+    agent.stop()
+
+
+if __name__ == "__main__":
+    main()

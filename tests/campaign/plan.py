@@ -1,0 +1,105 @@
+"""What a seed makes: rounds, the faults of each, and what every lane of every process does, whatever comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from tests.campaign.limits import LIMITS
+
+SERVERS = ("Redis", "Valkey", "Sentinel", "Cluster")
+PROCESSES = 3
+THREADS = 2
+TASKS = 4
+LOAD_SECONDS = 14.0
+QUIET_SECONDS = 1.0
+PAUSE_SECONDS = 0.012
+
+# What may happen to each kind of server: name, least and most seconds.
+PROXIED = (
+    ("delay", 0.3, 2.0),
+    ("swallow_reply", 0.1, 1.0),
+    ("swallow_and_close", 0.1, 1.0),
+    ("reset", 0.1, 1.0),
+    ("refuse", 0.1, 2.5),
+    ("trickle", 0.1, 1.0),
+    ("dead", 0.1, 2.5),
+    ("stop", 0.2, 2.5),
+    ("kill", 0.1, 1.5),
+    ("old copy", 0.1, 0.5),
+    ("clock", 0.0, 0.2),
+    ("full", 0.3, 2.0),
+    ("evict", 0.3, 2.0),
+)
+WATCHED = (
+    ("stop primary", 0.5, 4.0),
+    ("kill primary", 0.1, 1.0),
+    ("stop sentinel", 0.5, 3.0),
+    ("kill sentinel", 0.1, 1.0),
+)
+SHARDED = (("stop node", 0.5, 4.0), ("kill node", 0.1, 1.0), ("evict", 0.3, 2.0))
+CLIENTS = (("stop client", 0.1, 1.0), ("kill client", 0.1, 1.0), ("starve", 0.5, 2.0))
+FAULTS = {"Redis": PROXIED, "Valkey": PROXIED, "Sentinel": WATCHED, "Cluster": SHARDED}
+# Whole windows, so that theirs begin where they did; beyond seven minutes keys have expired.
+STEPS = (10, 60, 300, 3600, -10, -60, -3600)
+
+
+class Step(NamedTuple):
+    """A fault: when it begins, in seconds of the load, how long it lasts, and a number to choose by."""
+
+    name: str
+    at: float
+    seconds: float
+    choice: int
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.at:.1f} for {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a seed."""
+
+    seed: int
+    number: int
+
+    @property
+    def server(self) -> str:
+        return SERVERS[(self.seed + self.number) % len(SERVERS)]
+
+    def faults(self) -> tuple[list[Step], list[Step]]:
+        """Of the servers, and of clients and the machine: both lists are played at the same time."""
+        gap = 1.0 if self.server in ("Redis", "Valkey") else 2.5
+        return list(self._lane("servers", FAULTS[self.server], gap)), list(self._lane("clients", CLIENTS, 2.5))
+
+    def _lane(self, lane: str, kinds: tuple[tuple[str, float, float], ...], gap: float) -> Iterator[Step]:
+        chance = self._chance(lane)
+        at = chance.uniform(0.5, 1.0 + gap)
+        while at < LOAD_SECONDS - QUIET_SECONDS:
+            name, least, longest = chance.choice(kinds)
+            seconds = chance.uniform(least, longest)
+            yield Step(name, at, min(seconds, LOAD_SECONDS - QUIET_SECONDS - at), chance.randrange(1000))
+            at += seconds + chance.uniform(0.3, 2 * gap)
+
+    def calls(self, process: int, lane: int) -> Iterator[Call]:
+        """What a thread or task does, without end."""
+        chance = self._chance(f"{process}/{lane}")
+        names, weights = list(LIMITS), [limit.weight for limit in LIMITS.values()]
+        while True:
+            (name,) = chance.choices(names, weights)
+            cost = 1 if LIMITS[name].kind in ("lease", "calm") else chance.choice((1, 1, 1, 1, 2, 5))
+            yield Call(name, cost, chance.expovariate(1 / PAUSE_SECONDS), chance.randrange(1, 40))
+
+    def _chance(self, what: str) -> Random:
+        return Random(f"{self.seed}/{self.number}/{what}")
+
+
+class Call(NamedTuple):
+    """A call, the pause before it in seconds, and for how many more calls of its lane it holds a slot."""
+
+    limit: str
+    cost: int
+    pause: float
+    holds: int

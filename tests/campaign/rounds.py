@@ -1,0 +1,224 @@
+"""Plays one round: servers, clients, faults, and what is found when all is quiet again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.campaign.history import Fault, History, read
+from tests.campaign.limits import LIMITS, SETTINGS
+from tests.campaign.plan import LOAD_SECONDS, PROCESSES, Round, Step
+from tests.campaign.stage import Stage, stage
+from tests.conftest import immortal_keys
+from tests.servers import slack
+
+ROOT = Path(__file__).parents[2]
+QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
+STARTED = 60.0
+
+
+class Process:
+    """One client process."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.number = int(given["process"])
+        command = [sys.executable, "-m", "tests.campaign.client", json.dumps(given)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, start_new_session=True, **pipes)
+
+    def hear(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def tell(self, word: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(word + "\n")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
+
+
+class Crowd:
+    """The client processes of a round; one that is killed is followed by another."""
+
+    def __init__(self, stack: ExitStack, given: Mapping[str, Any]) -> None:
+        self._stack, self._given = stack, given
+        self.killed: dict[int, float] = {}
+        self.alive = [self._start(number) for number in range(PROCESSES)]
+        for one in self.alive:
+            self._ready(one)
+        self._next = PROCESSES
+
+    def go(self) -> None:
+        for one in self.alive:
+            one.tell("go")
+
+    def stop(self, step: Step) -> None:
+        one = self.alive[step.choice % PROCESSES]
+        os.kill(one.process.pid, signal.SIGSTOP)
+        time.sleep(step.seconds)
+        os.kill(one.process.pid, signal.SIGCONT)
+
+    def kill(self, step: Step) -> None:
+        place = step.choice % PROCESSES
+        one = self.alive[place]
+        self.killed[one.number] = time.monotonic()
+        one.process.kill()
+        one.process.wait()
+        time.sleep(step.seconds)
+        self.alive[place] = self._start(self._next)
+        self._next += 1
+        self._ready(self.alive[place])
+        self.alive[place].tell("go")
+
+    def rest(self) -> dict[str, int]:
+        """All stop calling; the slots that they hold."""
+        for one in self.alive:
+            one.tell("rest")
+        held = dict.fromkeys(LIMITS, 0)
+        for one in self.alive:
+            for name, number in json.loads(one.hear()).items():
+                held[name] += number
+        return held
+
+    def end(self) -> None:
+        for one in self.alive:
+            one.tell("end")
+        for one in self.alive:
+            assert one.hear() == "ended"
+
+    def _start(self, number: int) -> Process:
+        one = Process({**self._given, "process": number})
+        self._stack.callback(one.close)
+        return one
+
+    @staticmethod
+    def _ready(one: Process) -> None:
+        assert one.hear() == "ready", f"process {one.number} did not start"
+
+
+def play(this: Round) -> History:
+    """Play it and gather what happened."""
+    with stage(this.server) as servers, ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-campaign-")))
+        given = {"url": servers.url, "processes": PROCESSES, "seed": this.seed, "round": this.number}
+        crowd = Crowd(stack, {**given, "folder": str(folder)})
+        server = servers.version if this.server in ("Redis", "Valkey") else f"{this.server}, {servers.version}"
+        begin = time.monotonic()
+        faults = _load(this, servers, crowd, begin)
+        servers.settle()
+        truly = crowd.rest()
+        held = _held(servers, truly)
+        counted = _counted(servers)
+        crowd.end()
+        freed = _held(servers, dict.fromkeys(held, 0))
+        immortal = [key for server in servers.servers() for key in immortal_keys(server)]
+        operations, odd = read(folder, begin)
+        odd += [f"{name}: {counts} slots are left when all have ended" for name, (counts, _) in freed.items() if counts]
+    killed = {number: at - begin for number, at in crowd.killed.items()}
+    return History(operations, faults, PROCESSES, killed, counted, held, immortal, odd, server)
+
+
+def _load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]:
+    """Clients call and both lists of faults are played, until the time is over."""
+    found: list[Fault] = []
+    errors: list[Exception] = []
+
+    def follow(steps: list[Step], act: Callable[[Step], list[Fault]]) -> None:
+        try:
+            for step in steps:
+                time.sleep(max(0.0, begin + step.at - time.monotonic()))
+                found.extend(act(step))
+        except Exception as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    def meddle(step: Step) -> list[Fault]:
+        since = time.monotonic()
+        {"stop client": crowd.stop, "kill client": crowd.kill, "starve": _starve}[step.name](step)
+        return [Fault(since, time.monotonic(), step.name)]
+
+    of_servers, of_clients = this.faults()
+    threads = [
+        threading.Thread(target=follow, args=(of_servers, servers.play)),
+        threading.Thread(target=follow, args=(of_clients, meddle)),
+    ]
+    crowd.go()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(max(0.0, begin + LOAD_SECONDS - time.monotonic()))
+    if errors:
+        raise errors[0]
+    return sorted(fault.later(-begin) for fault in found)
+
+
+def _starve(step: Step) -> None:
+    """Others want the processor, twice as many as there are."""
+    with ExitStack() as stack:
+        for _ in range(2 * (os.cpu_count() or 1)):
+            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+            stack.callback(busy.wait)
+            stack.callback(busy.kill)
+        time.sleep(step.seconds)
+
+
+def _used(rule: Rule, ident: str, servers: Stage) -> int | None:
+    """What the server has counted; None while it does not say."""
+    decision = Limiter([rule], RedisStore(servers.direct, secret=SETTINGS["KEY_SECRET"], deadline=2.0)).peek(ident)
+    if decision.degraded or decision.limit is None or decision.remaining is None:
+        return None
+    return decision.limit - decision.remaining
+
+
+def _held(servers: Stage, truly: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """The slots that are counted, once they are those that are held, or after a while."""
+    found: dict[str, tuple[int, int]] = {}
+    until = time.monotonic() + QUIET
+    for name, limit in LIMITS.items():
+        if limit.kind == "lease":
+            counted = None
+            while counted != truly[name] and (time.monotonic() < until or counted is None):
+                if counted is not None:
+                    time.sleep(0.1)
+                counted = _used(limit.rule, limit.ident, servers)
+            found[name] = counted, truly[name]
+    return found
+
+
+def _counted(servers: Stage) -> dict[str, int]:
+    """What tallies have come to, once they no longer change."""
+    found: dict[str, int] = {}
+    for name, limit in LIMITS.items():
+        if limit.kind in ("tally", "local tally"):
+            used = _used(limit.rule, limit.ident, servers)
+            if used is not None:
+                found[name] = used
+    return found
+
+
+@contextmanager
+def as_a_site() -> Iterator[None]:
+    """Django's settings, for this process' own questions."""
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure(SECRET_KEY="campaign", DJANGO_THROTTLE={**SETTINGS, "AGENT": False})
+    yield

@@ -1,0 +1,242 @@
+"""The servers of a round, and what is done to them: each fault is a method that returns when it is over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.campaign.history import Fault
+from tests.campaign.plan import STEPS, Step
+from tests.fleet import RedisCluster, Sentinels
+from tests.matrix import server_of, version_of
+from tests.proxy import Proxy
+from tests.servers import RedisServer, wait_until
+from tests.steps import SteppingServer
+
+PATIENCE = 30.0  # until a replica has taken over
+SPLIT_SECONDS = 2.0  # until everybody has left a primary that wakes up and is none any more
+EXPIRED = 420  # a clock that steps ahead by more forgets slots
+
+
+class Stage:
+    """Servers of one kind; ``url`` is what clients use, ``direct`` what the verdict asks."""
+
+    url: str
+    direct: str
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+
+    @property
+    def version(self) -> str:
+        return version_of(self.servers()[0].binary)
+
+    def play(self, step: Step) -> list[Fault]:
+        """Do it, until it is over; returns what it may have lost."""
+        begin = time.monotonic()
+        losses, slots_lost, more = getattr(self, "do_" + step.name.replace(" ", "_"))(step)
+        return [Fault(begin, time.monotonic() + more, step.name, losses, slots_lost)]
+
+    def servers(self) -> list[RedisServer]:
+        """All that hold keys now."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Wait until all of them are there again."""
+
+    def do_evict(self, step: Step) -> tuple[int, int, float]:
+        """Somebody else writes more than there is memory for; what was seldom asked for goes."""
+        node = self.servers()[step.choice % len(self.servers())]
+        with full(node, "allkeys-lfu") as client:
+            fill(client, step.seconds)
+        return 1, 1, 0.0
+
+
+class Single(Stage):
+    """One server whose clock can be set, behind a proxy."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.server = stack.enter_context(SteppingServer())
+        self.proxy = stack.enter_context(Proxy(self.server.port))
+        self.url, self.direct = self.proxy.url, self.server.url
+        self.copies: list[bytes] = []
+
+    def servers(self) -> list[RedisServer]:
+        return [self.server]
+
+    def play(self, step: Step) -> list[Fault]:
+        if not hasattr(self, "do_" + step.name.replace(" ", "_")):
+            begin = time.monotonic()
+            self.proxy.set(step.name, 0.01 + step.choice / 10_000)  # type: ignore[arg-type]  # the proxy's own words
+            time.sleep(step.seconds)
+            self.proxy.set("pass")
+            return [Fault(begin, time.monotonic(), step.name)]
+        return super().play(step)
+
+    def do_stop(self, step: Step) -> tuple[int, int, float]:
+        self.server.pause()
+        time.sleep(step.seconds)
+        self.server.resume()
+        return 0, 0, 0.0
+
+    def do_kill(self, step: Step) -> tuple[int, int, float]:
+        self.server.kill()
+        time.sleep(step.seconds)
+        self.server.start()
+        return 1, 1, 0.0
+
+    def do_old_copy(self, step: Step) -> tuple[int, int, float]:
+        """It comes back with what it had when there was an old copy last."""
+        self.copies.append(self.server.copy())
+        self.server.kill()
+        time.sleep(step.seconds)
+        self.server.restart_from(self.copies[max(0, len(self.copies) - 2)])
+        (self.server.folder / "dump.rdb").unlink()  # else it would come back at the next kill
+        return 1, 1, 0.0
+
+    def do_clock(self, step: Step) -> tuple[int, int, float]:
+        seconds = STEPS[step.choice % len(STEPS)]
+        self.server.step(seconds)
+        return 1, int(seconds > EXPIRED), 0.0
+
+    def do_full(self, step: Step) -> tuple[int, int, float]:
+        """There is no memory for anything new, and nothing may go."""
+        with full(self.server, "noeviction"):
+            time.sleep(step.seconds)
+        return 0, 0, 0.0
+
+
+class Watched(Stage):
+    """A primary, its replica and three Sentinels."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.fleet = stack.enter_context(Sentinels())
+        self.url = self.direct = self.fleet.url
+
+    def servers(self) -> list[RedisServer]:
+        return [self.fleet.master()]
+
+    def settle(self) -> None:
+        self.fleet.settle()
+
+    def do_stop_primary(self, step: Step) -> tuple[int, int, float]:
+        """What wakes up as the primary that it was may count on until everybody has left it."""
+        old = self.fleet.master()
+        old.pause()
+        time.sleep(step.seconds)
+        old.resume()
+        return 2, 2, SPLIT_SECONDS
+
+    def do_kill_primary(self, step: Step) -> tuple[int, int, float]:
+        old = self.fleet.master()
+        old.kill()
+        wait_until(lambda: self._named() not in (None, old.port), timeout=PATIENCE, every=0.05)
+        time.sleep(step.seconds)
+        old.start()
+        return 1, 1, 0.0
+
+    def do_stop_sentinel(self, step: Step) -> tuple[int, int, float]:
+        sentinel = self.fleet.sentinels[step.choice % 3]
+        sentinel.pause()
+        time.sleep(step.seconds)
+        sentinel.resume()
+        return 0, 0, 0.0
+
+    def do_kill_sentinel(self, step: Step) -> tuple[int, int, float]:
+        sentinel = self.fleet.sentinels[step.choice % 3]
+        sentinel.kill()
+        time.sleep(step.seconds)
+        sentinel.start()
+        return 0, 0, 0.0
+
+    def _named(self) -> int | None:
+        try:
+            return self.fleet.master().port
+        except (RedisError, StopIteration):
+            return None
+
+
+class Sharded(Stage):
+    """Three masters with a replica each."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.cluster = stack.enter_context(RedisCluster())
+        self.url = self.direct = self.cluster.url
+
+    def servers(self) -> list[RedisServer]:
+        return self.cluster.masters()
+
+    def settle(self) -> None:
+        self.cluster.settle()
+
+    def do_stop_node(self, step: Step) -> tuple[int, int, float]:
+        node = self._master(step)
+        node.pause()
+        time.sleep(step.seconds)
+        node.resume()
+        return 2, 2, SPLIT_SECONDS
+
+    def do_kill_node(self, step: Step) -> tuple[int, int, float]:
+        node = self._master(step)
+        node.kill()
+        wait_until(lambda: self._replaced(node), timeout=PATIENCE, every=0.05)
+        time.sleep(step.seconds)
+        node.start()
+        return 1, 1, 0.0
+
+    def _master(self, step: Step) -> RedisServer:
+        self.cluster.settle()
+        masters = self.cluster.masters()
+        return masters[step.choice % len(masters)]
+
+    def _replaced(self, node: RedisServer) -> bool:
+        masters = self.cluster.masters()
+        return node not in masters and len(masters) == 3
+
+
+@contextmanager
+def full(server: RedisServer, policy: str) -> Iterator[Redis]:
+    """No more memory than it uses now, and some."""
+    with server.client() as client:
+        used = int(client.info("memory")["used_memory"])
+        client.config_set("maxmemory-policy", policy)
+        client.config_set("maxmemory", used + (1_000_000 if policy != "noeviction" else 1))
+        try:
+            yield client
+        finally:
+            client.config_set("maxmemory", 0)
+
+
+def fill(client: Redis, seconds: float) -> None:
+    """Half a megabyte a second of what others keep there."""
+    until, number = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        number += 1
+        client.set(f"other:{{{number}}}", b"x" * 10_000, ex=60)
+        time.sleep(0.02)
+
+
+KINDS = {"Redis": Single, "Valkey": Single, "Sentinel": Watched, "Cluster": Sharded}
+
+
+@contextmanager
+def stage(kind: str) -> Iterator[Stage]:
+    """Servers of this kind, all ended afterwards; of the usual Redis unless it says Valkey."""
+    usual = os.environ.get("REDIS")
+    try:
+        if kind == "Valkey":
+            os.environ["REDIS"] = server_of("Valkey 9")
+        with ExitStack() as stack:
+            yield KINDS[kind](stack)
+    finally:
+        os.environ.pop("REDIS", None)
+        if usual is not None:
+            os.environ["REDIS"] = usual
