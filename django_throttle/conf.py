@@ -31,6 +31,7 @@ class Conf:
     DATABASE_RULES: bool = True  # also read the rules and overrides of the admin
     HOOKS: Sequence[str] = ()  # dotted paths of what is called with a report of every decision
     SHADOW: bool = False  # every rule only records, as if its action were "shadow": nothing is refused
+    RULES_WAIT: bool = False  # a process that starts waits for a database that hangs; else for DEADLINE at most
     RULES_POLL: float = 0.5  # how often a process asks whether rules changed
     RULES_REREAD: float = 30.0  # how often it reads them all the same
     AGENT: bool = True  # run the background thread that does everything periodic

@@ -28,8 +28,13 @@ _declared: bool | None = True if is_test_command(sys.argv) else None
 
 def is_on() -> bool:
     """True in a test run, unless whoever runs it has asked for the store of the settings."""
+    return has_begun() if _declared is None else _declared
+
+
+def has_begun() -> bool:
+    """True in a test run, whatever store it counts in."""
     if _declared is not None:
-        return _declared
+        return True
     utilities = sys.modules.get(DJANGOS)
     # What setup_test_environment itself looks at, to find out whether it was called before.
     return utilities is not None and hasattr(utilities._TestState, "saved_data")

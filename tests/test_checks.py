@@ -85,6 +85,7 @@ WRONG: list[tuple[str, Any]] = [
     ("E014", {"DATABASE_RULES": "yes"}),
     ("E015", {"AGENT": 1}),
     ("E017", {"TESTS_IN_MEMORY": "no"}),
+    ("E018", {"RULES_WAIT": 5}),
     ("E016", {"REFUSE_SOCKET": "politely"}),
     ("E050", {"RETRY_JITTER": -0.1}),
     ("E050", {"RETRY_JITTER": 1.1}),

@@ -30,7 +30,13 @@ NUMBERS: Final[dict[str, tuple[str, float, float, bool]]] = {
     "MAX_VIOLATIONS": ("E029", 0, 1_000_000, True),
 }
 TEXTS: Final = {"PREFIX": "E012", "KEY_SECRET": "E013"}
-SWITCHES: Final = {"DATABASE_RULES": "E014", "AGENT": "E015", "SHADOW": "E060", "TESTS_IN_MEMORY": "E017"}
+SWITCHES: Final = {
+    "DATABASE_RULES": "E014",
+    "RULES_WAIT": "E018",
+    "AGENT": "E015",
+    "SHADOW": "E060",
+    "TESTS_IN_MEMORY": "E017",
+}
 CHOICES: Final = {
     "STORE": ("E010", ("memory", "redis")),
     "REFUSE_SOCKET": ("E016", ("http", "frame")),

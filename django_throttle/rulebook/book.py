@@ -1,7 +1,8 @@
 """The snapshot that this process goes by, and how it learns of a new one.
 
-``current`` is all that the hot path calls: once loaded, an attribute. Edits made here are put in force by
-``changed``, on commit; those made elsewhere by ``poll``, which the background thread calls.
+``current`` is all that the hot path calls: once loaded, an attribute. The first time a thread reads the rules, for all
+who ask, and they wait for a database no longer than for a decision. Edits made here are put in force by ``changed``,
+on commit; those made elsewhere by ``poll``, which the background thread calls.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from asgiref.sync import sync_to_async
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from django_throttle import testrun
 from django_throttle.conf import conf
 from django_throttle.rulebook import sources, version
+from django_throttle.rulebook.first import First
 from django_throttle.rulebook.reader import Reader
 from django_throttle.rulebook.reading import NOTHING, Found, Reading, Transaction
 from django_throttle.rulebook.snapshot import Snapshot
@@ -35,7 +38,16 @@ LONGEST_REST: Final = 0.6  # with the next poll after it, an edit is in force wi
 
 
 def _reread(seen: str | None) -> None:
-    refresh(seen)
+    """What the thread does that reads: a database may take its time, so the rules of settings are ready before."""
+    first = _book.first
+    try:
+        if _book.snapshot is None and sources.are_in_database():
+            first.have(_without_database())
+        refresh(seen)
+    except BaseException as error:
+        _book.first = First()  # whoever asks next tries again
+        first.fail(error)
+        raise
 
 
 @dataclass(slots=True)
@@ -59,6 +71,7 @@ class _Book:
     unfit: frozenset[tuple[int, str]] = frozenset()
     failing: bool = False
     reader: Reader = field(default_factory=lambda: Reader(_reread))
+    first: First = field(default_factory=First)
     lock: Lock = field(default_factory=Lock)
 
 
@@ -67,14 +80,20 @@ _readings: Final = count()
 
 
 def current() -> Snapshot:
-    """The rules in force; the first call in a process reads them."""
+    """The rules in force. The first calls in a process wait until they are read, for DEADLINE at most.
+
+    From then on those of settings are in force until the database has answered; with RULES_WAIT they wait for that.
+    """
     if _book.pinned is not None:
         return _book.pinned
     if _read_in_what_is_over():
         # Before the reading, so that it is tried once, however it ends.
         _book.open_in = None
         return refresh()
-    return _book.snapshot or refresh()
+    if _book.snapshot is not None:
+        return _book.snapshot
+    first = _book.first
+    return refresh() if _reads_here() or not _begin() else _put_in_force(first, first.wait(_patience()))
 
 
 def present() -> Snapshot | None:
@@ -84,7 +103,12 @@ def present() -> Snapshot | None:
 
 async def acurrent() -> Snapshot:
     """The rules in force, without blocking the event loop for the first reading."""
-    return present() or await sync_to_async(current)()
+    if (found := present()) is not None:
+        return found
+    first = _book.first
+    if _read_in_what_is_over() or _reads_here() or not _begin():
+        return await sync_to_async(current)()
+    return _put_in_force(first, await first.await_(_patience()))
 
 
 def pin(snapshot: Snapshot | None) -> Snapshot | None:
@@ -114,9 +138,12 @@ def refresh(seen: str | None = None) -> Snapshot:
         if number > _book.newest:  # else a reading that began later is in force already
             _install(reading, number, seen)
         new = _book.snapshot
+    if new is None:
+        return current()
+    _book.first.know(new)
     if new is not old:
         rules_changed.send_robust(sender=Snapshot, old=old, new=new)
-    return new or current()
+    return new
 
 
 def changed() -> None:
@@ -147,6 +174,35 @@ def poll(store: Store) -> None:
         _book.reader.ask(there)
 
 
+def _reads_here() -> bool:
+    """True where no other thread sees what the calling one does: in tests, and of a database in memory."""
+    return testrun.has_begun() or (sources.are_in_database() and sources.is_private())
+
+
+def _begin() -> bool:
+    """Have the thread read, unless it does so already; False where there is none."""
+    try:
+        return _book.reader.ask(None)
+    except RuntimeError:  # the system gives none
+        return False
+
+
+def _patience() -> float | None:
+    return None if conf().RULES_WAIT else conf().DEADLINE
+
+
+def _put_in_force(first: First, found: Snapshot) -> Snapshot:
+    """What was waited for; where the database is late, the rules of settings are in force until it answers."""
+    with _book.lock:
+        is_late = _book.snapshot is None and _book.first is first
+        if is_late:
+            _book.snapshot = found
+    if is_late:
+        late = "the database has not said its rules in %g s (DEADLINE): only those in settings hold until it does"
+        logger.warning(late, conf().DEADLINE)
+    return _book.pinned or _book.snapshot or found
+
+
 def _read_in_what_is_over() -> bool:
     """True when the rules were read inside a transaction that has ended, and may have been rolled back."""
     transaction = _book.open_in
@@ -164,18 +220,29 @@ def _install(reading: Reading, number: int, seen: str | None) -> None:
     if _book.snapshot is not None and reading.database is _book.database:
         return  # settings do not change
     _book.database = reading.database
-    rules = [rule.as_shadow() for rule in reading.rules] if conf().SHADOW else reading.rules
-    new = Snapshot(rules, overrides=reading.overrides)
+    new = _made(reading)
     # The same rules are the same object, so that what others derived from it stays good.
     if _book.snapshot is None or _book.snapshot.version != new.version:
         _book.snapshot = new
+
+
+def _made(reading: Reading) -> Snapshot:
+    rules = [rule.as_shadow() for rule in reading.rules] if conf().SHADOW else reading.rules
+    return Snapshot(rules, overrides=reading.overrides)
+
+
+def _without_database() -> Snapshot:
+    reading = Reading(sources.from_settings())
+    with _book.lock:
+        _report(reading)
+    return _made(reading)
 
 
 def _report(reading: Reading) -> None:
     """One line for each new thing that is wrong, not for each time it is found."""
     if reading.failure is not None:
         if not _book.failing:
-            kept = "the rules in force stay" if _book.snapshot else "only the rules in settings hold"
+            kept = "the rules in force stay" if _book.database is not NOTHING else "only the rules in settings hold"
             why = sources.advice(reading.failure)
             logger.warning("rules cannot be read from the database: %s; %s", why, kept)
         _book.failing = True
@@ -193,14 +260,14 @@ def _forget(*, setting: str, **_: object) -> None:
         with _book.lock:
             _book.snapshot, _book.seen, _book.settled, _book.newest = None, None, False, next(_readings)
             _book.faults, _book.unfit, _book.failing, _book.open_in = frozenset(), frozenset(), False, None
-            _book.database = NOTHING
+            _book.database, _book.first = NOTHING, First()
         _book.reader.end()
         _book.reader = Reader(_reread)
 
 
 def _after_fork() -> None:
     # Whoever held the lock, or was reading, does not exist in this process.
-    _book.lock, _book.reader = Lock(), Reader(_reread)
+    _book.lock, _book.reader, _book.first = Lock(), Reader(_reread), First()
 
 
 def _at_exit() -> None:

@@ -29,17 +29,21 @@ class Reader:
         self._ended = False
         self._thread: Thread | None = None
 
-    def ask(self, seen: str | None) -> None:
-        """Have it read, unless it does so at the moment; never waits. Raises RuntimeError where there is no thread."""
+    def ask(self, seen: str | None) -> bool:
+        """Have it read, unless it does so at the moment; never waits. False when it was ended.
+
+        Raises RuntimeError where there is no thread.
+        """
         with self._news:
             if self._asked is not None or self._ended:
-                return
+                return not self._ended
             if self._thread is None:
                 thread = Thread(target=self._run, name="django_throttle.rules", daemon=True)
                 thread.start()
                 self._thread = thread
             self._asked = (seen,)
             self._news.notify_all()
+            return True
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until what was asked for is read; False when it takes longer."""

@@ -27,7 +27,7 @@ def read(before: Found = NOTHING) -> Reading:
     ``before`` is what the database held; where it still does, that is what is returned.
     """
     settings = from_settings()
-    if not conf().DATABASE_RULES or not apps.is_installed(APP):
+    if not are_in_database():
         return Reading(settings)
     try:
         connection = connections[alias()]
@@ -40,7 +40,7 @@ def read(before: Found = NOTHING) -> Reading:
 def rules() -> tuple[Rule, ...]:
     """The rules of both sources, without a look at overrides, of which there may be very many."""
     found = from_settings().rules
-    if conf().DATABASE_RULES and apps.is_installed(APP):
+    if are_in_database():
         rows = _model()._default_manager.using(alias()).all()
         found = {**found, **_collect((row.name, row.as_rule) for row in rows).rules}
     return tuple(found.values())
@@ -101,6 +101,11 @@ def declared(option: str) -> tuple[str, ...]:
     """The functions, as dotted paths, that rules in settings have as their key or cost, disabled ones included."""
     found = {getattr(rule, option) for rule in from_settings().rules.values()}
     return tuple(sorted(path for path in found if isinstance(path, str) and "." in path))
+
+
+def are_in_database() -> bool:
+    """True when a database is asked for rules."""
+    return conf().DATABASE_RULES and apps.is_installed(APP)
 
 
 def is_private() -> bool:
