@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
@@ -48,7 +49,7 @@ def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> Non
     Where a server sends a file by itself, only its close says that it is sent. Django closes the request with
     whatever response it ends up with: a 304 in place of a file, whose own response nobody closes then. Where sending
     fails it may close nothing, so nothing but the response holds the slots, in no circle: they end with it. Under ASGI
-    the error and its task hold each other, and the response, so the slots are dropped as soon as the request is over.
+    errors hold each other, and the response, so the slots are dropped as soon as the request is over.
     """
     leases = [slot.lease for slot in slots]
     response._resource_closers.append(partial(_give_back, slots))
@@ -93,27 +94,38 @@ async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> 
 
 
 def _drop_when_over(slots: Sequence[Slot]) -> None:
-    """Under ASGI: when the task that made the response has failed, or the thread of the request has ended."""
+    """Under ASGI: when the thread of the request ends, with which Django ends the request, whatever became of it.
+
+    Not with a task: that may be the server's, which takes an error for its own. Not with the executor of the thread
+    either: where a client leaves before its response is made, errors that hold each other hold that too.
+    """
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    if context is None:
+        return
     try:
-        task = asyncio.current_task()
+        asyncio.get_running_loop()
     except RuntimeError:
-        context = SyncToAsync.thread_sensitive_context.get(None)
-        executor = None if context is None else SyncToAsync.context_to_thread_executor.get(context)
-        if executor is not None:
-            weakref.finalize(executor, _drop, slots)
+        _drop_with_thread(slots)
     else:
-        if task is not None:
-            task.add_done_callback(partial(_drop_if_failed, slots))
+        executor = SyncToAsync.context_to_thread_executor.get(context)
+        if executor is not None:
+            executor.submit(_drop_with_thread, slots)
 
 
-def _drop_if_failed(slots: Sequence[Slot], task: asyncio.Task[Any]) -> None:
-    if any(slot.lease for slot in slots) and (task.cancelled() or task.exception() is not None):
-        _drop(slots)
+class _Dropped(list[Slot]):
+    """What a thread holds until it ends."""
+
+    def __del__(self) -> None:
+        for slot in self:
+            slot.drop()
 
 
-def _drop(slots: Sequence[Slot]) -> None:
-    for slot in slots:
-        slot.drop()
+_of_thread: Final = threading.local()
+
+
+def _drop_with_thread(slots: Sequence[Slot]) -> None:
+    held: _Dropped = _of_thread.__dict__.setdefault("slots", _Dropped())
+    held[:] = [*(slot for slot in held if slot.lease), *slots]
 
 
 def _close(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:

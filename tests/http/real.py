@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 from tests.http import served
 
+gc.disable()  # what comes back only when garbage is collected does not come back
 served.configure()
 
 from django.core.asgi import get_asgi_application  # noqa: E402 - they need the settings

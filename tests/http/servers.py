@@ -50,20 +50,24 @@ class Server:
         self, name: str, redis: RedisServer, rules: dict[str, Any], middleware: list[str] | None = None, **settings: Any
     ) -> None:
         self.name, self.port = name, free_port()
-        command = SERVERS[name](self.port)
-        for package in {command[0], "httptools" if name.endswith("httptools") else command[0]}:
+        self.command = SERVERS[name](self.port)
+        for package in {self.command[0], "httptools" if name.endswith("httptools") else self.command[0]}:
             need_package(package)
-        environment = {**os.environ, "REDIS_URL": redis.url}
-        environment |= {"RULES": json.dumps(rules), "SETTINGS": json.dumps(settings)}
-        environment["HOME"] = str(redis.folder)  # where gunicorn puts the socket that controls it
+        self.environment = {**os.environ, "REDIS_URL": redis.url}
+        self.environment |= {"RULES": json.dumps(rules), "SETTINGS": json.dumps(settings)}
+        self.environment["HOME"] = str(redis.folder)  # where gunicorn puts the socket that controls it
         if middleware is not None:
-            environment["MIDDLEWARE"] = json.dumps(middleware)
+            self.environment["MIDDLEWARE"] = json.dumps(middleware)
         self.log = redis.folder / f"{name}-{self.port}.log"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [sys.executable, "-m", *self.command],
                 cwd=ROOT,
-                env=environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
