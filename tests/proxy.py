@@ -61,6 +61,11 @@ class Proxy:
         for link in list(self._links):
             link.reset()
 
+    def silence(self) -> None:
+        """Nothing passes any more on the connections that are open, and nobody hears of it; new ones are well."""
+        for link in list(self._links):
+            link.is_silent = True
+
     def close(self) -> None:
         _end(self._listener)
         self.cut()
@@ -103,6 +108,7 @@ class Link:
 
     def __init__(self, proxy: Proxy, near: socket.socket, far: socket.socket) -> None:
         self.proxy, self.near, self.far = proxy, near, far
+        self.is_silent = False
 
     def start(self) -> None:
         for carry in (self._requests, self._replies):
@@ -126,7 +132,7 @@ class Link:
 
     def _requests(self) -> None:
         while chunk := self.near.recv(65536):
-            if self.proxy.mode != "dead":
+            if self.proxy.mode != "dead" and not self.is_silent:
                 self.far.sendall(chunk)
 
     def _replies(self) -> None:

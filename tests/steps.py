@@ -65,17 +65,22 @@ def _library() -> Path:
     return folder / "clock.so"
 
 
+def stepped(file: Path, seconds: int = 0) -> dict[str, str]:
+    """The environment of a process whose clock is so far ahead as ``file`` says at the moment."""
+    file.write_bytes(struct.pack("q", seconds))
+    return {"LD_PRELOAD": str(_library()), "CLOCK_AHEAD": str(file)}
+
+
 class SteppingServer(RedisServer):
     """One Redis process; ``step`` sets its clock ahead, or back."""
 
     def __init__(self, *options: str) -> None:
-        self.library = _library()
-        self.file = self.library.with_name(f"ahead-{id(self)}")
-        self.file.write_bytes(struct.pack("q", 0))
+        self.file = _library().with_name(f"ahead-{id(self)}")
+        self.clock = [f"{name}={value}" for name, value in stepped(self.file).items()]
         super().__init__(*options)
 
     def command(self) -> list[str]:
-        return [need_binary("env"), f"LD_PRELOAD={self.library}", f"CLOCK_AHEAD={self.file}", *super().command()]
+        return [need_binary("env"), *self.clock, *super().command()]
 
     def step(self, seconds: int) -> None:
         with self.file.open("r+b") as file, mmap.mmap(file.fileno(), 8) as memory:

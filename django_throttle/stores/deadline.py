@@ -138,6 +138,22 @@ class DeadlineSocket:
             self._socket.settimeout(left(self._timeout))
 
 
+class _Handshaking:
+    """A socket that is to be encrypted: the handshake gets what is left when it begins.
+
+    What comes before it, such as reading the certificates of all authorities, may have taken most of the deadline.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def gettimeout(self) -> float | None:
+        return _to_write(self._socket.gettimeout())
+
+
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
     """The same connection class, obeying ``Within``, connecting included."""
 
@@ -145,5 +161,8 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
         def _connect(self) -> DeadlineSocket:
             self.socket_connect_timeout = _to_write(self.socket_timeout)
             return DeadlineSocket(super()._connect())
+
+        def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:  # of connections with TLS alone
+            return super()._wrap_socket_with_ssl(_Handshaking(sock))
 
     return DeadlineConnection

@@ -1,0 +1,180 @@
+"""What happens before the first command: names that are not found, handshakes that do not end, bad certificates."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from django_throttle.core import Rule
+from django_throttle.stores.breaker import FAILURES_IN_A_ROW
+from testproject.check.standstill import elapsed
+from tests.faults.conftest import BOUND, Caller
+from tests.servers import RedisServer, slack
+
+ALLOW = Rule("allow", "100/h", algorithm="fixed_window", on_store_failure="allow")
+SLOW = 0.4  # seconds that a name takes, four times the deadline
+Make = Callable[..., Caller]
+
+
+class Listener:
+    """Takes connections on a port and hands each to ``greet``, in a thread of its own."""
+
+    def __init__(self, greet: Callable[[socket.socket], object]) -> None:
+        self.greet = greet
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.taken: list[socket.socket] = []
+        self.thread = threading.Thread(target=self._take)
+        self.thread.start()
+
+    def _take(self) -> None:
+        while True:
+            try:
+                taken, _ = self.listener.accept()
+            except OSError:
+                return  # closed
+            self.taken.append(taken)
+            threading.Thread(target=self._greet, args=(taken,), daemon=True).start()
+
+    def _greet(self, taken: socket.socket) -> None:
+        try:
+            self.greet(taken)
+        except OSError:  # the other side does not want what it was shown
+            taken.close()
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join()
+        for taken in self.taken:
+            taken.close()
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[[Callable[[socket.socket], object]], int]]:
+    made: list[Listener] = []
+
+    def listen(greet: Callable[[socket.socket], object]) -> int:
+        made.append(Listener(greet))
+        return int(made[-1].port)
+
+    yield listen
+    for one in made:
+        one.close()
+
+
+def certified(folder: Path, days: int) -> ssl.SSLContext:
+    """What a server shows whose certificate ends in so many days."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=30))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(*private))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    return context
+
+
+@pytest.mark.row("F19")
+def test_a_handshake_that_hangs(caller: Make, listen: Any, figure: Callable[..., None]) -> None:
+    call = caller(f"rediss://127.0.0.1:{listen(lambda taken: None)}/0", ALLOW)
+    certificates = max(timed(ssl.create_default_context) for _ in range(5))
+    assert [call().degraded for _ in range(3)] == [True] * 3
+    figure("longest call", call.slowest * 1000, "ms")
+    figure("of which to read the authorities' certificates, at most,", certificates * 1000, "ms")
+    assert call.slowest <= max(BOUND, slack(certificates) + 0.05)
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.monotonic()
+    work()
+    return elapsed(began)
+
+
+@pytest.mark.row("F19")
+def test_an_expired_certificate(caller: Make, listen: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    context = certified(tmp_path, days=-1)
+    port = listen(lambda taken: context.wrap_socket(taken, server_side=True))
+    call = caller(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/certificate.pem", ALLOW)
+    assert [call.surely().degraded for _ in range(FAILURES_IN_A_ROW)] == [True] * FAILURES_IN_A_ROW
+    assert call.slowest <= slack(1.0)
+    assert "certificate has expired" in caplog.text
+
+
+def test_a_good_certificate(caller: Make, listen: Any, tmp_path: Path, server: RedisServer) -> None:
+    context = certified(tmp_path, days=1)
+
+    def pass_on(taken: socket.socket) -> None:
+        near = context.wrap_socket(taken, server_side=True)
+        with near, socket.create_connection(("127.0.0.1", server.port)) as far:
+            while asked := near.recv(65536):
+                far.sendall(asked)
+                near.sendall(far.recv(65536))
+
+    call = caller(f"rediss://127.0.0.1:{listen(pass_on)}/0?ssl_ca_certs={tmp_path}/certificate.pem", ALLOW)
+    assert [call.surely().remaining for _ in range(3)] == [99, 98, 97]
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """``resolver(answer)``: what becomes of a question for the name of the Redis server."""
+    usual = socket.getaddrinfo
+
+    def put(answer: Callable[[], object]) -> None:
+        def ask(host: Any, *arguments: Any, **options: Any) -> Any:
+            if host == "redis.invalid":
+                answer()
+                host = "127.0.0.1"
+            return usual(host, *arguments, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", ask)
+
+    return put
+
+
+@pytest.mark.row("F20")
+def test_a_slow_resolver(caller: Make, resolver: Any, figure: Callable[..., None]) -> None:
+    call = caller("redis://redis.invalid:1/0", ALLOW)
+    resolver(lambda: time.sleep(SLOW))
+    calls = 0
+    while not call.store.breaker.is_open:
+        assert call().degraded
+        calls += 1
+    driver = "synchronous" if call.run is None else "asynchronous"
+    figure(f"longest {driver} call, with a resolver of {SLOW * 1000:.0f} ms", call.slowest * 1000, "ms")
+    assert calls == FAILURES_IN_A_ROW
+    assert call.slowest <= (slack(SLOW + 0.05) if call.run is None else BOUND)
+    call.slowest = 0.0
+    assert call().degraded
+    assert call.slowest <= slack(0.05), "the breaker is open"
+
+
+@pytest.mark.row("F20")
+def test_a_name_that_is_not_found(caller: Make, resolver: Any) -> None:
+    def unknown() -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    call = caller("redis://redis.invalid:6379/0", ALLOW)
+    resolver(unknown)
+    assert [call().degraded for _ in range(3)] == [True] * 3
+    assert call.slowest <= BOUND
