@@ -370,6 +370,7 @@ def test_the_demo_site_passes_them_all() -> None:
     call_command("check")
 
 
+@pytest.mark.row("F57")
 @pytest.mark.django_db
 def test_the_models_have_their_migrations() -> None:
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)

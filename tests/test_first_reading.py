@@ -116,16 +116,17 @@ def at_once(server: Server, *wheres: str) -> list[tuple[int, float]]:
         return list(pool.map(lambda where: ask(server, where), wheres))
 
 
+@pytest.mark.row("F56")
 @pytest.mark.usefixtures("redis_url")
 @pytest.mark.parametrize(
     ("hanging", "kind"), [(locked_file, "uvicorn-h11"), (silent_server, "gunicorn")], indirect=["hanging"]
 )
 def test_it_answers_by_the_rules_of_settings_until_the_database_has_said_others(
-    hanging: Free, kind: str, redis_server: RedisServer
+    hanging: Free, kind: str, redis_server: RedisServer, figure: Callable[..., None]
 ) -> None:
     with Server(kind, redis_server, RULES, DATABASE_RULES=True, DEADLINE=DEADLINE) as server:
         answers = at_once(server, *["/middleware/quick/one"] * 7, "/no/rule/here")
-        print(kind, [f"{status} after {seconds:.2f} s" for status, seconds in answers])
+        figure("longest answer, with a deadline of 0.5 s,", max(seconds for _, seconds in answers), "s")
         assert Counter(status for status, _ in answers) == {200: 5, 429: 2, 404: 1}
         assert max(seconds for _, seconds in answers) < 2 * DEADLINE + slack(GRACE)
         hanging()
@@ -140,6 +141,7 @@ def is_said(server: Server, limit: str) -> bool:
         return limit in (connection.getresponse().headers["RateLimit-Policy"] or "")
 
 
+@pytest.mark.row("F56")
 @pytest.mark.parametrize("hanging", [locked_file], indirect=True)
 def test_where_that_is_asked_for_it_waits_and_nothing_else_does(hanging: Free) -> None:
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "PYTHONPATH": str(ROOT)}

@@ -121,6 +121,18 @@ def test_every_module_opens_with_a_claim(path: Path) -> None:
         assert ast.get_docstring(tree(path))
 
 
+@pytest.mark.row("A61")
+def test_nothing_that_is_read_is_run() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert not {"pickle", "marshal", "shelve", "yaml", "dill"} & {name.split(".")[0] for name in imports(path)}
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Call(func=ast.Name(id="eval" | "exec" | "compile" | "__import__" as name)):
+                    pytest.fail(f"{named(path)}:{node.lineno} calls {name}")
+    for path in PACKAGE.rglob("*.lua"):
+        assert not re.search(r"\b(load|loadstring|dofile|setfenv)\b", path.read_text(encoding="utf-8")), named(path)
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.lua")), ids=named)
 def test_every_script_says_what_goes_in_and_out(path: Path) -> None:
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,13 +27,15 @@ from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework_simplejwt.views import TokenObtainPairView
 
-from django_throttle import rulebook, stores
+from django_throttle import limiter, rulebook, stores
 from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
+from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.logins import UNCLEAR, login_name
-from django_throttle.stores import MemoryStore
+from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
+from tests.servers import RedisServer
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -151,6 +156,96 @@ def test_right_passwords_are_free(anna: User, view: str, right: int) -> None:
     enforce(view)
     said = body_of(FORM if view == "form" else JSON, view, {"username": "anna", "password": "right"})
     assert [Client().post(f"/{view}", **said).status_code for _ in range(LIMIT + 2)] == [right] * (LIMIT + 2)
+
+
+class TestGuesses:
+    """With the two rules of the recipe: by address and by name."""
+
+    BY_ADDRESS = Rule("by address", "20/10m", methods=("POST",), key="ip", count_on=(403,))
+    BY_NAME = Rule("by name", "10/15m", methods=("POST",), key=KEY, count_on=(403,))
+
+    @pytest.fixture
+    def guess(self, anna: User) -> Callable[..., int]:
+        rulebook.pin(rulebook.Snapshot([self.BY_ADDRESS, self.BY_NAME]))
+
+        def guess(name: str, address: str, password: str = "wrong") -> int:
+            said = {"username": name, "password": password}
+            return Client(REMOTE_ADDR=address).post("/json", said, content_type=JSON).status_code
+
+        return guess
+
+    @pytest.mark.row("A36")
+    def test_from_one_address_at_many_names(self, guess: Callable[..., int]) -> None:
+        found = [guess(f"user {number}", "203.0.113.9") for number in range(30)]
+        assert found == [403] * 20 + [429] * 10
+
+    @pytest.mark.row("A36")
+    def test_from_many_addresses_at_one_name(self, guess: Callable[..., int]) -> None:
+        found = [guess("anna", f"203.0.113.{number}") for number in range(30)]
+        assert found == [403] * 10 + [429] * 20
+
+    @pytest.mark.row("A36")
+    def test_from_many_at_many(self, guess: Callable[..., int]) -> None:
+        tried = Counter[str]()
+        for name, number in [(f"user {n}", number) for _ in range(5) for n in range(4) for number in range(4)]:
+            if guess(name, f"203.0.113.{number}") == 403:
+                tried.update((name, str(number)))
+        assert all(tried[f"user {number}"] == 10 for number in range(4))
+        assert all(tried[str(number)] <= 20 for number in range(4))
+
+    @pytest.mark.row("A37")
+    def test_by_both_together_a_victim_gets_in_from_elsewhere(self, guess: Callable[..., int]) -> None:
+        both = Rule("by both", "10/15m", methods=("POST",), key=f"ip+{KEY}", count_on=(403,))
+        rulebook.pin(rulebook.Snapshot([self.BY_ADDRESS, both]))
+        assert [guess("anna", "203.0.113.66") for _ in range(11)] == [403] * 10 + [429]
+        assert guess("anna", "203.0.113.66", "right") == 429
+        assert guess("anna", "192.0.2.7", "right") == 200
+
+    @pytest.mark.row("A38")
+    def test_logging_in_between_buys_no_guesses(self, guess: Callable[..., int]) -> None:
+        found = [guess(f"user {number}", "203.0.113.9") for number in range(25) if own(guess) in (200, 429)]
+        assert found == [403] * 20 + [429] * 5
+
+
+def own(guess: Callable[..., int]) -> int:
+    return guess("anna", "203.0.113.9", "right")
+
+
+@pytest.mark.row("A21")
+def test_a_name_that_nobody_has_is_counted_like_any_other(
+    anna: User,
+    redis_url: str,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    django_assert_num_queries: Any,
+    figure: Callable[..., None],
+) -> None:
+    rulebook.pin(rulebook.Snapshot([Rule("by name", "1000000/h", key=KEY)]))
+    monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))
+    asked: list[dict[str, int]] = []
+    taken: dict[str, list[float]] = {"anna": [], "emma": []}
+
+    def decide(name: str) -> None:
+        facts = Facts("json", ("request",), HttpWho(post({"username": name})), method="POST")
+        began = time.thread_time()
+        assert not limiter.decide(facts).degraded
+        taken[name].append(time.thread_time() - began)
+
+    for name in taken:
+        decide(name)
+    with redis_server.client() as client, django_assert_num_queries(0):
+        for name in taken:
+            client.config_resetstat()
+            decide(name)
+            told: Any = client.info("commandstats")
+            asked.append({command: found["calls"] for command, found in told.items()})
+        for _ in range(300):
+            for name in taken:
+                decide(name)
+    assert asked[0] == asked[1]
+    there, other = map(statistics.median, taken.values())
+    figure("a name that is there takes, of what another one takes,", there / other * 100, "%")
+    assert 0.5 < there / other < 2
 
 
 def post(data: Any, kind: str = JSON, url: str = "/", **extra: Any) -> HttpRequest:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from django_throttle.core import Rule
 from django_throttle.models import ThrottleRule
 
 APP = "django_throttle"
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -69,3 +74,12 @@ def test_what_counted_sockets_and_requests_as_one_event_goes_on_doing_so(transac
         ]  # fmt: skip
     finally:
         call_command("migrate", verbosity=0)
+
+
+@pytest.mark.row("F57")
+@pytest.mark.parametrize("command", ["check", "migrate"])
+def test_commands_work_on_an_empty_database_and_ask_it_nothing_before(command: str, database: str) -> None:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "DATABASE": database}
+    line = [sys.executable, "-W", "error::RuntimeWarning", "-m", "django", command]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

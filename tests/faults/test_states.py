@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -82,6 +82,26 @@ def test_out_of_memory_refuses_new_counts_but_takes_leases_back(server: RedisSer
         limiter.release(lease)
     admin.config_set("maxmemory", 0)
     assert used(server, CAP) == 0
+
+
+@pytest.mark.row("F17")
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu"])
+def test_what_is_in_use_goes_last(policy: str, figure: Callable[..., None]) -> None:
+    """The clock of least recent use counts seconds: beside a cache that fills the memory in one, it tells nothing."""
+    with RedisServer("--maxmemory", "3mb", "--maxmemory-policy", policy) as server, server.client() as client:
+        store = RedisStore(server.url, deadline=5.0)
+        store.denials = None  # every call is to reach Redis
+        limiter, passed, evicted = Limiter([Rule("hot", "50/366d", algorithm="gcra")], store), 0, 0
+        for number in range(100):
+            with client.pipeline(transaction=False) as pipeline:
+                for page in range(50):
+                    pipeline.set(f"page:{number}:{page}", "x" * 1000, px=60_000)
+                pipeline.execute()
+            passed += limiter.acquire("user:1").allowed
+        evicted = client.info("stats")["evicted_keys"]
+    figure(f"passed of 50 beside a cache that fills the memory anew within a second, ``{policy}``,", passed)
+    assert evicted > 1000
+    assert passed == 50 or policy == "allkeys-lru"
 
 
 @pytest.mark.row("F12")

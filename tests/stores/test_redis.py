@@ -12,6 +12,7 @@ from asgiref.sync import async_to_sync
 from redis import Redis
 
 from django_throttle.core import Charge, Rule, flow
+from django_throttle.core import key as layouts
 from django_throttle.core.command import charge
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
@@ -371,3 +372,39 @@ def test_the_servers_clock_counts_unless_another_is_given(redis_url: str, client
     left = 3600 - (seconds + microseconds / 1_000_000) % 3600
     assert abs(reset - left) < 5 or abs(reset - left) > 3595
     assert Limiter([RATES[0]], RedisStore(redis_url, clock=clock, deadline=5.0)).acquire("user:2").reset_after == 3600.0
+
+
+@pytest.mark.row("A59")
+def test_no_text_becomes_part_of_a_script(store: RedisStore, client: Redis) -> None:
+    def scripts() -> int:
+        return int(client.info("memory")["number_of_cached_scripts"])
+
+    assert Limiter([Rule("api", "5/h"), CAP], store).acquire("user:1").allowed
+    before = scripts()
+    for text in ("]] redis.call('FLUSHALL') --", "'..redis.call('FLUSHALL')..'", "%s {0} ${x}"):
+        for ident in ("user:1", text):
+            assert Limiter([Rule(text, "5/h"), CAP], store).acquire(ident).allowed
+    assert scripts() == before
+    assert Limiter([Rule("api", "5/h")], store).peek("user:1").remaining == 4
+
+
+@pytest.mark.row("F60")
+def test_versions_that_store_values_in_another_way_share_none(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = [Limiter([Rule(**each)], store) for each in NAMED]
+    monkeypatch.setattr(layouts, "LAYOUT", "999")
+    monkeypatch.setattr(layouts, "LAYOUTS", {})
+    newer = [Limiter([Rule(**each)], store) for each in NAMED]
+    for pair in zip(older, newer, strict=True):
+        decisions = [limiter.acquire("user:1") for _ in range(20) for limiter in pair]
+        assert sum(decision.allowed for decision in decisions) == 20
+        assert not any(decision.degraded for decision in decisions)
+    assert caplog.text == ""
+
+
+NAMED: list[dict[str, Any]] = [
+    *({"name": name, "rate": "10/366d", "algorithm": name} for name in ("fixed_window", "sliding_window", "gcra")),
+    {"name": "sliding_log", "rate": "10/h", "algorithm": "sliding_log"},
+    {"name": "concurrency", "limit": 10, "algorithm": "concurrency"},
+]

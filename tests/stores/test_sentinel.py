@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from django_throttle.connections.refresher import Refresher
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
@@ -98,6 +99,27 @@ def test_a_sentinel_that_hangs_does_not_matter(sentinels: Sentinels) -> None:
         assert not asyncio.run(limiter.aacquire("user:1")).degraded
     finally:
         hung.resume()
+
+
+@pytest.mark.row("F34")
+def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels) -> None:
+    store = RedisStore(sentinels.url, deadline=5.0)
+    limiter, refresher = Limiter([LOAD], store), Refresher(store)
+    with asyncio.Runner() as runner:
+
+        def both() -> bool:
+            return limiter.acquire("user:1").degraded or runner.run(limiter.aacquire("user:1")).degraded
+
+        assert not both()
+        try:
+            for sentinel in sentinels.sentinels:
+                sentinel.kill()
+            for _ in range(3):
+                assert not any(both() for _ in range(20))
+                refresher.beat()  # which asks them whether another has become the master
+        finally:
+            for sentinel in sentinels.sentinels:
+                sentinel.start()
 
 
 @pytest.mark.parametrize(
