@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import timedelta, tzinfo
 from functools import lru_cache
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist
-from django.template.loader import render_to_string
+from django.template.loader import get_template
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import get_language
 
 from django_throttle.core import Decision
 from django_throttle.core.problem import CONTENT_TYPE, error_code, problem, refusing
 from django_throttle.retry import in_words, retry_seconds
 
 TEMPLATE: Final = "django_throttle/429.html"
+OUR_TEMPLATE: Final = str(Path(__file__).parents[1] / "templates" / TEMPLATE)
+BOUNDS: Final = (
+    0,
+    1,
+    60,
+    43_200,
+)  # seconds where our template says something else; otherwise it says "wait" and "when"
 HTML: Final = "text/html"
 FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
 JSON: Final = (CONTENT_TYPE, "application/json")
@@ -93,6 +104,16 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
             after = timezone.now() + timedelta(seconds=seconds + 59)
             context["when"] = after.replace(second=0, microsecond=0)
     try:
-        return render_to_string(TEMPLATE, context)
+        template = get_template(TEMPLATE)
     except TemplateDoesNotExist:
         return None
+    if template.origin.name != OUR_TEMPLATE:
+        return template.render(context)
+    context["seconds"] = BOUNDS[bisect(BOUNDS, seconds or 0) - 1]
+    return _our_page(get_language(), get_current_timezone(), **context)
+
+
+@lru_cache(maxsize=256)
+def _our_page(language: str | None, zone: tzinfo, **context: Any) -> str:
+    """Our own page, which says the same wherever these are the same: rendering it costs more than many a view."""
+    return get_template(TEMPLATE).render(context)

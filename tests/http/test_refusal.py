@@ -214,6 +214,13 @@ def test_the_page_stands_alone_and_can_be_read_aloud(decision: Decision, status:
     assert "script" not in outline.tags
 
 
+@pytest.mark.parametrize("seconds", [1, 59, 60, 61, 95, 43_199, 43_200, 90_000])
+def test_what_is_kept_of_our_page_is_what_it_would_say(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    kept = answered(refused(seconds)).content
+    monkeypatch.setattr(module, "OUR_TEMPLATE", "another")  # a site's own is rendered each time
+    assert answered(refused(seconds)).content == kept
+
+
 def test_a_site_has_a_page_of_its_own(settings: Any, tmp_path: Path) -> None:
     (tmp_path / "django_throttle").mkdir()
     own = "{{ status }} {{ code }} {{ seconds }} {{ wait }} {{ when|date:'H:i' }} {{ request }}{{ user }}"

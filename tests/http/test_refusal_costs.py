@@ -1,4 +1,8 @@
-"""A refusal costs no more than an allowed request, whatever its headers: else a flood is dearer for being refused."""
+"""A refusal costs what an allowed request costs, whatever its headers: else a flood is dearer for being refused.
+
+As the ratio of the least of many durations, in one process and in turn. The view that is allowed does nothing. A page
+is somewhat dearer than the problem document, and REST framework raises an error for each refusal.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,15 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.core.signals import request_started
 from django.db import close_old_connections
 from django.test import RequestFactory
+from rest_framework.response import Response
 
 from django_throttle.http.refusal import prefers_html
 from tests.doors import REDIS, Enforce
 from tests.http import site
-from tests.servers import slack
 
 HOSTILE = {
     "none": {},
+    "a browser's": {"HTTP_ACCEPT": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"},
     "Accept of 8 kB": {"HTTP_ACCEPT": ",".join(f"a/b{number};q=0.{number % 9}" for number in range(600))},
     "Accept of 60 kB": {"HTTP_ACCEPT": ",".join(f"a/b{number};q=0.{number % 9}" for number in range(4500))},
     "Accept of 60 kB for a page": {"HTTP_ACCEPT": "text/html," + "a/b;q=0.5;c=d," * 4000},
@@ -34,7 +39,9 @@ TOLD = {
     "X-Forwarded-For": ("HTTP_X_FORWARDED_FOR", "198.51.100.{}"),
     "Forwarded": ("HTTP_FORWARDED", "for=198.51.100.{}"),
 }
-DOORS = {"/middleware": site.MIDDLEWARE, "/decorated": [], "/drf": []}
+DOORS = {"/middleware/ok": site.MIDDLEWARE, "/decorated/ok": [], "/drf/answer": []}
+DRF = "/drf/answer"
+BOUNDS = {"problem": 1.2, "page": 1.25, DRF: 1.35}  # times an allowed request
 
 
 @pytest.fixture
@@ -49,10 +56,13 @@ def no_databases() -> Iterator[None]:
 @pytest.mark.usefixtures("no_databases")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("header", HOSTILE)
-def test_a_refusal_is_no_dearer(enforce: Enforce, settings: Any, door: str, header: str) -> None:
+def test_a_refusal_is_no_dearer(
+    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, door: str, header: str
+) -> None:
     settings.MIDDLEWARE = DOORS[door]
-    given = HOSTILE[header] | ({"HTTP_ACCEPT": "*/*"} if door == "/drf" and "Accept of" not in header else {})
-    if header == "query" and door == "/drf":
+    monkeypatch.setitem(site.DOINGS, "answer", lambda request: Response({"said": "ok"}))
+    given = HOSTILE[header] | ({"HTTP_ACCEPT": "*/*"} if door == DRF and "Accept of" not in header else {})
+    if header == "query" and door == DRF:
         given = {"QUERY_STRING": "a=" + "b" * 60_000}  # REST framework reads it, and Django refuses so many fields
     proxy = "Forwarded" if header == "Forwarded" else "X-Forwarded-For"
     enforce(
@@ -61,21 +71,28 @@ def test_a_refusal_is_no_dearer(enforce: Enforce, settings: Any, door: str, head
         PROXY_HEADER=proxy,
     )
     handler, took = WSGIHandler(), {200: [], 406: [], 429: []}
-    for number in range(30):  # in turn, so that whatever else this machine does is in both
+
+    def ratio() -> float:
+        return min(took[429]) / min(took[200])
+
+    bound = BOUNDS[DRF if door == DRF else "page" if "browser" in header else "problem"]
+    for number in range(250):  # in turn, so that whatever else this machine does is in both
         for _ in range(2):
             said = given | {TOLD[proxy][0]: given.get(TOLD[proxy][0], "") + TOLD[proxy][1].format(number)}
             if "HTTP_ACCEPT" in given:  # each its own, as what one Accept says is kept
                 said["HTTP_ACCEPT"] = f"a/c{number};q=0.1,{given['HTTP_ACCEPT']}"
-            environ = RequestFactory().get(f"{door}/ok", **said).environ
+            environ = RequestFactory().get(door, **said).environ
             began = time.perf_counter()
             response = handler(environ, lambda *_: None)
             took[response.status_code].append(time.perf_counter() - began)
-    if "Accept of" in header and door == "/drf":
-        assert len(took[406]) == 60, "REST framework negotiates before it throttles, as without us"
+        if number >= 30 and (took[406] or ratio() <= bound):  # the least of more is nearer to the truth
+            break
+    if "Accept of" in header and door == DRF:
+        assert len(took[406]) == 62, "REST framework negotiates before it throttles, as without us"
         return
-    print(f"allowed {min(took[200]) * 1e6:.0f} µs, refused {min(took[429]) * 1e6:.0f} µs")
-    assert len(took[200]) == len(took[429]) == 30
-    assert min(took[429]) <= slack(2.0) * min(took[200])
+    print(f"allowed {min(took[200]) * 1e6:.0f} µs, refused {min(took[429]) * 1e6:.0f} µs, {ratio():.2f} times")
+    assert len(took[200]) == len(took[429]) >= 30
+    assert ratio() <= bound
 
 
 def test_a_header_longer_than_any_browser_s_is_a_program_s() -> None:
