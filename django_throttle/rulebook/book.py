@@ -133,10 +133,11 @@ def refresh(seen: str | None = None) -> Snapshot:
     number, began = next(_readings), monotonic()
     reading = sources.read(_book.database)
     _book.took = monotonic() - began
+    new = None if _is_known(reading) else _made(reading)  # of very many rules it takes long, so nobody waits for it
     with _book.lock:
         old = _book.snapshot
         if number > _book.newest:  # else a reading that began later is in force already
-            _install(reading, number, seen)
+            _install(reading, new, number, seen)
         new = _book.snapshot
     if new is None:
         return current()
@@ -209,18 +210,21 @@ def _read_in_what_is_over() -> bool:
     return transaction is not None and not transaction.lasts()
 
 
-def _install(reading: Reading, number: int, seen: str | None) -> None:
+def _is_known(reading: Reading) -> bool:
+    """True where it changes nothing that is in force: the database failed, or says the same; settings do not change."""
+    return _book.snapshot is not None and (reading.failure is not None or reading.database is _book.database)
+
+
+def _install(reading: Reading, new: Snapshot | None, number: int, seen: str | None) -> None:
     _report(reading)
     _book.newest, _book.read_at = number, monotonic()
     if reading.failure is None:
         _book.settled, _book.open_in = reading.settled, reading.open_in
         _book.seen = seen or _book.seen
-    elif _book.snapshot is not None:
+    if _is_known(reading):
         return
-    if _book.snapshot is not None and reading.database is _book.database:
-        return  # settings do not change
     _book.database = reading.database
-    new = _made(reading)
+    new = new or _made(reading)
     # The same rules are the same object, so that what others derived from it stays good.
     if _book.snapshot is None or _book.snapshot.version != new.version:
         _book.snapshot = new

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Final
 
 from django_throttle.core import Charge, Outcome, Override, Rule
@@ -15,6 +15,7 @@ from django_throttle.core.command import charges_of
 from django_throttle.facts import BY_KEY, Facts
 from django_throttle.rulebook.nameless import is_refused, refusals
 from django_throttle.rulebook.relief import Relief, wall_clock
+from django_throttle.rulebook.scopes import Scopes
 from django_throttle.rulebook.terms import cost_of, is_about
 from django_throttle.stores.complaints import Complaints
 
@@ -33,7 +34,7 @@ class Snapshot:
     has to be asked for groups, which a database has to say.
     """
 
-    __slots__ = ("_found", "_is_plain", "asks_groups", "relief", "rules", "version")
+    __slots__ = ("_by_name", "_found", "_is_plain", "_scopes", "asks_groups", "relief", "rules", "version")
 
     def __init__(
         self,
@@ -45,6 +46,8 @@ class Snapshot:
         self.rules = tuple(sorted(rules, key=lambda rule: rule.name))
         self.relief = Relief(overrides, now)
         self.version = version or _digest(self.rules, self.relief.overrides)
+        self._by_name = {rule.name: rule for rule in self.rules}
+        self._scopes = Scopes([rule.scopes if rule.enabled else () for rule in self.rules])
         self._found: dict[tuple[str, tuple[str, ...]], tuple[Rule, ...]] = {}
         self._is_plain = all(rule.is_plain for rule in self.rules)
         self.asks_groups = self.relief.asks_groups or any(map(_asks_groups, self.rules))
@@ -70,17 +73,14 @@ class Snapshot:
 
     def asks_user(self, facts: Facts) -> bool:
         """Whether it may matter to the rules of this call who is logged in."""
-        rules = self._found.get((facts.scope, facts.events)) or self._find(facts.scope, facts.events)
-        return bool(self.relief.overrides) or any(map(_asks_user, rules))
+        return bool(self.relief.overrides) or any(map(_asks_user, self._in_scope(facts)))
 
     def by_name(self, name: str) -> Rule | None:
         """The rule of this name, enabled or not."""
-        return next((rule for rule in self.rules if rule.name == name), None)
+        return self._by_name.get(name)
 
     def _covering(self, facts: Facts) -> tuple[Rule, ...]:
-        rules = self._only(facts.rule) if facts.rule else self._found.get((facts.scope, facts.events))
-        if rules is None:
-            rules = self._find(facts.scope, facts.events)
+        rules = self._only(facts.rule) if facts.rule else self._in_scope(facts)
         if facts.only:
             rules = tuple([rule for rule in rules if rule.name in facts.only])
         if self._is_plain:  # nothing else depends on the call
@@ -93,18 +93,17 @@ class Snapshot:
             logger.warning("there is no rule %r, so what is under it is not limited", given)
         return (rule,) if rule is not None and rule.enabled else ()
 
+    def _in_scope(self, facts: Facts) -> tuple[Rule, ...]:
+        rules = self._found.get((facts.scope, facts.events))
+        return self._find(facts.scope, facts.events) if rules is None else rules
+
     def _find(self, scope: str, events: tuple[str, ...]) -> tuple[Rule, ...]:
-        found = tuple(rule for rule in self.rules if rule.enabled and _covers(rule, scope, events))
+        rules = [self.rules[number] for number in self._scopes.find(scope)]
+        found = tuple([rule for rule in rules if not set(events).isdisjoint(rule.events)])
         if len(self._found) >= MAX_REMEMBERED:
             self._found.clear()
         self._found[scope, events] = found
         return found
-
-
-def _covers(rule: Rule, scope: str, events: tuple[str, ...]) -> bool:
-    if not any(event in rule.events for event in events):
-        return False
-    return any(pattern == scope or fnmatchcase(scope, pattern) for pattern in rule.scopes)
 
 
 def _asks_groups(rule: Rule) -> bool:
@@ -116,6 +115,8 @@ def _asks_user(rule: Rule) -> bool:
 
 
 def _digest(rules: tuple[Rule, ...], overrides: tuple[Override, ...]) -> str:
-    options: list[object] = [(rule.name, rule.as_options()) for rule in rules]
-    text = json.dumps(options + [repr(override) for override in overrides], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(digest_size=8)
+    # One by one: as one text, ten thousand rules would keep every other thread waiting while it is written.
+    for entry in chain(((rule.name, rule.as_options()) for rule in rules), map(repr, overrides)):
+        digest.update(json.dumps(entry, sort_keys=True).encode())
+    return digest.hexdigest()

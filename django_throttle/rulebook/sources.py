@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.db import OperationalError, ProgrammingError, connections, router, transaction
 
-from django_throttle.conf import conf
+from django_throttle.conf import Conf, conf
 from django_throttle.core import Rule
 from django_throttle.core.checks import MAX_NAME
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
@@ -19,6 +19,7 @@ from django_throttle.rulebook.reading import NOTHING, Found, Reading, Transactio
 
 APP: Final = "django_throttle"
 REMARKS: Final = frozenset(("reason", "created_by", "created_at"))
+_settings: tuple[Conf, Found] | None = None
 
 
 def read(before: Found = NOTHING) -> Reading:
@@ -47,8 +48,15 @@ def rules() -> tuple[Rule, ...]:
 
 
 def from_settings() -> Found:
-    """The rules of DJANGO_THROTTLE["RULES"]."""
-    rules = conf().RULES
+    """The rules of DJANGO_THROTTLE["RULES"]: the same as long as the settings are, as very many take long to read."""
+    global _settings
+    settings, known = conf(), _settings  # another thread may replace both
+    if known is None or known[0] is not settings:
+        known = _settings = settings, _given(settings.RULES)
+    return known[1]
+
+
+def _given(rules: object) -> Found:
     if not isinstance(rules, Mapping):
         return Found({}, {"RULES": f"is a dictionary of rules, not {type(rules).__name__}"})
     return _collect((str(name), partial(Rule.from_options, str(name), options)) for name, options in rules.items())
