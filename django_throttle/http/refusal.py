@@ -107,7 +107,8 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
         template = get_template(TEMPLATE)
     except TemplateDoesNotExist:
         return None
-    if template.origin.name != OUR_TEMPLATE:
+    origin = getattr(template, "origin", None)  # the templates of Django's engines have one
+    if origin is None or origin.name != OUR_TEMPLATE:
         return template.render(context)
     context["seconds"] = BOUNDS[bisect(BOUNDS, seconds or 0) - 1]
     return _our_page(get_language(), get_current_timezone(), **context)
