@@ -83,9 +83,31 @@ def async_client(
     sync_class = settings.get("connection_class", sync_connection.Connection)
     twin = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
     given = _fitting(given, twin)
+    if issubclass(twin, async_connection.SSLConnection):
+        twin = _reading_once(twin)
     given["connection_class"] = adapt(twin) if adapt else twin
     pool = aioredis.BlockingConnectionPool(max_connections, seconds / 2, **given)
     return aioredis.Redis(connection_pool=pool)
+
+
+def _reading_once(connection_class: type[Any]) -> type[Any]:
+    """The same class, whose certificates are read once and in a thread: that takes a third of the usual deadline."""
+
+    class ReadingOnce(connection_class):  # type: ignore[misc]
+        reading: asyncio.Future[Any] | None = None
+
+        async def _connect(self) -> None:
+            own = type(self)
+            if own.reading is None:
+                own.reading = asyncio.ensure_future(asyncio.to_thread(self.ssl_context.get))
+            try:
+                self.ssl_context.context = await asyncio.shield(own.reading)
+            except Exception:
+                own.reading = None  # whoever connects next tries again
+                raise
+            await super()._connect()
+
+    return ReadingOnce
 
 
 class LoopClients:

@@ -151,7 +151,12 @@ class _Handshaking:
         return getattr(self._socket, name)
 
     def gettimeout(self) -> float | None:
-        return _to_write(self._socket.gettimeout())
+        try:
+            return _to_write(self._socket.gettimeout())
+        except TimeoutError:
+            # Python 3.11 asks when it has the descriptor twice: an error would close it twice, the second time
+            # as whatever else the process has opened by then. The handshake fails at once instead.
+            return LOOK
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:

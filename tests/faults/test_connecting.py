@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import socket
 import ssl
 import threading
@@ -19,9 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from django_throttle.core import Rule
+from django_throttle.exceptions import StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
 from django_throttle.stores.breaker import FAILURES_IN_A_ROW
 from testproject.check.standstill import elapsed
-from tests.faults.conftest import BOUND, Caller
+from tests.faults.conftest import BOUND, DEADLINE, Caller
 from tests.servers import RedisServer, slack
 
 ALLOW = Rule("allow", "100/h", algorithm="fixed_window", on_store_failure="allow")
@@ -103,6 +108,42 @@ def test_a_handshake_that_hangs(caller: Make, listen: Any, figure: Callable[...,
     figure("longest call", call.slowest * 1000, "ms")
     figure("of which to read the authorities' certificates, at most,", certificates * 1000, "ms")
     assert call.slowest <= max(BOUND, slack(certificates) + 0.05)
+
+
+def test_certificates_that_are_read_too_late_close_nothing_twice(listen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ssl.create_default_context
+
+    def late(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        time.sleep(DEADLINE * 1.1)
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(ssl, "create_default_context", late)
+    store = RedisStore(f"rediss://127.0.0.1:{listen(lambda taken: None)}/0", deadline=DEADLINE)
+    with pytest.raises(StoreError) as failed:
+        Limiter([ALLOW], store).reset("user:1")
+    others = [os.dup(0) for _ in range(10)]  # one of them has the number that the connection had
+    del failed
+    gc.collect()
+    for other in others:
+        os.close(other)  # raises OSError where it was closed
+
+
+async def test_certificates_are_read_once_and_not_on_the_event_loop(
+    listen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, readers = ssl.create_default_context, []
+
+    def watched(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        readers.append(threading.get_ident())
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(ssl, "create_default_context", watched)
+    store = RedisStore(f"rediss://127.0.0.1:{listen(lambda taken: None)}/0", deadline=DEADLINE)
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            await Limiter([ALLOW], store).areset("user:1")
+    assert len(readers) == 1
+    assert readers != [threading.get_ident()]
 
 
 def timed(work: Callable[[], object]) -> float:
