@@ -25,7 +25,7 @@ class Tab:
 
     def __init__(self, rule: Rule, ident: str, now: float) -> None:
         self.ident, self.seen_at = ident, now
-        self.owed = self.used = 0  # ``used`` is what the store has said
+        self.owed = self.used = 0  # ``used``: what the store has said, and what it may have charged since
         self.resets_at = now
         self.crossed: tuple[Crossing, ...] = ()
         self.adopt(rule)
@@ -50,6 +50,13 @@ class Tab:
         if not self.owed and self.used < self.rule.plan.limit:
             return None
         return Charge(self._bill, self.ident, 0 if doubtful else self.owed)
+
+    def doubt(self, charge: Charge, now: float) -> None:
+        """Nobody knows whether it was charged: that is not done again, but it has passed, so it counts here."""
+        self.owed -= charge.cost
+        if now >= self.resets_at:
+            self.used, self.resets_at = 0, now + (self.rule.window or 0.0)
+        self.used += charge.cost
 
     def pay(self, charge: Charge, answer: Answer, now: float) -> None:
         """The store has charged it and says how things stand."""
@@ -112,7 +119,7 @@ class Tabs:
             if isinstance(answer, Answer):
                 tab.pay(charge, answer, now)
             else:
-                tab.owed -= charge.cost
+                tab.doubt(charge, now)
                 self._doubtful = True  # so that no more is lost, ask before charging again
 
     def _find(self, charge: Charge, now: float) -> Tab:

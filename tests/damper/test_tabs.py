@@ -190,6 +190,18 @@ def test_what_may_have_been_charged_is_not_charged_again() -> None:
     assert paid.charge.cost == 8
 
 
+def test_what_may_have_been_charged_counts_here_until_the_store_says_more() -> None:
+    """Else a process lets a whole limit pass each time that a report fails."""
+    tabs = Tabs()
+    tabs.owe(charge(1000), 0.0)
+    tabs.take(tabs.collect(0.0), [StoreError(Cause.UNAVAILABLE)], 1.0)
+    assert not tabs.look(charge(1), 2.0).allowed
+    assert tabs.look(charge(1), 3602.0).allowed, "by then the window is over"
+    (asked,) = tabs.collect(2.0)
+    tabs.take([asked], [Answer(0, 995, 10_000_000)], 3.0)
+    assert tabs.look(charge(1), 4.0).remaining == 995
+
+
 def test_tabs_are_bounded_and_forgotten() -> None:
     tabs = Tabs()
     for number in range(MOST + 5):
