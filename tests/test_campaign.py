@@ -86,7 +86,7 @@ def test_one_slot_too_many_is_held_and_one_is_lost() -> None:
 
 
 def test_a_process_that_was_killed_holds_nothing_any_more() -> None:
-    dead = calls("slots", SLOTS)
+    dead = [*calls("slots", SLOTS), *calls("slots", 1, outcome="unknown", alone=True)]
     later = [Operation(1, "slots", 1, 1.0, 1.001, "ok")]
     assert broken([*dead, *later], killed={0: 0.9}) == []
     assert len(broken([*dead, *later], killed={0: 1.5})) == 1

@@ -7,11 +7,12 @@ import secrets
 import sys
 import time
 
-from tests.campaign.checks import check
+from tests.bounds import most
+from tests.campaign.checks import check, fullest
 from tests.campaign.history import History
 from tests.campaign.limits import LIMITS
 from tests.campaign.plan import Round
-from tests.campaign.rounds import as_a_site, play
+from tests.campaign.rounds import play
 
 ROUND_SECONDS = 30.0  # about what a round takes
 HEAD = ("Round", "Server", "Faults", "Operations", "ok", "refused", "unknown", "Worst", "Verdict")
@@ -42,14 +43,25 @@ def run(this: Round) -> tuple[tuple[str, ...], int]:
     of_servers, of_clients = this.faults()
     print(f"round {this.number}, {this.server}: " + "; ".join(map(str, of_servers + of_clients)), flush=True)
     began = time.monotonic()
-    with as_a_site():
-        history = play(this)
+    history = play(this)
     breaches = check(history, LIMITS)
     for breach in breaches:
         print(f"  seed {this.seed}, round {this.number}: {breach}", flush=True)
+    if breaches:
+        print("\n".join(f"    {line}" for line in (*map(str, history.faults), *history.log)), flush=True)
     line = row(this, history, len(breaches))
     print(f"  {time.monotonic() - began:.0f} s: {', '.join(line[3:])}", flush=True)
+    print(f"  fullest windows: {nearest(history)}", flush=True)
     return line, len(breaches)
+
+
+def nearest(history: History) -> str:
+    """How near each limit came to its bound."""
+    found = []
+    for name, limit in LIMITS.items():
+        if limit.kind in ("rate", "door", "prepaid", "batched"):
+            found.append(f"{name} {fullest(history, limit)} of {most(limit.rule)}")
+    return ", ".join(found)
 
 
 def row(this: Round, history: History, breaches: int) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from django.conf import settings
 
 from testproject.check.standstill import elapsed, watch
-from tests.campaign.history import BEGUN, ENDED, ODD, RELEASED, Recorder
+from tests.campaign.history import BEGUN, ENDED, ODD, QUEUED, RELEASED, Recorder
 from tests.campaign.limits import LIMITS, SETTINGS
 from tests.campaign.plan import TASKS, THREADS, Call, Round
 
@@ -28,7 +29,13 @@ GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 settings.configure(
     SECRET_KEY="campaign",
     INSTALLED_APPS=["django_throttle"],
-    DJANGO_THROTTLE={**SETTINGS, "REDIS": GIVEN["url"], "PROCESSES": GIVEN["processes"], "DATABASE_RULES": False},
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": GIVEN["database"]}},
+    DJANGO_THROTTLE={
+        **SETTINGS,
+        "REDIS": GIVEN["url"],
+        "PROCESSES": GIVEN["processes"],
+        "RULES": {name: limit.rule.as_options() for name, limit in LIMITS.items() if limit.kind == "door"},
+    },
     LOGGING_CONFIG=None,
     USE_TZ=True,
 )
@@ -40,12 +47,33 @@ django.setup()
 from django_throttle import agent  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.core.command import charge  # noqa: E402
-from django_throttle.limiter import Limiter  # noqa: E402
+from django_throttle.facts import Facts  # noqa: E402
+from django_throttle.identity import ScopeWho  # noqa: E402
+from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
 from django_throttle.sockets.allowance import Allowance  # noqa: E402
 from django_throttle.sockets.pace import Pace  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()
+SAMPLE_SECONDS = 0.02
+
+
+def queued() -> float:
+    """Seconds that threads of this process have waited for a processor; 0.0 where the system does not say."""
+    total = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # it has ended
+            total += int(thread.read_text().split()[1])
+    return total / 1_000_000_000
+
+
+def is_door(call: Call) -> bool:
+    """Whether it goes by the rules in force, which come from settings and database."""
+    return LIMITS[call.limit].kind == "door"
+
+
+def facts(call: Call) -> Facts:
+    return Facts(call.limit, ("request",), ScopeWho({}), call.cost)
 
 
 class Client:
@@ -65,6 +93,12 @@ class Client:
             runs.append(threads.submit(asyncio.run, self._tasks()))
         for run in runs:
             run.result()
+
+    def sample(self) -> None:
+        """Note all the time how long it had no processor, so that nobody is blamed for the machine."""
+        while True:
+            time.sleep(SAMPLE_SECONDS)
+            self.recorder.write(QUEUED, time.monotonic(), queued())
 
     async def _tasks(self) -> None:
         await asyncio.gather(*(lane.arun() for lane in self.lanes[THREADS:]))
@@ -122,7 +156,7 @@ class Lane:
         limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].ident
         number, began = self._begin(call)
         try:
-            decision = limiter.acquire(ident, call.cost)
+            decision = decide(facts(call)) if is_door(call) else limiter.acquire(ident, call.cost)
         except Exception as error:  # noqa: BLE001 - none is expected
             return self._odd(call, error)
         self._ended(call, number, began, decision)
@@ -131,7 +165,7 @@ class Lane:
         limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].ident
         number, began = self._begin(call)
         try:
-            decision = await limiter.aacquire(ident, call.cost)
+            decision = await (adecide(facts(call)) if is_door(call) else limiter.aacquire(ident, call.cost))
         except Exception as error:  # noqa: BLE001 - none is expected
             return self._odd(call, error)
         self._ended(call, number, began, decision)
@@ -182,6 +216,7 @@ def main() -> None:
     watch.start()
     client = Client()
     agent.ensure(get_store())
+    threading.Thread(target=client.sample, daemon=True).start()
     print("ready", flush=True)
     worker = threading.Thread(target=client.work)
     for line in sys.stdin:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-BEGUN, ENDED, RELEASED, ODD = "+", "=", "-", "!"
+BEGUN, ENDED, RELEASED, ODD, QUEUED = "+", "=", "-", "!", "~"
+QUICK = 0.1  # seconds; what took no longer needs no excuse
 
 
 @dataclass(slots=True)
@@ -23,7 +25,8 @@ class Operation:
 
     ``outcome`` is ok, refused, or unknown: no answer, or one that says nothing of what the server has counted.
     ``alone`` is True where the process decided without the server. ``wait`` is what a queue makes it wait, ``took`` how
-    long the answer took without moments in which the machine stood still, ``end`` when what it holds was given back.
+    long the answer took without moments in which the process had no processor, ``end`` when what it holds was given
+    back.
     """
 
     process: int
@@ -63,7 +66,8 @@ class History:
 
     ``processes`` is how many shared the limits by their settings, ``killed`` when each dead one was still alive.
     ``counted`` is what the server has counted of a limit, ``held`` the slots it counts and those truly held,
-    ``immortal`` its keys without a TTL. ``odd`` is what clients did not expect. ``server`` is which it was.
+    ``immortal`` its keys without a TTL. ``odd`` is what clients did not expect. ``server`` is which it was, ``log``
+    what it says of failovers.
     """
 
     operations: list[Operation]
@@ -75,6 +79,7 @@ class History:
     immortal: Sequence[str] = ()
     odd: Sequence[str] = ()
     server: str = ""
+    log: Sequence[str] = ()
 
     def of(self, limit: str) -> list[Operation]:
         return [one for one in self.operations if one.limit == limit]
@@ -113,6 +118,7 @@ def read(folder: Path, since: float) -> tuple[list[Operation], list[str]]:
     odd: list[str] = []
     for path in sorted(folder.glob("client-*.log")):
         process, known = int(path.stem.partition("-")[2]), dict[int, Operation]()
+        samples: list[tuple[float, float]] = []
         for kind, *row in _rows(path):
             match kind:
                 case "+":
@@ -123,8 +129,13 @@ def read(folder: Path, since: float) -> tuple[list[Operation], list[str]]:
                     _answered(known[number], since, *answer)
                 case "-":
                     known[row[0]].end = row[1] - since
+                case "~":
+                    samples.append((row[0] - since, row[1]))
                 case "!":
                     odd.append(f"process {process}: {row[0]}")
+        for one in known.values():
+            if samples and one.took > QUICK:
+                one.took = min(one.took, one.returned - one.invoked - _queued(samples, one))
         operations += known.values()
     return operations, odd
 
@@ -135,6 +146,13 @@ def _rows(path: Path) -> Iterator[list[Any]]:
             yield json.loads(line)
         except ValueError:  # killed as it wrote
             return
+
+
+def _queued(samples: list[tuple[float, float]], one: Operation) -> float:
+    """How long its process waited for a processor meanwhile, by the samples before and after."""
+    first = max(0, bisect_right(samples, (one.invoked, inf)) - 1)
+    last = min(len(samples) - 1, bisect_left(samples, (one.returned, 0.0)))
+    return samples[last][1] - samples[first][1]
 
 
 def _answered(one: Operation, since: float, returned: float, *answer: Any) -> None:

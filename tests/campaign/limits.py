@@ -67,6 +67,7 @@ LIMITS = {
         _limit("calm", "calm", 1, algorithm="damper", rate="1000/s", on_store_failure="local"),
         _limit("batched", "batched", 8, algorithm="fixed_window", batched=True),
         _limit("prepaid", "prepaid", 12, algorithm="sliding_window", resolution=4, strict=True),
+        _limit("door", "door", algorithm="sliding_log", scopes=("door",), key="everyone"),
         _limit("tally", "tally", 6, algorithm="fixed_window", rate=MANY),
         _limit("local_tally", "local tally", 6, algorithm="fixed_window", rate=MANY, on_store_failure="local"),
     )

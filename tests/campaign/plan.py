@@ -16,6 +16,8 @@ TASKS = 4
 LOAD_SECONDS = 14.0
 QUIET_SECONDS = 1.0
 PAUSE_SECONDS = 0.012
+BLOCK = 40  # calls of a lane of which FAVOURED go to one limit
+FAVOURED = 0.3
 
 # What may happen to each kind of server: name, least and most seconds.
 PROXIED = (
@@ -40,7 +42,13 @@ WATCHED = (
     ("kill sentinel", 0.1, 1.0),
 )
 SHARDED = (("stop node", 0.5, 4.0), ("kill node", 0.1, 1.0), ("evict", 0.3, 2.0))
-CLIENTS = (("stop client", 0.1, 1.0), ("kill client", 0.1, 1.0), ("starve", 0.5, 2.0))
+CLIENTS = (
+    ("stop client", 0.1, 1.0),
+    ("kill client", 0.1, 1.0),
+    ("starve", 0.5, 2.0),
+    ("lock database", 0.5, 2.5),
+    ("lose database", 0.5, 2.5),
+)
 FAULTS = {"Redis": PROXIED, "Valkey": PROXIED, "Sentinel": WATCHED, "Cluster": SHARDED}
 # Whole windows, so that theirs begin where they did; beyond seven minutes keys have expired.
 STEPS = (10, 60, 300, 3600, -10, -60, -3600)
@@ -87,8 +95,12 @@ class Round:
         """What a thread or task does, without end."""
         chance = self._chance(f"{process}/{lane}")
         names, weights = list(LIMITS), [limit.weight for limit in LIMITS.values()]
+        done, favourite = 0, names[0]
         while True:
-            (name,) = chance.choices(names, weights)
+            if done % BLOCK == 0:  # all lanes turn to the same limit at about the same time
+                favourite = self._chance(f"favourite {done // BLOCK}").choice(names)
+            done += 1
+            name = favourite if chance.random() < FAVOURED else chance.choices(names, weights)[0]
             cost = 1 if LIMITS[name].kind in ("lease", "calm") else chance.choice((1, 1, 1, 1, 2, 5))
             yield Call(name, cost, chance.expovariate(1 / PAUSE_SECONDS), chance.randrange(1, 40))
 

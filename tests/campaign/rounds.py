@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import django
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from tests.campaign.checks import surely_counted
 from tests.campaign.history import Fault, History, read
 from tests.campaign.limits import LIMITS, SETTINGS
 from tests.campaign.plan import LOAD_SECONDS, PROCESSES, Round, Step
@@ -27,7 +37,7 @@ from tests.servers import slack
 
 ROOT = Path(__file__).parents[2]
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
-STARTED = 60.0
+DATABASE = "rules.sqlite3"
 
 
 class Process:
@@ -70,13 +80,13 @@ class Crowd:
         for one in self.alive:
             one.tell("go")
 
-    def stop(self, step: Step) -> None:
+    def stop_client(self, step: Step) -> None:
         one = self.alive[step.choice % PROCESSES]
         os.kill(one.process.pid, signal.SIGSTOP)
         time.sleep(step.seconds)
         os.kill(one.process.pid, signal.SIGCONT)
 
-    def kill(self, step: Step) -> None:
+    def kill_client(self, step: Step) -> None:
         place = step.choice % PROCESSES
         one = self.alive[place]
         self.killed[one.number] = time.monotonic()
@@ -87,6 +97,28 @@ class Crowd:
         self._next += 1
         self._ready(self.alive[place])
         self.alive[place].tell("go")
+
+    def starve(self, step: Step) -> None:
+        """Others want the processor, twice as many as there are."""
+        with ExitStack() as stack:
+            for _ in range(2 * (os.cpu_count() or 1)):
+                busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+                stack.callback(busy.wait)
+                stack.callback(busy.kill)
+            time.sleep(step.seconds)
+
+    def lock_database(self, step: Step) -> None:
+        """Whoever reads the rules has to wait."""
+        with closing(sqlite3.connect(self._given["database"], isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            time.sleep(step.seconds)
+
+    def lose_database(self, step: Step) -> None:
+        """It is not there, and then the same as before."""
+        path = Path(self._given["database"])
+        away = path.rename(path.with_name("away"))
+        time.sleep(step.seconds)
+        away.rename(path)
 
     def rest(self) -> dict[str, int]:
         """All stop calling; the slots that they hold."""
@@ -119,21 +151,25 @@ def play(this: Round) -> History:
     with stage(this.server) as servers, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-campaign-")))
         given = {"url": servers.url, "processes": PROCESSES, "seed": this.seed, "round": this.number}
-        crowd = Crowd(stack, {**given, "folder": str(folder)})
+        shutil.copy(prepared(), folder / DATABASE)
+        crowd = Crowd(stack, {**given, "folder": str(folder), "database": str(folder / DATABASE)})
         server = servers.version if this.server in ("Redis", "Valkey") else f"{this.server}, {servers.version}"
         begin = time.monotonic()
         faults = _load(this, servers, crowd, begin)
         servers.settle()
         truly = crowd.rest()
         held = _held(servers, truly)
-        counted = _counted(servers)
+        operations, odd = read(folder, begin)
+        killed = {number: at - begin for number, at in crowd.killed.items()}
+        history = History(operations, faults, PROCESSES, killed, held=held, server=server)
+        history.counted = _counted(servers, history)
+        history.log = servers.log()
         crowd.end()
         freed = _held(servers, dict.fromkeys(held, 0))
-        immortal = [key for server in servers.servers() for key in immortal_keys(server)]
-        operations, odd = read(folder, begin)
+        history.immortal = [key for server in servers.servers() for key in immortal_keys(server)]
         odd += [f"{name}: {counts} slots are left when all have ended" for name, (counts, _) in freed.items() if counts]
-    killed = {number: at - begin for number, at in crowd.killed.items()}
-    return History(operations, faults, PROCESSES, killed, counted, held, immortal, odd, server)
+        history.odd = odd
+    return history
 
 
 def _load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]:
@@ -151,7 +187,7 @@ def _load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault
 
     def meddle(step: Step) -> list[Fault]:
         since = time.monotonic()
-        {"stop client": crowd.stop, "kill client": crowd.kill, "starve": _starve}[step.name](step)
+        getattr(crowd, step.name.replace(" ", "_"))(step)
         return [Fault(since, time.monotonic(), step.name)]
 
     of_servers, of_clients = this.faults()
@@ -165,19 +201,9 @@ def _load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault
     for thread in threads:
         thread.join()
     time.sleep(max(0.0, begin + LOAD_SECONDS - time.monotonic()))
-    if errors:
-        raise errors[0]
+    for error in errors:
+        raise error
     return sorted(fault.later(-begin) for fault in found)
-
-
-def _starve(step: Step) -> None:
-    """Others want the processor, twice as many as there are."""
-    with ExitStack() as stack:
-        for _ in range(2 * (os.cpu_count() or 1)):
-            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
-            stack.callback(busy.wait)
-            stack.callback(busy.kill)
-        time.sleep(step.seconds)
 
 
 def _used(rule: Rule, ident: str, servers: Stage) -> int | None:
@@ -203,22 +229,36 @@ def _held(servers: Stage, truly: Mapping[str, int]) -> dict[str, tuple[int, int]
     return found
 
 
-def _counted(servers: Stage) -> dict[str, int]:
-    """What tallies have come to, once they no longer change."""
+def _counted(servers: Stage, history: History) -> dict[str, int]:
+    """What tallies have come to, once all is in them that must be, or after a while."""
     found: dict[str, int] = {}
+    until = time.monotonic() + QUIET
+    lost = any(fault.losses for fault in history.faults)
     for name, limit in LIMITS.items():
         if limit.kind in ("tally", "local tally"):
-            used = _used(limit.rule, limit.ident, servers)
-            if used is not None:
-                found[name] = used
+            least = 0 if lost else surely_counted(history, limit)
+            while (used := _used(limit.rule, limit.ident, servers)) is None or used < least:
+                if used is not None and time.monotonic() > until:
+                    break
+                time.sleep(0.1)
+            found[name] = used
     return found
 
 
-@contextmanager
-def as_a_site() -> Iterator[None]:
-    """Django's settings, for this process' own questions."""
-    from django.conf import settings
-
-    if not settings.configured:
-        settings.configure(SECRET_KEY="campaign", DJANGO_THROTTLE={**SETTINGS, "AGENT": False})
-    yield
+@cache
+def prepared() -> Path:
+    """A database with our tables in it, and Django's settings for this process' own questions."""
+    folder = Path(tempfile.mkdtemp(prefix="throttle-campaign-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / DATABASE)}
+    settings.configure(
+        SECRET_KEY="campaign",
+        INSTALLED_APPS=["django_throttle"],
+        DATABASES={"default": database},
+        DJANGO_THROTTLE={**SETTINGS, "AGENT": False, "DATABASE_RULES": False},
+        USE_TZ=True,
+    )
+    django.setup()
+    call_command("migrate", verbosity=0)
+    connection.close()
+    return folder / DATABASE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 from tests.campaign.history import Fault
 from tests.campaign.plan import STEPS, Step
@@ -20,6 +20,7 @@ from tests.steps import SteppingServer
 
 PATIENCE = 30.0  # until a replica has taken over
 SPLIT_SECONDS = 2.0  # until everybody has left a primary that wakes up and is none any more
+TAKEOVER = ("+switch-master", "+convert-to-slave", "+fix-slave", "+elected", "+promoted", "-failover", "+role-change")
 EXPIRED = 420  # a clock that steps ahead by more forgets slots
 
 
@@ -48,6 +49,10 @@ class Stage:
 
     def settle(self) -> None:
         """Wait until all of them are there again."""
+
+    def log(self) -> list[str]:
+        """What the servers say of who took over from whom."""
+        return []
 
     def do_evict(self, step: Step) -> tuple[int, int, float]:
         """Somebody else writes more than there is memory for; what was seldom asked for goes."""
@@ -126,6 +131,14 @@ class Watched(Stage):
     def settle(self) -> None:
         self.fleet.settle()
 
+    def log(self) -> list[str]:
+        first = self.fleet.servers[0].port
+        found = [f"servers {[server.port for server in self.fleet.servers]}, the first primary was {first}"]
+        for number, sentinel in enumerate(self.fleet.sentinels):
+            lines = (sentinel.folder / "log").read_text(errors="replace").splitlines()
+            found += [f"sentinel {number}: {line}" for line in lines if any(word in line for word in TAKEOVER)]
+        return found
+
     def do_stop_primary(self, step: Step) -> tuple[int, int, float]:
         """What wakes up as the primary that it was may count on until everybody has left it."""
         old = self.fleet.master()
@@ -137,7 +150,9 @@ class Watched(Stage):
     def do_kill_primary(self, step: Step) -> tuple[int, int, float]:
         old = self.fleet.master()
         old.kill()
-        wait_until(lambda: self._named() not in (None, old.port), timeout=PATIENCE, every=0.05)
+        wait_until(
+            lambda: all(self._names_another(one, old) for one in self.fleet.sentinels), timeout=PATIENCE, every=0.05
+        )
         time.sleep(step.seconds)
         old.start()
         return 1, 1, 0.0
@@ -156,11 +171,11 @@ class Watched(Stage):
         sentinel.start()
         return 0, 0, 0.0
 
-    def _named(self) -> int | None:
-        try:
-            return self.fleet.master().port
-        except (RedisError, StopIteration):
-            return None
+    @staticmethod
+    def _names_another(sentinel: RedisServer, old: RedisServer) -> bool:
+        with sentinel.client() as client:
+            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "dt")
+        return int(port) != old.port
 
 
 class Sharded(Stage):
@@ -220,7 +235,8 @@ def fill(client: Redis, seconds: float) -> None:
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         number += 1
-        client.set(f"other:{{{number}}}", b"x" * 10_000, ex=60)
+        with suppress(ResponseError):  # a Cluster's other nodes have that slot
+            client.set(f"other:{{{number}}}", b"x" * 10_000, ex=60)
         time.sleep(0.02)
 
 
