@@ -36,7 +36,8 @@ class Limiter:
 
     An ident is text of 1 to 1024 characters, such as "user:42", under which all the rules count; a cost is
     a whole number. Raises InvalidIdent, InvalidCost, and InvalidRule when two rules share a name. The
-    store's failures are not raised: each rule's failure policy decides.
+    store's failures are not raised: each rule's failure policy decides. Rules of policy "local", of slots and of
+    dampers have a background thread serve a store on Redis until the process ends, so keep one store, not one a call.
     """
 
     def __init__(self, rules: Iterable[Rule], store: Store) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_throttle import rulebook
@@ -468,6 +470,23 @@ class TestList:
         )
         ThrottleRule.objects.create(name="knock", rate="5/s", events=["connect"], algorithm="gcra", scopes="chat")
         assert [row.name for row in operator.get(LIST + query).context["cl"].result_list] == found
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        LIST + "?algorithm__exact=",
+        LIST + "?key=",
+        LIST + "?q=a",
+        reverse("admin:django_throttle_throttleoverride_changelist") + "?kind__exact=",
+    ],
+)
+def test_a_nul_character_is_in_no_row(operator: Client, where: str) -> None:
+    """PostgreSQL cannot even be asked."""
+    ThrottleRule.objects.create(name="api", rate="5/s")
+    with CaptureQueriesContext(connection) as asked:
+        assert list(operator.get(f"{where}%00").context["cl"].result_list) == []
+    assert not any("\0" in query["sql"] for query in asked)
 
 
 @pytest.mark.row("A53")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from django.views import View
+from rest_framework.views import APIView
 
 from django_throttle import checks
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.checks import inflight
+from django_throttle.drf import RuleThrottle
 
 
 class Lobby(ThrottledConsumerMixin, AsyncWebsocketConsumer):
@@ -105,6 +107,17 @@ def test_a_rule_of_everything_where_only_requests_come_is_found(
     assert '"inflight"' in message.hint
     for meant in ({"events": ["connection"]}, {"events": ["inflight"]}, {"at_limit": "evict_oldest"}):
         assert warned(key="ip", **meant) == []
+
+
+class Throttled(APIView):
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+
+
+@pytest.mark.parametrize("view", [Throttled.as_view(), APIView.as_view(throttle_classes=[RuleThrottle])])
+def test_a_throttle_of_one_view_sees_requests(warned: Warn, settings: Any, no_sockets: None, view: Any) -> None:
+    settings.ROOT_URLCONF = (path("api/", include([path("only", view)])),)
+    (message,) = warned(key="ip")
+    assert message.msg.endswith("no consumer has the mixin; it does not limit requests while they are being answered")
 
 
 def test_it_is_meant_for_sockets_where_there_are_some(warned: Warn, settings: Any) -> None:

@@ -273,6 +273,15 @@ class TestImport:
         assert list(ThrottleRule.objects.values_list("name", flat=True)) == ["old"]
 
 
+def test_names_that_differ_in_their_capitals_alone(put: Any) -> None:
+    path = put({"api": {"rate": "1/s"}, "API": {"rate": "2/s"}})
+    if connection.vendor != "mysql":
+        assert "2 added" in run("import", path)
+        return
+    with pytest.raises(CommandError, match="nothing was imported: 'API' and 'api' are one name to this database"):
+        run("import", path)
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("todo", [["list"], ["check"], ["export"], ["import", "FILE"], ["import", "FILE", "--dry-run"]])
 def test_without_its_table_it_says_to_migrate(todo: list[str], put: Any) -> None:

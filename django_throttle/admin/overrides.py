@@ -21,7 +21,7 @@ from django.utils.timesince import timesince, timeuntil
 from django.views.decorators.debug import sensitive_post_parameters
 
 from django_throttle.admin.override_form import OverrideForm
-from django_throttle.admin.rules import FEW
+from django_throttle.admin.rules import ListAdmin
 from django_throttle.identity import HttpWho
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.doubts import doubts
@@ -61,7 +61,7 @@ class NamedUsers(ChangeList):
 
 
 @admin.register(ThrottleOverride)
-class ThrottleOverrideAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class ThrottleOverrideAdmin(ListAdmin):
     """The list says for whom, what, how long, why and by whom; the actions end and extend."""
 
     form = OverrideForm
@@ -152,11 +152,6 @@ class ThrottleOverrideAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         hidden = NOT_YET if obj is None else frozenset(() if may_change else ("lasting",))
         found = super().get_fieldsets(request, obj)
         return [(name, {"fields": [one for one in given["fields"] if one not in hidden]}) for name, given in found]
-
-    def get_list_filter(self, request: HttpRequest) -> Any:
-        """Filters only where they are worth the width that the columns need, as in the list of rules."""
-        is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
-        return self.list_filter if is_filtered or self.model.objects.count() > FEW else ()
 
     def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: bool) -> None:
         if not change:

@@ -21,6 +21,7 @@ from django_throttle.conf import conf
 from django_throttle.core import words
 from django_throttle.core.words import describe
 from django_throttle.models import ThrottleRule
+from django_throttle.models.fields import is_text
 from django_throttle.rulebook import file, sources
 
 SHAPE: Final = ("burst", "refill", "resolution", "strict", "timezone", "batched", "estimator")
@@ -58,8 +59,22 @@ class KeyFilter(admin.SimpleListFilter):
         return queryset.filter(key=self.value()) if self.value() else queryset
 
 
+class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """A list that is asked for what it may be asked for."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Nothing for a filter with a NUL character, which no row has, and about which PostgreSQL cannot be asked."""
+        found: QuerySet[Any] = super().get_queryset(request)
+        return found if all(is_text(value) for _, values in request.GET.lists() for value in values) else found.none()
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """Filters only where they are worth the width that the columns need: a few rows are seen at a glance."""
+        is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
+        return self.list_filter if is_filtered or self.model._default_manager.count() > FEW else ()
+
+
 @admin.register(ThrottleRule)
-class ThrottleRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class ThrottleRuleAdmin(ListAdmin):
     """The list shows what each rule means; what is turned most often is edited right there."""
 
     form = RuleForm
@@ -107,11 +122,6 @@ class ThrottleRuleAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             NOTHING_YET,
             row.meaning if row.pk else NOTHING_YET,
         )
-
-    def get_list_filter(self, request: HttpRequest) -> Any:
-        """Filters only where they are worth the width that the columns need: a few rules are seen at a glance."""
-        is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
-        return self.list_filter if is_filtered or self.model.objects.count() > FEW else ()
 
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
         return super().get_changelist_form(request, **{"form": RowForm, **options})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Warning
 from django.urls import URLResolver, get_resolver
 
 from django_throttle.checks.sockets import socket_scopes
-from django_throttle.checks.told import can_refuse
+from django_throttle.checks.told import THROTTLE, can_refuse, inherits
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.http.route import view_scope
@@ -49,7 +49,7 @@ def _mistaken(rules: Sequence[Rule]) -> Iterator[tuple[Rule, str]]:
             continue
         elif find_spec("channels") is None:
             yield rule, "and Channels, which serves them, is not installed"
-        elif not (known or named or _says_events(rule) or rule.at_limit != "reject") and can_refuse():
+        elif not (known or named or _says_events(rule) or rule.at_limit != "reject") and _sees_requests():
             yield rule, "and no consumer has the mixin; it does not limit requests while they are being answered"
 
 
@@ -63,17 +63,32 @@ def _covers(patterns: list[str], scope: str) -> bool:
     return any(fnmatchcase(scope, pattern) for pattern in patterns)
 
 
+def _sees_requests() -> bool:
+    """Whether a door that goes by events looks at requests; ``@throttle`` names its rule, whatever that is for."""
+    return can_refuse() or any(inherits(_throttles(view), THROTTLE) for _, view in _views())
+
+
+def _throttles(view: Any) -> Any:
+    given = getattr(view, "initkwargs", None) or {}
+    return given.get("throttle_classes") or getattr(getattr(view, "cls", None), "throttle_classes", ())
+
+
 def _view_scopes() -> Iterator[str]:
     """The scopes of the site's views: their ``throttle_scope``, else the names of their routes."""
+    for name, view in _views():
+        if scope := view_scope(view) or name:
+            yield scope
+
+
+def _views() -> Iterator[tuple[str | None, Any]]:
+    """The names of the site's routes, and their views."""
     if getattr(settings, "ROOT_URLCONF", None):
         yield from _under(get_resolver(), "")
 
 
-def _under(resolver: URLResolver, spaces: str) -> Iterator[str]:
+def _under(resolver: URLResolver, spaces: str) -> Iterator[tuple[str | None, Any]]:
     for one in resolver.url_patterns:
         if isinstance(one, URLResolver):
             yield from _under(one, f"{spaces}{one.namespace}:" if one.namespace else spaces)
-        elif scope := view_scope(one.callback):
-            yield scope
-        elif one.name:
-            yield spaces + one.name
+        else:
+            yield one.name and spaces + one.name, one.callback

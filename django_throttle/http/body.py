@@ -28,9 +28,6 @@ def size_of(request: HttpRequest) -> int:
     Under ASGI Django has read the whole body before there is a request: that is measured. Under WSGI it lets as many be
     read as Content-Length says, which is none where there is no such header, or no number in it.
     """
-    body: bytes | None = getattr(request, "_body", None)  # what came before us has read it
-    if body is not None:
-        return len(body)
     stream: Any = getattr(request, "_stream", None)
     if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
         return _let_through(request, stream)

@@ -118,6 +118,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         ({"rate": "10/min", "enforce_at": given}, "enforce_at is a number from 1")
         for given in (0.5, 0, 101, "2", True, None, float("nan"), float("inf"))
     ),
+    ({"rate": "10/min", "enforce_at": 150}, "from 1 to 100, not 150; 150 % is 1.5$"),
     ({**CAP, "enforce_at": 2}, "enforce_at belongs to rates that refuse"),
     ({"rate": "10/min", "algorithm": "leaky_bucket", "action": "delay", "enforce_at": 2}, "has one limit"),
     ({"rate": f"{MAX_LIMIT}/min", "enforce_at": 1.1}, "more than the 999,999,999,999,999 that can be counted"),

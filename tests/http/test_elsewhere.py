@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
+from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.channels import ThrottleMiddleware as SocketMiddleware
 from django_throttle.drf import RuleThrottle
 from django_throttle.identity import HttpWho, ScopeWho, client_address
@@ -118,11 +119,24 @@ class TestAddress:
         assert client_address(RequestFactory().get("/", REMOTE_ADDR="2001:db8:0::1%eth0")) == "2001:db8::1"
 
 
-@pytest.mark.parametrize("kind", ["http", "lifespan", "websocket"])
-async def test_what_an_application_returns_is_handed_on(kind: str) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> str:
-        return "done"
+async def done(scope: Any, receive: Any, send: Any) -> str:
+    return "done"
 
+
+class Consumer:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> str:
+        return await done(scope, receive, send)
+
+
+class Mixed(ThrottledConsumerMixin, Consumer):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "app"),
+    [(kind, SocketMiddleware(done, "chat")) for kind in ("http", "lifespan", "websocket")] + [("websocket", Mixed())],
+)
+async def test_what_an_application_returns_is_handed_on(kind: str, app: Any) -> None:
     async def receive() -> Any:
         return {"type": "websocket.connect"}
 
@@ -130,4 +144,4 @@ async def test_what_an_application_returns_is_handed_on(kind: str) -> None:
         raise AssertionError(event)
 
     scope = {"type": kind, "path": "/", "headers": [], "client": ("192.0.2.1", 5)}
-    assert await SocketMiddleware(app, "chat")(scope, receive, send) == "done"
+    assert await app(scope, receive, send) == "done"

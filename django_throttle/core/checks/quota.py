@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def _enforced(rule: Rule) -> None:
     given = rule.enforce_at
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 <= given <= MAX_TIMES:  # nor NaN
-        raise InvalidRule(f"enforce_at is a number from 1 to {MAX_TIMES}, not {given!r}", "enforce_at")
+        is_percent = type(given) in (int, float) and MAX_TIMES < given <= MAX_TIMES * 100
+        percent = f"; {given:g} % is {given / 100:g}" if is_percent else ""
+        raise InvalidRule(f"enforce_at is a number from 1 to {MAX_TIMES}, not {given!r}{percent}", "enforce_at")
     if given == 1:
         return
     if rule.algorithm == "concurrency" or rule.action == "delay":

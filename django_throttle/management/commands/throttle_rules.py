@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 
 from django_throttle.conf import conf
 from django_throttle.core import Rule
@@ -89,11 +90,19 @@ class Command(BaseCommand):
             wanted = file.load(_bytes(options["file"]))
         except file.InvalidFile as error:
             raise CommandError("\n".join(("nothing was imported:", *error.faults))) from error
-        with transaction.atomic(using=sources.alias()):
-            present = {row.name: row for row in ThrottleRule.objects.select_for_update()}
-            diff = compare(present, wanted, replace=options["replace"])
-            if not options["dry_run"]:
-                diff.apply()
+        try:
+            with transaction.atomic(using=sources.alias()):
+                present = {row.name: row for row in ThrottleRule.objects.select_for_update()}
+                diff = compare(present, wanted, replace=options["replace"])
+                if not options["dry_run"]:
+                    diff.apply()
+        except IntegrityError as error:
+            alike = _alike({*present, *(row.name for row in wanted)})
+            if not alike:
+                raise
+            raise CommandError(
+                f"nothing was imported: {alike} are one name to this database, which takes capitals for small letters"
+            ) from error
         self._tell(diff, dry_run=options["dry_run"])
 
     def _tell(self, diff: Diff, *, dry_run: bool) -> None:
@@ -112,6 +121,14 @@ def _read() -> Reading:
 
 def _unreadable(error: Exception) -> CommandError:
     return CommandError(f"the rules in the database cannot be used: {sources.advice(error)}")
+
+
+def _alike(names: Iterable[str]) -> str:
+    """Names that differ in their capitals alone, as a sentence lists them; nothing where there are none."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
+        groups.setdefault(name.casefold(), []).append(repr(name))
+    return ", ".join(" and ".join(group) for group in groups.values() if len(group) > 1)
 
 
 def _bytes(name: str) -> bytes:
