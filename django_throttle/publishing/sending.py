@@ -26,7 +26,7 @@ async def throttled_group_send(
 
     ``publisher`` is a consumer, its scope, a request, a Who or an ident such as "user:42". The scope of the rules is
     the name of the group unless another is given; ``layer`` is a channel layer or its alias, the default one when
-    None. What the layer fails to send stays charged.
+    None. What the layer fails to send, or drops without a word as its capacity is reached, stays charged.
     """
     found, alias = _layer(layer)
     _check(found, group)
