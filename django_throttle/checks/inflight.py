@@ -68,9 +68,10 @@ def _sees_requests() -> bool:
     return can_refuse() or any(inherits(_throttles(view), THROTTLE) for _, view in _views())
 
 
-def _throttles(view: Any) -> Any:
+def _throttles(view: Any) -> Sequence[Any]:
     given = getattr(view, "initkwargs", None) or {}
-    return given.get("throttle_classes") or getattr(getattr(view, "cls", None), "throttle_classes", ())
+    found = given.get("throttle_classes") or getattr(getattr(view, "cls", None), "throttle_classes", None)
+    return found if isinstance(found, Sequence) else ()
 
 
 def _view_scopes() -> Iterator[str]:
