@@ -80,12 +80,16 @@ def test_the_documentation_prints_this(record_property: Callable[[str, object], 
     st.sampled_from(["7/min", "60/min", "3/100ms", "1001/3ms", "9973/s"]),
     st.integers(1, 30),
     st.none() | st.integers(0, 3) | st.floats(0, 0.1),
+    st.integers(1, 4),
     st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3) | st.integers(0, 200_000)), max_size=20),
 )
 def test_a_queue_lets_go_no_more_than_the_limit_in_any_window(
-    rate: str, burst: int, max_delay: float | None, history: list[tuple[int, int]]
+    rate: str, burst: int, max_delay: float | None, cost: int, history: list[tuple[int, int]]
 ) -> None:
-    """And in the order of their coming, at once when nobody is before them, never after longer than max_delay."""
+    """And in the order of their coming, at once when nobody is before them, never after longer than max_delay.
+
+    The last one goes whole with its first unit.
+    """
     clock = FrozenClock()
     options = {"burst": burst, "max_delay": max_delay}
     rule = Rule("queue", rate, algorithm="leaky_bucket", action="delay", **options)  # type: ignore[arg-type]
@@ -93,11 +97,11 @@ def test_a_queue_lets_go_no_more_than_the_limit_in_any_window(
     gone: list[tuple[int, int]] = []
     for calls, pause in history:
         for _ in range(calls):
-            decision = limiter.acquire("user:1")
+            decision = limiter.acquire("user:1", cost)
             if decision.allowed:
                 assert max_delay is None or decision.delay <= round(max_delay, 6)
-                gone.append((clock.now_us + round(decision.delay * 1_000_000), 1))
+                gone.append((clock.now_us + round(decision.delay * 1_000_000), cost))
         clock.now_us += pause
     assert gone == sorted(gone)
     assert not gone or gone[0][0] == clock.start_us
-    assert worst(gone, rule.rate.window_us) <= rule.rate.limit
+    assert worst(gone, rule.rate.window_us) <= rule.rate.limit + cost - 1
