@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside faults campaign matrix coverage lint types bench docs clean
+.PHONY: help demo demo-check test outside faults campaign soak matrix coverage lint types bench docs clean
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME
 
 help:  ## Say what there is to make
@@ -37,6 +37,9 @@ faults: $(VENV)/.with-test  ## Run the tests of each fault and attack and write 
 
 campaign: $(VENV)/.with-test  ## Use real servers under faults drawn from a seed, check every answer (MINUTES=5 SEED=1)
 	@$(BIN)/python -m tests.campaign --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: $(VENV)/.with-test  ## The same load for long, with edits and kills, and say what has grown (MINUTES=60 SEED=1)
+	@$(BIN)/python -m tests.campaign.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 matrix: $(VENV)/.with-matrix  ## Run the suite on every supported version, database and Redis (ARGS="py312-dj60-redis7": that row)
 	@$(BIN)/python -m tests.matrix $(ARGS)

@@ -1,14 +1,17 @@
 """A client process: threads, and tasks of one event loop, that call and write down what they are told.
 
 Started as ``python -m tests.campaign.client '{"url": …}'``. It says "ready"; of the lines that it is sent, "go" starts
-its lanes, "rest" ends them and is answered with the slots that it holds, "end" gives everything back.
+its lanes, "rest" ends them and is answered with the slots that it holds, "measure" with what has grown, "end" gives
+everything back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -44,7 +47,7 @@ import django  # noqa: E402 - the settings come first
 
 django.setup()
 
-from django_throttle import agent  # noqa: E402
+from django_throttle import agent, rulebook  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.core.command import charge  # noqa: E402
 from django_throttle.facts import Facts  # noqa: E402
@@ -56,6 +59,7 @@ from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()
 SAMPLE_SECONDS = 0.02
+LINES = Path(GIVEN["folder"]) / f"lines-{GIVEN['process']}.txt"
 
 
 def queued() -> float:
@@ -80,7 +84,8 @@ class Client:
     """All lanes of this process."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder(Path(GIVEN["folder"]) / f"client-{GIVEN['process']}.log")
+        written = Path(GIVEN["folder"]) / f"client-{GIVEN['process']}.log"
+        self.recorder = Recorder(written if GIVEN["records"] else Path(os.devnull))
         self.round = Round(GIVEN["seed"], GIVEN["round"])
         self.limiters = {name: Limiter([limit.rule], get_store()) for name, limit in LIMITS.items()}
         self.resting = threading.Event()
@@ -109,6 +114,20 @@ class Client:
             for _, name, _, _ in lane.held:
                 found[name] = found.get(name, 0) + 1
         return found
+
+
+def grown() -> dict[str, Any]:
+    """What may grow in this process: kB of memory, threads, open files, lines in its log; and the rule in force."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    door = rulebook.current().by_name("door")
+    return {
+        "memory": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+        "threads": threading.active_count(),
+        "files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "lines": LINES.read_text().count("\n"),
+        "rule": str(door.rate if door else None),
+    }
 
 
 class Lane:
@@ -153,7 +172,7 @@ class Lane:
         return [(number, name, lease) for number, name, lease, _ in due]
 
     def _call(self, call: Call) -> None:
-        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].ident
+        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].of(call.who)
         number, began = self._begin(call)
         try:
             decision = decide(facts(call)) if is_door(call) else limiter.acquire(ident, call.cost)
@@ -162,7 +181,7 @@ class Lane:
         self._ended(call, number, began, decision)
 
     async def _acall(self, call: Call) -> None:
-        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].ident
+        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].of(call.who)
         number, began = self._begin(call)
         try:
             decision = await (adecide(facts(call)) if is_door(call) else limiter.aacquire(ident, call.cost))
@@ -212,21 +231,24 @@ class Lane:
 
 
 def main() -> None:
-    logging.basicConfig(filename=str(Path(GIVEN["folder"]) / f"lines-{GIVEN['process']}.txt"), level=logging.INFO)
+    logging.basicConfig(filename=str(LINES), level=logging.INFO)
     watch.start()
     client = Client()
     agent.ensure(get_store())
     threading.Thread(target=client.sample, daemon=True).start()
     print("ready", flush=True)
-    worker = threading.Thread(target=client.work)
     for line in sys.stdin:
         match line.strip():
             case "go":
+                client.resting.clear()
+                worker = threading.Thread(target=client.work)
                 worker.start()
             case "rest":
                 client.resting.set()
                 worker.join()
                 print(json.dumps(client.held()), flush=True)
+            case "measure":
+                print(json.dumps(grown()), flush=True)
             case "end":
                 for lane in client.lanes:
                     lane.end()

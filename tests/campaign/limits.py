@@ -35,6 +35,10 @@ class Limit(NamedTuple):
     def ident(self) -> str:
         return f"user:{self.name}"
 
+    def of(self, who: int) -> str:
+        """The ident of one of many callers; but for ``many``, all of them are one."""
+        return f"user:{who}" if self.kind == "many" else self.ident
+
 
 def _limit(name: str, kind: str = "rate", weight: int = 4, **options: Any) -> Limit:
     if "limit" not in options:
@@ -68,6 +72,7 @@ LIMITS = {
         _limit("batched", "batched", 8, algorithm="fixed_window", batched=True),
         _limit("prepaid", "prepaid", 12, algorithm="sliding_window", resolution=4, strict=True),
         _limit("door", "door", algorithm="sliding_log", scopes=("door",), key="everyone"),
+        _limit("many", "many", 6, rate="5/2s", on_store_failure="local"),
         _limit("tally", "tally", 6, algorithm="fixed_window", rate=MANY),
         _limit("local_tally", "local tally", 6, algorithm="fixed_window", rate=MANY, on_store_failure="local"),
     )

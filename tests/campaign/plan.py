@@ -16,6 +16,7 @@ TASKS = 4
 LOAD_SECONDS = 14.0
 QUIET_SECONDS = 1.0
 PAUSE_SECONDS = 0.012
+CALLERS = 2_000
 BLOCK = 40  # calls of a lane of which FAVOURED go to one limit
 FAVOURED = 0.3
 
@@ -102,16 +103,19 @@ class Round:
             done += 1
             name = favourite if chance.random() < FAVOURED else chance.choices(names, weights)[0]
             cost = 1 if LIMITS[name].kind in ("lease", "calm") else chance.choice((1, 1, 1, 1, 2, 5))
-            yield Call(name, cost, chance.expovariate(1 / PAUSE_SECONDS), chance.randrange(1, 40))
+            yield Call(
+                name, cost, chance.expovariate(1 / PAUSE_SECONDS), chance.randrange(1, 40), chance.randrange(CALLERS)
+            )
 
     def _chance(self, what: str) -> Random:
         return Random(f"{self.seed}/{self.number}/{what}")
 
 
 class Call(NamedTuple):
-    """A call, the pause before it in seconds, and for how many more calls of its lane it holds a slot."""
+    """A call, the pause before it in seconds, for how many more calls of its lane it holds a slot, and whose it is."""
 
     limit: str
     cost: int
     pause: float
     holds: int
+    who: int

@@ -68,8 +68,12 @@ class Process:
 class Crowd:
     """The client processes of a round; one that is killed is followed by another."""
 
-    def __init__(self, stack: ExitStack, given: Mapping[str, Any]) -> None:
-        self._stack, self._given = stack, given
+    def __init__(
+        self, stack: ExitStack, this: Round, url: str, folder: Path, database: Path, *, records: bool = True
+    ) -> None:
+        self._stack = stack
+        self._given = {"url": url, "folder": str(folder), "database": str(database), "records": records}
+        self._given |= {"processes": PROCESSES, "seed": this.seed, "round": this.number}
         self.killed: dict[int, float] = {}
         self.alive = [self._start(number) for number in range(PROCESSES)]
         for one in self.alive:
@@ -130,6 +134,12 @@ class Crowd:
                 held[name] += number
         return held
 
+    def grown(self) -> list[dict[str, Any]]:
+        """What each process says of its memory, threads and files."""
+        for one in self.alive:
+            one.tell("measure")
+        return [json.loads(one.hear()) for one in self.alive]
+
     def end(self) -> None:
         for one in self.alive:
             one.tell("end")
@@ -150,29 +160,28 @@ def play(this: Round) -> History:
     """Play it and gather what happened."""
     with stage(this.server) as servers, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-campaign-")))
-        given = {"url": servers.url, "processes": PROCESSES, "seed": this.seed, "round": this.number}
         shutil.copy(prepared(), folder / DATABASE)
-        crowd = Crowd(stack, {**given, "folder": str(folder), "database": str(folder / DATABASE)})
+        crowd = Crowd(stack, this, servers.url, folder, folder / DATABASE)
         server = servers.version if this.server in ("Redis", "Valkey") else f"{this.server}, {servers.version}"
         begin = time.monotonic()
-        faults = _load(this, servers, crowd, begin)
+        faults = load(this, servers, crowd, begin)
         servers.settle()
         truly = crowd.rest()
-        held = _held(servers, truly)
+        held = slots(servers, truly)
         operations, odd = read(folder, begin)
         killed = {number: at - begin for number, at in crowd.killed.items()}
         history = History(operations, faults, PROCESSES, killed, held=held, server=server)
         history.counted = _counted(servers, history)
         history.log = servers.log()
         crowd.end()
-        freed = _held(servers, dict.fromkeys(held, 0))
+        freed = slots(servers, dict.fromkeys(held, 0))
         history.immortal = [key for server in servers.servers() for key in immortal_keys(server)]
         odd += [f"{name}: {counts} slots are left when all have ended" for name, (counts, _) in freed.items() if counts]
         history.odd = odd
     return history
 
 
-def _load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]:
+def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]:
     """Clients call and both lists of faults are played, until the time is over."""
     found: list[Fault] = []
     errors: list[Exception] = []
@@ -214,7 +223,7 @@ def _used(rule: Rule, ident: str, servers: Stage) -> int | None:
     return decision.limit - decision.remaining
 
 
-def _held(servers: Stage, truly: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+def slots(servers: Stage, truly: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """The slots that are counted, once they are those that are held, or after a while."""
     found: dict[str, tuple[int, int]] = {}
     until = time.monotonic() + QUIET
@@ -246,7 +255,7 @@ def _counted(servers: Stage, history: History) -> dict[str, int]:
 
 
 @cache
-def prepared() -> Path:
+def prepared(**given: Any) -> Path:
     """A database with our tables in it, and Django's settings for this process' own questions."""
     folder = Path(tempfile.mkdtemp(prefix="throttle-campaign-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -255,7 +264,7 @@ def prepared() -> Path:
         SECRET_KEY="campaign",
         INSTALLED_APPS=["django_throttle"],
         DATABASES={"default": database},
-        DJANGO_THROTTLE={**SETTINGS, "AGENT": False, "DATABASE_RULES": False},
+        DJANGO_THROTTLE={**SETTINGS, "AGENT": False, **given},
         USE_TZ=True,
     )
     django.setup()
