@@ -172,11 +172,11 @@ class TestAddresses:
         assert keys(redis_server) == 1
 
     @pytest.mark.row("A09")
-    def test_a09_a_megabyte(self, enforce: Enforce) -> None:
+    def test_a09_a_megabyte(self, enforce: Enforce, figure: Callable[..., None]) -> None:
         enforce(api=RULE, TRUSTED_PROXIES=1)
         request = RequestFactory(REMOTE_ADDR="10.0.0.1").get("/", headers={"X-Forwarded-For": "1" * 10**6})
         took = quickest(lambda: HttpWho(request).ident("ip"))
-        print(f"\n{took * 1000:.3f} ms")
+        figure("a header", took * 1000, "ms")
         assert took < slack(0.001)
         assert HttpWho(request).ident("ip") == "ip:10.0.0.1"
 
@@ -374,7 +374,7 @@ def named(subject: object) -> str:
 
 class TestText:
     @pytest.mark.row("A15")
-    def test_a15_no_two_have_one_key(self) -> None:
+    def test_a15_no_two_have_one_key(self, figure: Callable[..., None]) -> None:
         """All pairs among 200,000 of rule and parts, made of nothing but separators: more than 10^10."""
         signs = ("", "a", "+", "%", ":", "%2B", "%25", "a+b", "user:", "+ip:", "/", "_", "{", "}", "\x00", "~")
         rules = [Rule(name, "5/min").id for name in ("a", "a/b", "a:b", "a+b")]
@@ -383,7 +383,7 @@ class TestText:
         secret = b"s" * 32
         tags = [ident_tag(str(combined("user+ip", pair)), secret) for pair in distinct]
         found = {store_key("dt", tag, rule) for tag in tags for rule in rules}
-        print(f"\n{len(distinct) * len(rules):,} of rule and parts, {len(found):,} keys")
+        figure("keys of 200,000 pairs", len(found))
         assert len(found) == len(distinct) * len(rules) > 100_000
 
     @pytest.mark.row("A16")
@@ -415,11 +415,13 @@ class TestText:
 
     @pytest.mark.row("A17")
     @REDIS
-    def test_a17_a_megabyte(self, enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a17_a_megabyte(
+        self, enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch, figure: Callable[..., None]
+    ) -> None:
         enforce(api={**RULE, "key": f"{__name__}.named"})
         monkeypatch.setattr(f"{__name__}.nasty", "x" * 2**20)
         took = quickest(lambda: ScopeWho({}).ident(f"{__name__}.named"))
-        print(f"\nthe ident of a megabyte: {took * 1000:.3f} ms")
+        figure("to hash a megabyte", took * 1000, "ms")
         # It is read once, by a hash; no machine is asked to be quicker at that than it is.
         assert took < max(slack(0.001), 2 * quickest(lambda: hashlib.blake2b(nasty.encode()).digest()))
         assert len(str(ScopeWho({}).ident(f"{__name__}.named"))) < 128
@@ -441,12 +443,12 @@ class TestText:
         assert [log_in({"username": "\ud800"}) for _ in range(LIMIT * 2)].count(200) == LIMIT
 
     @pytest.mark.row("A19")
-    def test_a19_braces_choose_no_slot(self) -> None:
+    def test_a19_braces_choose_no_slot(self, figure: Callable[..., None]) -> None:
         secret = b"s" * 32
         for shape in ("user:{{x}}{}", "user:}}{{{}", "user:{{}}{}", "{}"):
             tags = [ident_tag(shape.format(number), secret) for number in range(1000)]
             slots = {key_slot(store_key("dt", tag, "rule").encode()) for tag in tags}
-            print(f"\n{shape}: {len(slots)} slots")
+            figure("slots of 1,000 names", len(slots))
             assert len(slots) >= 900
 
     @pytest.mark.row("A24")

@@ -78,9 +78,9 @@ def check(shape: Shape, header: str, trust: Callable[..., None]) -> None:
 
 
 @pytest.mark.row("A02")
-def test_a02_the_table_is_long_enough() -> None:
+def test_a02_the_table_is_long_enough(figure: Callable[..., None]) -> None:
     assert len({shape.lines for shape in X_FORWARDED_FOR}) == len(X_FORWARDED_FOR) >= 60
-    print(f"\n{len(X_FORWARDED_FOR)} shapes of X-Forwarded-For and {len(FORWARDED)} of Forwarded, from 2 sources")
+    figure("shapes", len(X_FORWARDED_FOR) + len(FORWARDED))
 
 
 @BOTH
@@ -197,11 +197,13 @@ MEGABYTES = {sign: sign * (10**6 // len(sign)) for sign in ("1", ":", ",", "[", 
 @BOTH
 @pytest.mark.parametrize("named", ["X-Forwarded-For", "Forwarded"])
 @pytest.mark.parametrize("sign", MEGABYTES)
-def test_a09_an_endless_header_takes_no_time(make: Make, named: str, sign: str, trust: Callable[..., None]) -> None:
+def test_a09_an_endless_header_takes_no_time(
+    make: Make, named: str, sign: str, trust: Callable[..., None], figure: Callable[..., None]
+) -> None:
     trust(NETWORKS, named)
     who = make(PEER, named, (MEGABYTES[sign],))
     took = quickest(lambda: type(who)(who.subject).ident("ip"))
-    print(f"\na header of a megabyte: {took * 1000:.3f} ms")
+    figure("a header", took * 1000, "ms")
     assert took < slack(0.001)
 
 
@@ -209,9 +211,9 @@ def test_a09_an_endless_header_takes_no_time(make: Make, named: str, sign: str, 
 @pytest.mark.parametrize(
     "text", [*MEGABYTES.values(), "fe80::1%" + "x" * 10**6, "1." * 10**6], ids=lambda text: text[:9]
 )
-def test_a09_an_endless_address_takes_no_time(text: str) -> None:
+def test_a09_an_endless_address_takes_no_time(text: str, figure: Callable[..., None]) -> None:
     took = quickest(lambda: parse(text))
-    print(f"\nan address of a megabyte: {took * 1000:.3f} ms")
+    figure("an address", took * 1000, "ms")
     assert took < slack(0.001)
 
 

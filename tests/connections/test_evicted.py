@@ -39,7 +39,9 @@ def fill(redis: Redis, begin: int = 0, **options: Any) -> int:
 
 @pytest.mark.row("F17")
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
-def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: None) -> None:
+def test_what_was_evicted_is_registered_again_within_a_beat(
+    policy: str, quick: None, figure: Callable[..., None]
+) -> None:
     with RedisServer("--maxmemory", "6mb", "--maxmemory-policy", policy) as server, server.client() as redis:
         site = Site(server.url)
         for number in range(HELD):
@@ -54,7 +56,7 @@ def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: 
         while site.refresher.resend() is not None:
             pass
         site.refresher.resend()
-        print(f"{policy}: {lost} of {HELD} were lost")
+        figure("slots evicted, of 1,200, and registered again,", lost)
         assert lost > 0
         assert count(site, redis) == HELD
 

@@ -77,7 +77,9 @@ def refreshing(redis_url: str) -> Iterator[Callable[..., Refreshing]]:
 
 
 @pytest.mark.row("F43")
-def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
+def test_slots_of_a_killed_process_come_back(
+    make_worker: MakeWorker, site: Site, redis: Redis, figure: Callable[..., None]
+) -> None:
     killed, living = make_worker(), make_worker()
     assert killed.ask("acquire", "user:1", 20) == 20
     assert living.ask("acquire", "user:1", 3) == 3
@@ -88,7 +90,7 @@ def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site
     silent_since: Any = redis.zscore("dt:{p}:live", uid)
     wait_until(lambda: site.count("user:1") == 3, timeout=slack(CRASH_SECONDS + 0.5))
     took, (seconds, micros) = elapsed(struck), redis.time()
-    print(f"slots back {took:.2f} s after SIGKILL, with silence {QUICK['PROCESS_TTL']} s: {took * 10:.0f} s by default")
+    figure("slots back after, at a tenth of the default times,", took, "s")
     assert took * 10 <= slack(30)
     silence = seconds + (micros - silent_since) / 1_000_000
     assert silence >= QUICK["PROCESS_TTL"], "nobody could know as early as that"
@@ -96,7 +98,7 @@ def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site
 
 @pytest.mark.row("F43")
 def test_with_the_command_on_the_host_they_come_back_at_once(
-    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site
+    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, figure: Callable[..., None]
 ) -> None:
     killed, living = make_worker(PROCESS_TTL=20.0), make_worker(PROCESS_TTL=20.0)
     killed.ask("acquire", "user:1", 20)
@@ -105,7 +107,7 @@ def test_with_the_command_on_the_host_they_come_back_at_once(
     assert "processes 2 alive, 0 dead" in command.line()
     killed.kill()
     took = wait_until(lambda: site.count("user:1") == 3, timeout=slack(2))
-    print(f"slots back {took:.2f} s after SIGKILL with refresh_connections")
+    figure("slots back after, with refresh_connections,", took, "s")
     code, output = command.end()
     assert code == 0
     assert re.search(r"processes 1 alive, 1 dead; connections \d+ held, 20 freed; keys 0 extended", output), output
@@ -133,19 +135,21 @@ def test_who_is_asked_to_end_leaves_nothing(make_worker: MakeWorker, site: Site,
 
 
 @pytest.mark.row("F22")
-def test_redis_emptied_under_real_processes(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
+def test_redis_emptied_under_real_processes(
+    make_worker: MakeWorker, site: Site, redis: Redis, figure: Callable[..., None]
+) -> None:
     workers = [make_worker(), make_worker()]
     for worker in workers:
         worker.ask("acquire", "user:1", 4)
     redis.flushall()
     took = wait_until(lambda: site.count("user:1") == 8, timeout=slack(QUICK["BEAT_INTERVAL"] + 2.5))
-    print(f"registered again {took:.2f} s after FLUSHALL, with a beat of {QUICK['BEAT_INTERVAL']} s")
+    figure("registered again after, with a beat of 0.5 s,", took, "s")
     assert workers[0].ask("release", 4) == 0
     assert site.count("user:1") == 4
 
 
 @pytest.mark.row("F45")
-def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site) -> None:
+def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site, figure: Callable[..., None]) -> None:
     paused, living = make_worker(), make_worker()
     paused.ask("acquire", "user:1", 5)
     living.ask("acquire", "user:1", 2)
@@ -154,7 +158,7 @@ def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site)
     wait_until(lambda: site.count("user:1") == 2, timeout=slack(CRASH_SECONDS + 0.5))
     paused.signal(signal.SIGCONT)
     took = wait_until(lambda: site.count("user:1") == 7, timeout=slack(3))
-    print(f"registered again {took:.2f} s after SIGCONT")
+    figure("registered again after, with a beat of 0.5 s,", took, "s")
     assert paused.ask("uid") != uid
     time.sleep(1)
     assert site.count("user:1") == 7
@@ -163,7 +167,7 @@ def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site)
 
 
 @pytest.mark.row("F22")
-def test_redis_crashes_and_comes_back(make_worker: MakeWorker, quick: None) -> None:
+def test_redis_crashes_and_comes_back(make_worker: MakeWorker, quick: None, figure: Callable[..., None]) -> None:
     with RedisServer() as server:
         workers = [make_worker(REDIS=server.url), make_worker(REDIS=server.url)]
         for worker in workers:
@@ -175,7 +179,7 @@ def test_redis_crashes_and_comes_back(make_worker: MakeWorker, quick: None) -> N
         server.start()
         site = Site(server.url)
         took = wait_until(lambda: site.count("user:1") == 11, timeout=slack(3))
-        print(f"registered again {took:.2f} s after Redis' restart")
+        figure("registered again after, with a beat of 0.5 s,", took, "s")
         time.sleep(0.5)
         assert site.count("user:1") == 11
 
@@ -232,7 +236,11 @@ def test_two_commands_at_once_one_killed_in_the_middle(
 
 @pytest.mark.row("F54")
 def test_a_command_killed_in_the_middle_of_a_sweep(
-    make_worker: MakeWorker, refreshing: Callable[..., Refreshing], site: Site, redis: Redis
+    make_worker: MakeWorker,
+    refreshing: Callable[..., Refreshing],
+    site: Site,
+    redis: Redis,
+    figure: Callable[..., None],
 ) -> None:
     """What it had claimed is taken on by the next beat after the claim has lapsed."""
     dead, living = make_worker(PROCESS_TTL=60.0), make_worker(PROCESS_TTL=60.0)
@@ -247,7 +255,7 @@ def test_a_command_killed_in_the_middle_of_a_sweep(
     living.ask("acquire", "user:3")
     assert site.count("user:2") == 5
     took = wait_until(lambda: site.count("user:2") == 0, timeout=slack(5))
-    print(f"swept {took:.2f} s after the first sweeper died")
+    figure("swept after", took, "s")
     assert site.count("user:1") == 0
     wait_until(lambda: not redis.zcard("dt:{p}:dead"))
     assert not [key for key in redis.scan_iter() if uid in key]

@@ -43,7 +43,7 @@ def lowest(site: Site, command: HostRefresher, seconds: float) -> int:
 @pytest.mark.row("F41")
 @pytest.mark.parametrize("seconds", [25, -25, 300])
 def test_nobody_who_lives_is_buried(
-    seconds: int, server: SteppingServer, command: HostRefresher, make_worker: MakeWorker
+    seconds: int, server: SteppingServer, command: HostRefresher, make_worker: MakeWorker, figure: Callable[..., None]
 ) -> None:
     site = Site(server.url)
     workers = [make_worker(REDIS=server.url) for _ in range(2)]
@@ -60,18 +60,18 @@ def test_nobody_who_lives_is_buried(
         timeout=slack(2 * QUICK["PROCESS_TTL"] + QUICK["BEAT_INTERVAL"]),
         every=0.1,
     )
-    print(f"clock stepped by {seconds} s; one that died afterwards was found after {took:.2f} s")
+    figure("who died is found after, with a silence of 2 s,", took, "s")
 
 
 @pytest.mark.row("F41")
 def test_a_step_beyond_the_lives_of_keys_is_a_loss_like_any(
-    server: SteppingServer, quick: None, make_worker: MakeWorker
+    server: SteppingServer, quick: None, make_worker: MakeWorker, figure: Callable[..., None]
 ) -> None:
     site, worker = Site(server.url), make_worker(REDIS=server.url)
     worker.ask("acquire", "user:1", OPEN)
     server.step(3600)
     took = wait_until(lambda: site.count("user:1") == OPEN, timeout=slack(QUICK["BEAT_INTERVAL"] + 2))
-    print(f"registered again {took:.2f} s after the clock stepped by an hour")
+    figure("registered again after, with a beat of 0.5 s,", took, "s")
 
 
 def test_the_only_pass_of_the_command(server: SteppingServer, command: HostRefresher, make_worker: MakeWorker) -> None:

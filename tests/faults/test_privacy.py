@@ -242,7 +242,7 @@ class TestA63:
         return [line for line in log.lines if line.startswith("django")]
 
     @pytest.mark.row("A63")
-    def test_a63_metrics_and_lines_do_not_grow_with_callers(self, log: Everything) -> None:
+    def test_a63_metrics_and_lines_do_not_grow_with_callers(self, log: Everything, figure: Callable[..., None]) -> None:
         names = [f"rule {number}" for number in range(5)]
         who = ScopeWho({"type": "http", "headers": [], "client": (ADDRESS, 5)})
         for number in range(100_000 // len(names)):
@@ -254,21 +254,24 @@ class TestA63:
             observe.tell(facts, conclude(outcomes))
         metrics = generate_latest(REGISTRY).decode().splitlines()
         series = [line for line in metrics if line.startswith("django_throttle_decisions_total")]
-        print(f"100,000 callers and paths: {len(series)} series, {len(self.lines(log))} lines")
+        figure("series of 5 rules", len(series))
+        figure("lines", len(self.lines(log)))
         assert len(series) == len(names) * 2 <= len(names) * 6 * 3
         assert sum(float(line.rsplit(" ", 1)[1]) for line in series) == 100_000
         assert len(self.lines(log)) <= 2 * len(names)
         assert all("\n" not in line for line in log.lines)
 
     @pytest.mark.row("A63")
-    def test_a63_ten_thousand_refusals_are_two_lines_at_most(self, log: Everything) -> None:
+    def test_a63_ten_thousand_refusals_are_two_lines_at_most(
+        self, log: Everything, figure: Callable[..., None]
+    ) -> None:
         facts = Facts("page", ("request",), ScopeWho({"headers": [], "client": (ADDRESS, 5), "user": None}))
         refused = sum(not decide(facts)._replace().outcomes[0].allowed for _ in range(10_000))
         by_rule: dict[str, int] = {}
         for line in self.lines(log):
             rule = line.split("'")[1]
             by_rule[rule] = by_rule.get(rule, 0) + 1
-        print(f"{refused} refusals: lines {by_rule}")
+        figure("lines a rule, of 10,000 refusals,", max(by_rule.values()))
         assert refused > 9_000
         assert by_rule and max(by_rule.values()) <= 2  # one in ten seconds, on the slowest of machines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -150,14 +151,14 @@ class TestWhatRestFrameworkAnswersBeforeItThrottles:
     """A29 and A30: authentication, permissions and negotiation come first, so only the middleware covers them."""
 
     @pytest.mark.row("A29")
-    def test_bad_tokens(self, enforce: Enforce, client: Ask, settings: Any) -> None:
+    def test_bad_tokens(self, enforce: Enforce, client: Ask, settings: Any, figure: Callable[..., None]) -> None:
         enforce(api={**PER_MINUTE, "scopes": ["private"]})
         for middleware, wanted in (([], FLOOD), (site.MIDDLEWARE, LIMIT)):
             settings.MIDDLEWARE = middleware
             tried.clear()
             ask = Client().get
             statuses = [ask("/private", headers={"Authorization": f"Token {n}"}).status_code for n in range(FLOOD)]
-            print(f"{FLOOD} bad tokens, limit {LIMIT}, {len(middleware)} middleware: {len(tried)} were looked up")
+            figure(f"looked up of {FLOOD}, {'with' if middleware else 'without'} the middleware,", len(tried))
             assert len(tried) == statuses.count(401) == wanted
 
     @pytest.mark.row("A30")
@@ -200,7 +201,13 @@ class TestOverload:
 
     @pytest.mark.parametrize("slots", [False, True], ids=["rates", "rates-and-slots"])
     def test_it_costs_redis_a_fifth_of_a_call_each(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer, redis_url: str, slots: bool
+        self,
+        enforce: Enforce,
+        monkeypatch: pytest.MonkeyPatch,
+        redis_server: RedisServer,
+        redis_url: str,
+        slots: bool,
+        figure: Callable[..., None],
     ) -> None:
         enforce(
             api=PER_MINUTE,
@@ -219,12 +226,9 @@ class TestOverload:
             calls = sum(found.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
         admitted = statuses.count(200)
         asked = calls - admitted * (1 + slots) + admitted  # a slot's way back is a call of its own
-        refused = sorted(each for each, status in zip(taken, statuses, strict=True) if status == 429)
-        p99 = refused[len(refused) * 99 // 100]
-        print(
-            f"{10 * LIMIT} requests, {admitted} admitted: {calls} calls of Redis; a refusal took "
-            f"{statistics.median(refused) * 1e6:.0f} us, 99 of 100 less than {p99 * 1e6:.0f} us"
-        )
+        refused = [each for each, status in zip(taken, statuses, strict=True) if status == 429]
+        figure("questions to Redis", calls / len(statuses) * 100, "% of the requests")
+        figure("a refusal takes", statistics.median(refused) * 1e6, "µs")
         assert admitted == LIMIT
         assert asked <= 0.2 * len(statuses)
         assert statistics.median(refused) < slack(0.001)

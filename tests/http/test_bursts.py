@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -46,22 +46,22 @@ def burst(site: Site, *wheres: str) -> Counter[int]:
 
 @pytest.mark.row("A25")
 @pytest.mark.parametrize("door", ["middleware", "drf"])
-def test_a_parallel_burst_admits_exactly_the_limit(counted: Site, door: str) -> None:
+def test_a_parallel_burst_admits_exactly_the_limit(counted: Site, door: str, figure: Callable[..., None]) -> None:
     """A25: by DRF's own throttle it was 367 and 223 of a limit of 100."""
     found = burst(counted, *[f"/{door}/quick/{uuid4().hex}"] * BURST)
-    print(f"{BURST} at once, {PROCESSES} processes, limit {LIMIT}: {dict(found)}")
+    figure(f"passed of {BURST} at once, limit {LIMIT},", found[200])
     assert found == {200: LIMIT, 429: BURST - LIMIT}
 
 
 @pytest.mark.row("A26")
-def test_pipelined_requests_are_counted_one_by_one(counted: Site) -> None:
+def test_pipelined_requests_are_counted_one_by_one(counted: Site, figure: Callable[..., None]) -> None:
     """A26: ten connections, each with twenty requests in one packet."""
     where = f"/middleware/quick/{uuid4().hex}"
     visits = [Visit(counted, *[where] * 20) for _ in range(10)]
     found = Counter(status for visit in visits for status in visit.statuses())
     for visit in visits:
         visit.leave()
-    print(f"200 pipelined on 10 connections, limit {LIMIT}: {dict(found)}")
+    figure(f"passed of {BURST}, limit {LIMIT},", found[200])
     assert found == {200: LIMIT, 429: BURST - LIMIT}
 
 

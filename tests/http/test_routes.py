@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -131,7 +132,9 @@ def here(settings: Any) -> None:
 
 @pytest.mark.row("A23")
 @pytest.mark.parametrize("door", ["shop", "desk"])
-def test_no_spelling_of_a_path_escapes(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
+def test_no_spelling_of_a_path_escapes(
+    enforce: Enforce, client: Ask, settings: Any, door: str, figure: Callable[..., None]
+) -> None:
     """A23."""
     settings.MIDDLEWARE = site.MIDDLEWARE if door == "shop" else []
     enforce(api={"rate": f"{LIMIT}/min", "scopes": [door], "key": "everyone"})
@@ -139,7 +142,7 @@ def test_no_spelling_of_a_path_escapes(enforce: Enforce, client: Ask, settings: 
     addressed = [re.sub("(?i)shop", lambda found: found[0].translate(letters), one, count=1) for one in SPELLINGS]
     statuses = [status(client, one) for one in addressed]
     reached = [one for one in statuses if one != 404]
-    print(f"{len(reached)} of {len(SPELLINGS)} spellings lead to the view; {len(ran)} ran, the limit being {LIMIT}")
+    figure(f"calls, limit {LIMIT}, by {len(reached)} spellings,", len(ran))
     assert len(reached) >= 30
     assert reached == [200] * LIMIT + [429] * (len(reached) - LIMIT)
     assert len(ran) == LIMIT

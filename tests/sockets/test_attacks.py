@@ -6,7 +6,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -94,6 +94,7 @@ async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
     cap: int,
     admitted: int,
     handshakes: int,
+    figure: Callable[..., None],
 ) -> None:
     """No more are held than either rule admits; what the rate refuses, Redis is asked once a second."""
     enforce(sockets={**TWO_SOCKETS, "limit": cap}, knocks=KNOCKS)
@@ -106,7 +107,7 @@ async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
             await each.send_input({"type": "websocket.connect"})
             await asyncio.sleep(0)
         await until(lambda: sum(not each.future.done() for each in sockets) == admitted)
-        print(f"{handshakes} handshakes: {held(store)} held, Redis was asked {asked(redis) - before} times")
+        figure(f"questions to Redis of {handshakes:,} handshakes", asked(redis) - before)
         assert held(store) == admitted
         if admitted < cap:
             assert asked(redis) - before < 10 * admitted
@@ -118,7 +119,11 @@ async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
 
 @pytest.mark.row("A42")
 async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
-    enforce: Enforce, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    enforce: Enforce,
+    redis_server: RedisServer,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    figure: Callable[..., None],
 ) -> None:
     """No rate charges what the cap refuses, so the cap itself bounds what Redis is asked; a free slot shows at once."""
     enforce(sockets=TWO_SOCKETS, knocks=KNOCKS)
@@ -130,7 +135,8 @@ async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
             assert (await handshake())[-1]["type"] == "websocket.close"
             refused += 1
         took, calls = time.monotonic() - began, asked(redis) - before
-    print(f"{refused} handshakes at a full cap in {took:.2f} s: Redis was asked {calls} times")
+    figure("refused at a full cap in a second", refused / took)
+    figure("questions to Redis meanwhile", calls)
     assert calls <= 10 + 10 * took + 1 < refused
     await both[0].disconnect()
     began = time.monotonic()
@@ -154,7 +160,7 @@ async def test_a42_what_is_never_finished_has_its_slot_for_a_while(enforce: Enfo
 
 
 @pytest.mark.row("A44")
-async def test_a44_a_flood_of_messages_stays_in_its_process(flooded: Server) -> None:
+async def test_a44_a_flood_of_messages_stays_in_its_process(flooded: Server, figure: Callable[..., None]) -> None:
     """Ten thousand on one socket: the others answer as before, and Redis hears of ten a second at most."""
     attacker, other = Visitor(flooded), Visitor(flooded)
     async with attacker.open() as flood, other.open() as calm:
@@ -170,8 +176,9 @@ async def test_a44_a_flood_of_messages_stays_in_its_process(flooded: Server) -> 
             took = time.monotonic() - began
             calls = asked(redis) - before
         middle, worst = statistics.median(delays), max(delays)
-        print(f"{FLOOD} messages in {took:.1f} s: Redis was asked {calls} times; others waited {middle * 1000:.0f} ms")
-        print(f"and {worst * 1000:.0f} ms at worst")
+        figure("questions to Redis a second", calls / took)
+        figure("others wait", middle * 1000, "ms")
+        figure("and at worst", worst * 1000, "ms")
         assert calls <= 20 + 10 * (took + 1)
         assert middle < slack(0.05)
         await echo(calm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -117,7 +117,12 @@ async def test_f47_whatever_fails_as_a_socket_ends(enforce: Enforce, settings: A
 @pytest.mark.row("F48")
 @pytest.mark.parametrize("step", [0.005, 0.03], ids=["handshakes", "whole lives"])
 async def test_f48_cancelled_at_any_moment(
-    enforce: Enforce, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch, step: float
+    enforce: Enforce,
+    redis_server: RedisServer,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    step: float,
+    figure: Callable[..., None],
 ) -> None:
     """Sixty sockets, whose answers from Redis take 0.2 s, ended one after the other as they come and go."""
     enforce(sockets=MANY)
@@ -135,7 +140,7 @@ async def test_f48_cancelled_at_any_moment(
         ended = await asyncio.wait_for(asyncio.gather(*sockets, return_exceptions=True), PATIENCE)
         proxy.set("pass")
         cancelled = sum(isinstance(each, asyncio.CancelledError) for each in ended)
-        print(f"{cancelled} of {len(sockets)} were cancelled, {held(store)} are held")
+        figure(f"cancelled of {len(sockets)}", cancelled)
         assert cancelled > 0
         near: Any = RedisStore(redis_url, deadline=5.0)
         refresher, direct = Refresher(store), Limiter([rule], near)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,9 @@ async def test_a_blocked_event_loop_holds_what_it_holds(pair: list[Server]) -> N
 
 
 @pytest.mark.row("F45")
-async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(pair: list[Server]) -> None:
+async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(
+    pair: list[Server], figure: Callable[..., None]
+) -> None:
     """Others take its slots meanwhile. Then more are open than the cap allows, all of them are counted, and none is
     added until there is room: what is open is never closed for having been paused.
     """
@@ -90,13 +92,13 @@ async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(pair: list
         os.kill(pid, signal.SIGSTOP)
         try:
             took = await visitor.holds(0)
-            print(f"swept {took:.2f} s after SIGSTOP, by default {took * HASTE:.0f} s")
+            figure("slots free for others after, by default,", took * HASTE, "s")
             more = [await visitor.open(server=other) for _ in range(CAP)]
             assert visitor.held() == CAP
         finally:
             os.kill(pid, signal.SIGCONT)
         took = await visitor.holds(2 * CAP)
-        print(f"counted again {took:.2f} s after SIGCONT")
+        figure("counted again after", took, "s")
         for server in pair:
             with pytest.raises(InvalidStatus):
                 await visitor.open(server=server)
@@ -112,7 +114,9 @@ async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(pair: list
 
 
 @pytest.mark.row("F43")
-async def test_f43_at_once_where_its_host_is_refreshed(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_f43_at_once_where_its_host_is_refreshed(
+    redis_server: RedisServer, tmp_path: Path, figure: Callable[..., None]
+) -> None:
     """Twenty slots of a killed server, with the times as they are by default."""
     doomed = Server("uvicorn-sansio", redis_server, tmp_path, settings=USUAL)
     try:
@@ -127,5 +131,5 @@ async def test_f43_at_once_where_its_host_is_refreshed(redis_server: RedisServer
                 await connection.wait_closed()
     finally:
         doomed.kill()
-    print(f"slots back {took:.2f} s after kill -9, with refresh_connections")
+    figure("slots back after, with refresh_connections,", took, "s")
     assert took <= slack(2)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -329,7 +329,9 @@ class TestMoving:
                     client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.name_of(target))
         assert not both.acquire("user:1").degraded
 
-    def test_resharding_under_load_admits_exactly(self, crew: Crew, cluster: RedisCluster) -> None:
+    def test_resharding_under_load_admits_exactly(
+        self, crew: Crew, cluster: RedisCluster, figure: Callable[..., None]
+    ) -> None:
         source, target = cluster.masters()[:2]
         rule = Rule("moving", "40/366d", on_store_failure="deny")
         done: list[float] = []
@@ -345,10 +347,8 @@ class TestMoving:
         told = crew.run(ride, cluster.url, rule, 200, 3.5)
         mover.join()
         allowed, degraded, calls, slowest = (column for column in zip(*told, strict=True))
-        print(
-            f"resharding {SLOTS} slots took {done[0]:.1f} s: {sum(calls)} calls of 8 processes, "
-            f"{sum(allowed)} of 8000 passed, {sum(degraded)} without Redis, longest {max(slowest) * 1000:.0f} ms"
-        )
+        figure("without Redis", sum(degraded) / sum(calls) * 100, "% of the calls")
+        figure("longest call, with a deadline of 5 s,", max(slowest) * 1000, "ms")
         assert done
         assert sum(allowed) <= 200 * 40
         assert sum(degraded) <= 0.001 * sum(calls)
@@ -357,7 +357,7 @@ class TestMoving:
 @pytest.mark.row("F36")
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
 def test_after_a_failover_decisions_resume(
-    blow: signal.Signals, cluster: RedisCluster, caplog: pytest.LogCaptureFixture
+    blow: signal.Signals, cluster: RedisCluster, caplog: pytest.LogCaptureFixture, figure: Callable[..., None]
 ) -> None:
     key = RedisStore(cluster.url).key(LOAD.id, "user:1")
     old = cluster.owner(key)
@@ -373,9 +373,8 @@ def test_after_a_failover_decisions_resume(
         old.resume() if blow is signal.SIGSTOP else old.restart()
     for caller in callers:
         outage, slowest = caller.outage(struck), caller.slowest()
-        print(
-            f"Cluster, {blow.name}, {caller.name}: resumed after {outage:.2f} s, longest call {slowest * 1000:.0f} ms"
-        )
+        figure(f"{blow.name}: decides again after", outage, "s")
+        figure("longest call", slowest * 1000, "ms")
         assert caller.errors == []
         assert 0 < outage < slack(NODE_TIMEOUT + 2.0)
         assert slowest < slack(DEADLINE + 0.05)

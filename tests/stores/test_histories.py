@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -54,7 +55,9 @@ def trouble(proxy: Proxy, over: threading.Event) -> None:
 
 
 @pytest.mark.row("F04", "F05")
-def test_ok_calls_are_counted_and_lost_ones_at_most_once(redis_server: RedisServer, redis_url: str) -> None:
+def test_ok_calls_are_counted_and_lost_ones_at_most_once(
+    redis_server: RedisServer, redis_url: str, figure: Callable[..., None]
+) -> None:
     over = threading.Event()
     with Proxy(redis_server.port) as proxy, closing(Crew(PROCESSES)) as crew:
         culprit = threading.Thread(target=trouble, args=(proxy, over))
@@ -66,7 +69,7 @@ def test_ok_calls_are_counted_and_lost_ones_at_most_once(redis_server: RedisServ
     ok, perhaps = (sum(column) for column in zip(*told, strict=True))
     remaining = Limiter([RULE], RedisStore(redis_url, deadline=5.0)).peek("user:1").remaining
     counted = LIMIT - (remaining or 0)
-    print(f"{ok} surely, {perhaps} perhaps, {counted} counted")
+    figure(f"counted, {ok} surely and {perhaps} perhaps,", counted)
     assert ok + perhaps == PROCESSES * (THREADS + 1) * CALLS
     assert ok <= counted <= ok + perhaps
     assert ok > 0 and perhaps > 0

@@ -54,9 +54,11 @@ def bytes_an_ident(server: RedisServer, rule: Rule) -> float:
     ids=lambda value: value.name if isinstance(value, Rule) else "",
 )
 def test_an_ident_takes_no_more_than(
-    rule: Rule, most: int, server: RedisServer, record_property: Callable[[str, object], None]
+    rule: Rule,
+    most: int,
+    server: RedisServer,
+    figure: Callable[..., None],
 ) -> None:
     found = bytes_an_ident(server, rule)
-    print(f"{rule.name}: {found:.0f} bytes an ident, at most {most}")
-    record_property("bytes", round(found))
+    figure(f"{rule.algorithm}", found, "bytes")
     assert found <= most

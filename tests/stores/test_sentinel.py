@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -150,7 +150,7 @@ def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: 
     ids=lambda blow: blow.name,
 )
 def test_after_a_failover_decisions_resume(
-    blow: signal.Signals, sentinels: Sentinels, caplog: pytest.LogCaptureFixture
+    blow: signal.Signals, sentinels: Sentinels, caplog: pytest.LogCaptureFixture, figure: Callable[..., None]
 ) -> None:
     """Half a second after the Sentinels have named another; no call outlasts its deadline."""
     old = sentinels.master()
@@ -176,10 +176,9 @@ def test_after_a_failover_decisions_resume(
     assert count >= sum(caller.shared() for caller in callers)
     for caller in callers:
         outage, slowest = caller.outage(struck), caller.slowest()
-        print(
-            f"Sentinel, {blow.name}, {caller.name}: "
-            f"resumed after {outage:.2f} s, master named after {elected:.2f} s, longest call {slowest * 1000:.0f} ms"
-        )
+        figure("decides again after", outage, "s")
+        figure("another primary named after", elected, "s")
+        figure("longest call", slowest * 1000, "ms")
         assert caller.errors == []
         # How long the Sentinels take to name a master is their own affair; what comes after that is ours.
         assert 0 < outage < elected + slack(0.5)
