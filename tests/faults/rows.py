@@ -94,15 +94,11 @@ def run(wanted: list[str]) -> dict[str, Any]:
 
 
 def on() -> str:
-    """When, of which commit and with what."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    """When, and with what."""
     server = subprocess.run([need_binary("redis-server"), "--version"], capture_output=True, text=True, check=True)
     versions = f"Python {platform.python_version()}, Django {django.__version__}, redis-py {redis.__version__}"
     name, version = server.stdout.split()[0], server.stdout.partition("v=")[2].partition(" ")[0]
-    when = f"{datetime.now(UTC).date()}, commit {commit.stdout.strip()}"
-    return f"{when}: {versions}, {name} {version}, {os.cpu_count()} cores"
+    return f"{datetime.now(UTC).date()}: {versions}, {name} {version}, {os.cpu_count()} cores"
 
 
 def add(row: dict[str, Any], case: ElementTree.Element, figures: list[Any]) -> None:
@@ -132,14 +128,14 @@ def measured(row: Row, found: dict[str, Any] | None) -> str:
     """The last cell of a line."""
     if row.why or found is None:
         return row.why or "not run yet"
-    said = [f"{label} {between(*figure)}" for label, figure in found["figures"].items()]
+    said = [f"{label.rstrip(',')}: {between(*figure)}" for label, figure in found["figures"].items()]
     said.append(f"{found['tests']} test{'s' * (found['tests'] != 1)}")
     said += [f"{found['skipped']} of them skipped"] * bool(found["skipped"])
     return "; ".join([*said, *(f"**failed**: ``{test}``" for test in found["failed"])])
 
 
 def between(low: float, high: float, unit: str) -> str:
-    ends = dict.fromkeys(f"{end:,.0f}" if end >= 100 or end == int(end) else f"{end:.2g}" for end in (low, high))
+    ends = dict.fromkeys(f"{end:,.0f}" if end >= 10 or end == int(end) else f"{end:.2g}" for end in (low, high))
     return f"{' to '.join(ends)} {unit}".rstrip()
 
 

@@ -60,10 +60,9 @@ def statuses(site: Site, name: str, times: int) -> list[int]:
 
 
 @pytest.mark.row("F01", "F02")
-@pytest.mark.parametrize("kind", ["asgi", "wsgi"])
-def test_it_answers_whether_redis_is_there_or_not(kind: str, server: RedisServer, figure: Callable[..., None]) -> None:
+def test_it_answers_whether_redis_is_there_or_not(server: RedisServer, figure: Callable[..., None]) -> None:
     server.kill()
-    with Site(kind, server, RULES, PROCESSES, DEADLINE=0.1) as site:
+    with Site("asgi", server, RULES, PROCESSES, DEADLINE=0.1) as site:
         assert statuses(site, "alone", 5) == [200] * 5
         server.start()
         turns = iter(range(100))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +56,8 @@ class Site:
     def kill(self) -> None:
         """All at once, as a crash would."""
         for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
 
     def stop(self) -> None:

@@ -227,7 +227,7 @@ class TestOverload:
         admitted = statuses.count(200)
         asked = calls - admitted * (1 + slots) + admitted  # a slot's way back is a call of its own
         refused = [each for each, status in zip(taken, statuses, strict=True) if status == 429]
-        figure("questions to Redis", calls / len(statuses) * 100, "% of the requests")
+        figure("questions to Redis", asked / len(statuses) * 100, "% of the requests")
         figure("a refusal takes", statistics.median(refused) * 1e6, "µs")
         assert admitted == LIMIT
         assert asked <= 0.2 * len(statuses)
