@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 
+from testproject.services import stop_on_signals
 from tests.bounds import most
 from tests.campaign.checks import check, fullest
 from tests.campaign.history import History
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--round", type=int, default=None, help="only this round of the seed")
     given = parser.parse_args()
+    stop_on_signals()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     print(f"campaign: seed {seed}, {given.minutes:g} minutes", flush=True)
     lines, failed, until, number = [HEAD], 0, time.monotonic() + 60 * given.minutes, given.round or 0

@@ -253,6 +253,7 @@ def main() -> None:
                 for lane in client.lanes:
                     lane.end()
                 print("ended", flush=True)
+    client.resting.set()  # also where nobody is there any more to say so
     agent.stop()
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from tests.servers import slack
 ROOT = Path(__file__).parents[2]
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
 DATABASE = "rules.sqlite3"
+BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+MANY_SLOTS = 1_000  # by a rule of fewer one could not tell how many too many are held
 
 
 class Process:
@@ -106,7 +109,7 @@ class Crowd:
         """Others want the processor, twice as many as there are."""
         with ExitStack() as stack:
             for _ in range(2 * (os.cpu_count() or 1)):
-                busy = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+                busy = subprocess.Popen([sys.executable, "-c", BUSY, str(step.seconds)], start_new_session=True)
                 stack.callback(busy.wait)
                 stack.callback(busy.kill)
             time.sleep(step.seconds)
@@ -233,7 +236,7 @@ def slots(servers: Stage, truly: Mapping[str, int]) -> dict[str, tuple[int, int]
             while counted != truly[name] and (time.monotonic() < until or counted is None):
                 if counted is not None:
                     time.sleep(0.1)
-                counted = _used(limit.rule, limit.ident, servers)
+                counted = _used(replace(limit.rule, limit=MANY_SLOTS), limit.ident, servers)
             found[name] = counted, truly[name]
     return found
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testproject.services import stop_on_signals
 from tests.campaign.__main__ import show
 from tests.campaign.limits import LIMITS, WINDOW
 from tests.campaign.plan import LOAD_SECONDS, PROCESSES, Round, Step
@@ -57,6 +58,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    stop_on_signals()
     print(f"soak: seed {given.seed}, {given.minutes:g} minutes", flush=True)
     with stage("Redis") as servers, ExitStack() as stack:
         turns = soak(servers, stack, given.seed, time.monotonic() + 60 * given.minutes)
@@ -99,7 +101,7 @@ def edit(over: threading.Event, turn: int) -> None:
 
 def change(rate: str) -> None:
     """Edit the rule of the door, once the database takes it."""
-    from django.db import OperationalError
+    from django.db import OperationalError, connection
 
     from django_throttle.models import ThrottleRule
 
@@ -107,7 +109,8 @@ def change(rate: str) -> None:
     while True:
         try:
             ThrottleRule.objects.update_or_create(name="door", defaults=given)
-        except OperationalError:  # locked, or lost
+        except OperationalError:  # locked; or lost, and what is open is another file
+            connection.close()
             time.sleep(0.1)
         else:
             return
