@@ -355,6 +355,7 @@ class TestRows:
         assert message.id == "django_throttle.W002"
         assert message.msg.startswith("rule 'sad' in the database: the key 'gone.away'")
 
+    @pytest.mark.row("F57")
     @pytest.mark.django_db(transaction=True)
     def test_a_table_that_is_not_there_yet_is_no_matter(self) -> None:
         with connection.schema_editor() as editor:

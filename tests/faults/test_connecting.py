@@ -30,7 +30,7 @@ from tests.faults.conftest import BOUND, DEADLINE, Caller
 from tests.servers import RedisServer, slack
 
 ALLOW = Rule("allow", "100/h", algorithm="fixed_window", on_store_failure="allow")
-SLOW = 0.4  # seconds that a name takes, four times the deadline
+SLOW = 0.4  # seconds that a name takes, beyond every bound
 Make = Callable[..., Caller]
 
 
