@@ -1,4 +1,4 @@
-"""A Redis whose clock can be set: libfaketime crashes some builds of it, so here is what is needed of that."""
+"""A Redis, or any process, whose clock can be set, as libfaketime would do that crashes some builds of Redis."""
 
 from __future__ import annotations
 
@@ -71,18 +71,32 @@ def stepped(file: Path, seconds: int = 0) -> dict[str, str]:
     return {"LD_PRELOAD": str(_library()), "CLOCK_AHEAD": str(file)}
 
 
-class SteppingServer(RedisServer):
-    """One Redis process; ``step`` sets its clock ahead, or back."""
+class Clock:
+    """The wall clock of the processes that are started with its ``environment``; ``step`` sets it ahead, or back."""
 
-    def __init__(self, *options: str) -> None:
-        self.file = _library().with_name(f"ahead-{id(self)}")
-        self.clock = [f"{name}={value}" for name, value in stepped(self.file).items()]
-        super().__init__(*options)
+    def __init__(self) -> None:
+        self.library = _library()
+        self.file = self.library.with_name(f"ahead-{id(self)}")
+        self.file.write_bytes(struct.pack("q", 0))
 
-    def command(self) -> list[str]:
-        return [need_binary("env"), *self.clock, *super().command()]
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_PRELOAD": str(self.library), "CLOCK_AHEAD": str(self.file)}
 
     def step(self, seconds: int) -> None:
         with self.file.open("r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
             (ahead,) = struct.unpack("q", memory[:8])
             memory[:8] = struct.pack("q", ahead + seconds)
+
+
+class SteppingServer(RedisServer):
+    """One Redis process; ``step`` sets its clock ahead, or back."""
+
+    def __init__(self, *options: str) -> None:
+        self.clock = Clock()
+        self.step = self.clock.step
+        super().__init__(*options)
+
+    def command(self) -> list[str]:
+        settings = [f"{name}={value}" for name, value in self.clock.environment.items()]
+        return [need_binary("env"), *settings, *super().command()]

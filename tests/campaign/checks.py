@@ -59,7 +59,9 @@ def rates(history: History, limit: Limit) -> Iterator[Breach]:
     rule, admitted = limit.rule, [one for one in history.of(limit.name) if one.outcome == "ok"]
     alone = 0
     if rule.on_store_failure == "local":
-        alone = history.incarnations() * most(rule.share(history.processes))
+        # A process whose clock is set decides by a new window.
+        windows = history.incarnations() + sum(fault.name == "client clock" for fault in history.faults)
+        alone = windows * most(rule.share(history.processes))
     elif any(one.alone for one in admitted):
         yield Breach(f"{limit.name}: admitted without the server", [one for one in admitted if one.alone])
     for span in {rule.rate.window_us, rule.rate.window_us * max(1, rule.resolution - 1) // rule.resolution}:

@@ -47,6 +47,7 @@ CLIENTS = (
     ("stop client", 0.1, 1.0),
     ("kill client", 0.1, 1.0),
     ("starve", 0.5, 2.0),
+    ("client clock", 0.0, 0.1),
     ("lock database", 0.5, 2.5),
     ("lose database", 0.5, 2.5),
 )

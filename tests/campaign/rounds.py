@@ -31,10 +31,11 @@ from django_throttle.stores import RedisStore
 from tests.campaign.checks import surely_counted
 from tests.campaign.history import Fault, History, read
 from tests.campaign.limits import LIMITS, SETTINGS
-from tests.campaign.plan import LOAD_SECONDS, PROCESSES, Round, Step
+from tests.campaign.plan import LOAD_SECONDS, PROCESSES, STEPS, Round, Step
 from tests.campaign.stage import Stage, stage
 from tests.conftest import immortal_keys
 from tests.servers import slack
+from tests.steps import Clock
 
 ROOT = Path(__file__).parents[2]
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
@@ -48,9 +49,11 @@ class Process:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.number = int(given["process"])
+        self.clock = Clock()
         command = [sys.executable, "-m", "tests.campaign.client", json.dumps(given)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, cwd=ROOT, text=True, bufsize=1, start_new_session=True, **pipes)
+        options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        environment = {**os.environ, **self.clock.environment}
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **options)
 
     def hear(self) -> str:
         assert self.process.stdout
@@ -104,6 +107,10 @@ class Crowd:
         self._next += 1
         self._ready(self.alive[place])
         self.alive[place].tell("go")
+
+    def client_clock(self, step: Step) -> None:
+        """The clock of its host is set: nobody counts by it but the process alone."""
+        self.alive[step.choice % PROCESSES].clock.step(STEPS[step.choice % len(STEPS)])
 
     def starve(self, step: Step) -> None:
         """Others want the processor, twice as many as there are."""

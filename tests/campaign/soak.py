@@ -27,10 +27,10 @@ from tests.servers import wait_until
 WARM = 3  # turns, until caches are full and every kind of connection has been made
 IN_FORCE = 2.0  # seconds until all processes go by an edited rule, where the machine is busy
 RATES = ("40/2s", "20/2s", "30/2s")
-MEMORY = 8_192  # kB that a process may have more, however long: what Python keeps of the largest turn
+MEMORY = 4_096  # kB that a process may have more, however long: what Python keeps of the largest turn
 # What the server may have more of at the end of a turn, and what each process may.
 ALLOWED = {"slots": 0, "keys": 20, "immortal": 0, "server kB": 2_048, "memory": MEMORY, "threads": 1, "files": 4}
-LINES = 120  # of the log of a process in one turn: a line when an outage begins, one when it ends, and complaints
+LINES = 40  # of the log of a process in one turn: a line when an outage begins, one when it ends, and complaints
 
 
 class Turn(NamedTuple):
