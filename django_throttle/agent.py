@@ -18,15 +18,14 @@ from django.dispatch import receiver
 
 from django_throttle import observe, rulebook, testrun
 from django_throttle.conf import conf
-from django_throttle.connections.activity import HEARD_SECONDS, Activity
-from django_throttle.connections.orders import Duties
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.control import HEARD_SECONDS, Activity, Duties
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.damper.flush import Flusher
 from django_throttle.jobs import QUIET_SECONDS, Agent
-from django_throttle.publishing.telling import TELL_SECONDS as GROUPS_SECONDS
-from django_throttle.publishing.telling import Teller
-from django_throttle.shutdown import ending
-from django_throttle.sockets.live import live
+from django_throttle.lifecycle import ending
+from django_throttle.publishing.groups import TELL_SECONDS as GROUPS_SECONDS
+from django_throttle.publishing.groups import Teller
+from django_throttle.sockets.open_sockets import live
 from django_throttle.stores.base import Store
 from django_throttle.stores.redis import RedisStore
 

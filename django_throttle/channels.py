@@ -14,14 +14,21 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import Decision
-from django_throttle.publishing.layer import Counted
+from django_throttle.publishing.groups import Counted
 from django_throttle.publishing.sending import throttled_group_send, throttled_group_send_sync
-from django_throttle.sockets.asgi import Application, Event, Receive, Scope, Send
-from django_throttle.sockets.attributes import OPTIONS, check_class, terms_of
-from django_throttle.sockets.entrance import guarded
-from django_throttle.sockets.frames import Gap, continuity_payload, error_payload
+from django_throttle.sockets.frames import (
+    Application,
+    Event,
+    Gap,
+    Receive,
+    Scope,
+    Send,
+    continuity_payload,
+    error_payload,
+)
+from django_throttle.sockets.handshake import guarded
 from django_throttle.sockets.options import check_names
-from django_throttle.sockets.terms import Terms
+from django_throttle.sockets.settings import OPTIONS, Terms, check_class, terms_of
 
 __all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin", "throttled_group_send", "throttled_group_send_sync"]
 

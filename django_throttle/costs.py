@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django_throttle.core.rate import TOO_COSTLY
-from django_throttle.stores.complaints import Complaints
+from django_throttle.log_throttling import Complaints
 
 logger = logging.getLogger("django_throttle")
 

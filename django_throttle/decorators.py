@@ -19,13 +19,12 @@ from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.facts import BY_KEY, Facts
 from django_throttle.http.body import meter, size_of
-from django_throttle.http.ending import aabandon, abandon, afinish, finish
+from django_throttle.http.finalize import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
-from django_throttle.http.visit import attend, charged, keep, method_of, plain
+from django_throttle.http.request_state import attend, charged, keep, method_of, plain
 from django_throttle.identity import HttpWho, ScopeWho, is_async
-from django_throttle.identity.caller import Caller
-from django_throttle.identity.idents import bounded
-from django_throttle.identity.named import NO_TEXT, Named, given_ident, is_user
+from django_throttle.identity.caller import NO_TEXT, Caller, Named, given_ident, is_user
+from django_throttle.identity.keys import bounded
 
 __all__ = ["throttle"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from django_throttle.core.charged import NOTHING, Charged
-from django_throttle.core.command import check_cost
+from django_throttle.core.commands import check_cost
+from django_throttle.core.refunds import NOTHING, Charged
 from django_throttle.core.rule import Rule
 
 

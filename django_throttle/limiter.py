@@ -15,20 +15,19 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, observe, rulebook
 from django_throttle.conf import conf
-from django_throttle.core import flow, quota, relief
-from django_throttle.core.charged import corrected
-from django_throttle.core.command import Charge, charge, check_cost
+from django_throttle.core import flow, overrides, quota_warnings
+from django_throttle.core.commands import Charge, charge, check_cost
+from django_throttle.core.control import SOCKET
 from django_throttle.core.decision import Decision, Lease
+from django_throttle.core.eviction import making_room
 from django_throttle.core.key import check_ident
-from django_throttle.core.orders import SOCKET
-from django_throttle.core.room import making_room
+from django_throttle.core.refunds import corrected
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule, Refused
 from django_throttle.facts import Facts
+from django_throttle.lifecycle import in_thread
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Store
-from django_throttle.stores.drive import arun, run
-from django_throttle.threads import in_thread
+from django_throttle.stores.base import Store, arun, run
 
 
 class Limiter:
@@ -142,7 +141,7 @@ def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: 
     socket = "connect" in facts.events
     decided = decide_flow(snapshot.match(facts), store, commit=commit, whole=facts.early, socket=socket)
     if blocks := snapshot.blocks(facts):
-        decided = relief.blocked(blocks, decided)
+        decided = overrides.blocked(blocks, decided)
     return corrected(decided, facts.charged, snapshot.by_name) if facts.charged else decided
 
 
@@ -168,7 +167,7 @@ def decide(facts: Facts, *, commit: bool = True) -> Decision:
         if decision.delay and commit:
             time.sleep(decision.delay)
         if decision.crossed:
-            decision = run(quota.first_told(decision), store)
+            decision = run(quota_warnings.first_told(decision), store)
         observe.tell(facts, decision, seconds)
     except BaseException:  # a worker's own timeout, as it waits; nobody will ever see this decision
         run(flow.release(decision.lease), store)
@@ -188,7 +187,7 @@ async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
         if decision.delay and commit:
             await asyncio.sleep(decision.delay)
         if decision.crossed:
-            decision = await arun(quota.first_told(decision), store)
+            decision = await arun(quota_warnings.first_told(decision), store)
         await observe.atell(facts, decision, seconds)
     except BaseException:  # the client has gone, so nobody else can give back what this holds
         await arun(flow.release(decision.lease), store)

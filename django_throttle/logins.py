@@ -16,7 +16,7 @@ from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 
 from django_throttle.http.body import INPUT, size_of
-from django_throttle.http.visit import plain
+from django_throttle.http.request_state import plain
 
 __all__ = ["UNCLEAR", "login_name"]
 

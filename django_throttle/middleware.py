@@ -13,10 +13,18 @@ from django_throttle import limiter, rulebook
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts, Who
 from django_throttle.http.body import meter, size_of
-from django_throttle.http.ending import aabandon, abandon, afinish, finish
+from django_throttle.http.finalize import aabandon, abandon, afinish, finish
 from django_throttle.http.refusal import refusal
-from django_throttle.http.route import scope_of, scope_of_match
-from django_throttle.http.visit import EVENTS, attend, charged, keep, method_of, visit_of
+from django_throttle.http.request_state import (
+    EVENTS,
+    attend,
+    charged,
+    keep,
+    method_of,
+    scope_of,
+    scope_of_match,
+    visit_of,
+)
 from django_throttle.identity import HttpWho
 
 __all__ = ["ThrottleMiddleware"]

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from django_throttle import limiter, rulebook
 from django_throttle.core import Outcome, Rule
-from django_throttle.core.words import describe
+from django_throttle.core.descriptions import describe
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.models import ThrottleRule

@@ -14,9 +14,9 @@ from random import Random
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step
-from django_throttle.core.periods import bounds, period_of
 from django_throttle.core.plan import Plan
-from django_throttle.stores.calendar import Calendar
+from django_throttle.core.rate import bounds, period_of
+from django_throttle.store_time import Calendar
 
 # 26 March 2023, the day on which European clocks go forward; a February of 28 days is near.
 START = 19_442 * 86_400_000_000

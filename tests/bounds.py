@@ -11,8 +11,8 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from django_throttle.core import Rule
-from django_throttle.core.periods import period_of
 from django_throttle.core.plan import Plan
+from django_throttle.core.rate import period_of
 
 HOUR = 3_600_000_000
 # The shortest that a period can be: clocks go forward by an hour, and February has 28 days.

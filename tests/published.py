@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_throttle.core import Rule
-from django_throttle.core.words import window
+from django_throttle.core.descriptions import window
 from tests.adversary import climb, measured_share
 from tests.bounds import HOUR, most, share
 

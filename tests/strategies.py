@@ -8,7 +8,16 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.checks import BUCKETS, EVENTS, FAILURE_POLICIES, KEYS, MAX_RESOLUTION, METHODS, REFILLS, UNITS
+from django_throttle.core.options import (
+    BUCKETS,
+    EVENTS,
+    FAILURE_POLICIES,
+    KEYS,
+    MAX_RESOLUTION,
+    METHODS,
+    REFILLS,
+    UNITS,
+)
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 

@@ -16,10 +16,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_throttle import rulebook
-from django_throttle.admin.forms import KEY_LABELS
-from django_throttle.core.checks import KEYS
+from django_throttle.admin.rules import KEY_LABELS
+from django_throttle.core.options import KEYS
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook.diff import FIELDS
+from django_throttle.rulebook.file import FIELDS
 from tests.raw_rows import force
 
 pytestmark = pytest.mark.django_db

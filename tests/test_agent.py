@@ -15,8 +15,7 @@ import django
 import pytest
 
 from django_throttle import agent, jobs, observe, rulebook
-from django_throttle.connections.activity import Activity
-from django_throttle.connections.orders import Duties
+from django_throttle.connections.control import Activity, Duties
 from django_throttle.core import Rule
 from django_throttle.facts import Facts
 from django_throttle.jobs import Agent

@@ -13,10 +13,10 @@ from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 
 from django_throttle import limiter
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.connections.refresher import Refresher
-from django_throttle.core.command import Command, DecideLocally
+from django_throttle.connections.reconcile import Refresher
+from django_throttle.core.commands import Command, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.sockets import background, slots
+from django_throttle.sockets import connection, timers
 from django_throttle.stores import RedisStore
 from tests.consumers import (
     DENIAL,
@@ -102,14 +102,14 @@ class TestRelease:
 
         store = enforce(sockets=TWO_SOCKETS)
         monkeypatch.setattr(limiter, "arelease", hang)
-        monkeypatch.setattr(slots, "RELEASE_TIMEOUT", 0.05)
+        monkeypatch.setattr(connection, "RELEASE_TIMEOUT", 0.05)
         communicator = await opened()
         await communicator.disconnect()
-        assert (held(store), len(background._tasks)) == (1, 1)
+        assert (held(store), len(timers._tasks)) == (1, 1)
         go_on.set()
         await finished.wait()
         await asyncio.sleep(0)
-        assert (held(store), len(background._tasks)) == (0, 0)
+        assert (held(store), len(timers._tasks)) == (0, 0)
 
     async def test_a_release_that_fails_is_logged_and_nothing_else(
         self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import override_settings
 
 from django_throttle import checks
-from django_throttle.checks import fit, values
+from django_throttle.checks import configuration
 from django_throttle.conf import Conf
 from django_throttle.models import ThrottleRule
 
@@ -221,12 +221,23 @@ def test_every_bad_rule_is_named() -> None:
 
 
 def test_every_setting_has_its_check_and_every_check_its_test() -> None:
-    checked = {*values.NUMBERS, *values.TEXTS, *values.SWITCHES, *values.CHOICES, "RULES", "REDIS", "HOOKS"}
+    checked = {
+        *configuration.NUMBERS,
+        *configuration.TEXTS,
+        *configuration.SWITCHES,
+        *configuration.CHOICES,
+        "RULES",
+        "REDIS",
+        "HOOKS",
+    }
     checked |= {"RETRY_JITTER", "TELL_KEYS"}  # what clients are told
     checked |= {"TRUSTED_PROXIES", "PROXY_HEADER", "TENANT", "USER_IDENT"}  # who is asking
     assert checked == {setting.name for setting in fields(Conf)}
-    ids = [number for number, *_ in (*values.NUMBERS.values(), *values.CHOICES.values(), *fit.PAIRS)]
-    ids += [*values.TEXTS.values(), *values.SWITCHES.values()]
+    ids = [
+        number
+        for number, *_ in (*configuration.NUMBERS.values(), *configuration.CHOICES.values(), *configuration.PAIRS)
+    ]
+    ids += [*configuration.TEXTS.values(), *configuration.SWITCHES.values()]
     assert len(set(ids)) == len(ids)
     assert set(ids) <= {number for number, _ in WRONG}
 

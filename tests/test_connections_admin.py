@@ -15,10 +15,10 @@ from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
 from django_throttle.connections import overview
-from django_throttle.connections.orders import Duties
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.control import Duties
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.models import ThrottleConnection
-from django_throttle.sockets.live import live
+from django_throttle.sockets.open_sockets import live
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.connections.evictions import redis_store

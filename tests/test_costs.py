@@ -10,7 +10,7 @@ import pytest
 from django_throttle import costs
 from django_throttle.core.rate import MAX_LIMIT, TOO_COSTLY
 from django_throttle.costs import cost_of
-from django_throttle.stores.complaints import Complaints
+from django_throttle.log_throttling import Complaints
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
 from tests.sockets.guarded import Line, texts

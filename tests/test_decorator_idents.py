@@ -19,7 +19,7 @@ from django_throttle import rulebook, stores
 from django_throttle.core import Override, Reason, Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, Refused
-from django_throttle.http.visit import kept
+from django_throttle.http.request_state import kept
 from django_throttle.limiter import Limiter
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Store, build

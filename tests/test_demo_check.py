@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from django_throttle.core import Rule, checks
+from django_throttle.core import Rule, options
 from testproject.check import replay as replaying
 from testproject.check.form import read_form
 from testproject.check.replay import (
@@ -88,8 +88,8 @@ def test_every_algorithm_replays_a_flood(tmp_path: Path) -> None:
 
 
 def test_all_algorithms_are_replayed() -> None:
-    replayed = {options["algorithm"] for _, options, *_ in ALGORITHMS}
-    assert replayed == set(checks.ALGORITHMS) - {"concurrency", "damper"}
+    replayed = {given["algorithm"] for _, given, *_ in ALGORITHMS}
+    assert replayed == set(options.ALGORITHMS) - {"concurrency", "damper"}
 
 
 BROKEN: dict[str, Callable[[Rule, Sequence[Request]], list[bool]]] = {

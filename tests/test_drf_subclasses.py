@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 from django_throttle import drf, rulebook
 from django_throttle.core import Override, Reason
 from django_throttle.exceptions import InvalidRate
-from django_throttle.http.visit import charged, kept
+from django_throttle.http.request_state import charged, kept
 from django_throttle.observe import Report
 from django_throttle.signals import throttled
 from tests.clock import FrozenClock

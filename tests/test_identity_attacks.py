@@ -25,7 +25,7 @@ from django_throttle.core.key import ident_tag, store_key
 from django_throttle.core.rule import Rule
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.identity.idents import combined
+from django_throttle.identity.keys import combined
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, REDIS, Enforce, enforcer

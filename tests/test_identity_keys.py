@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.core.checks import KEYS
-from django_throttle.core.words import who as in_words
+from django_throttle.core.descriptions import who as in_words
+from django_throttle.core.options import KEYS
 from django_throttle.exceptions import InvalidIdent, InvalidRule
 from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.identity.idents import combined, tagged
+from django_throttle.identity.keys import combined, tagged
 
 ADDRESS = "192.0.2.1"
 returned: Any = None

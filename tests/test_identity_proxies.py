@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from django_throttle.conf import conf
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import HttpWho, ScopeWho, caller
-from django_throttle.identity.address import parse
-from django_throttle.identity.proxies import MAX_HOPS, declared
+from django_throttle.identity.address import MAX_HOPS, declared, parse
 from tests.header_shapes import CLIENT, FORWARDED, LIE, NETWORKS, PEER, X_FORWARDED_FOR, Shape
 from tests.servers import quickest, slack
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from django_throttle.admin.forms import key_choices
-from django_throttle.core.checks import KEYS
-from django_throttle.core.checks.key import JOINED
+from django_throttle.admin.rules import key_choices
+from django_throttle.core.options import JOINED, KEYS
 from django_throttle.models import ThrottleRule
 
 CALM = {"AGENT": False}

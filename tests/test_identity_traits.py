@@ -21,7 +21,7 @@ from django.utils.functional import SimpleLazyObject
 
 from django_throttle import limiter
 from django_throttle.facts import Facts
-from django_throttle.identity import HttpWho, ScopeWho, traits
+from django_throttle.identity import HttpWho, ScopeWho, keys
 from tests.doors import Enforce, enforcer
 from tests.sockets.guarded import Line, texts
 
@@ -49,7 +49,7 @@ enforce = pytest.fixture(enforcer)
 def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = MIDDLEWARE
-    monkeypatch.setattr(traits, "_complaints", traits.Complaints())
+    monkeypatch.setattr(keys, "_complaints", keys.Complaints())
 
 
 def editor(name: str = "editor") -> User:
@@ -108,7 +108,7 @@ class TestGroups:
     def test_a_database_that_fails_is_no_error_of_the_call(
         self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        user, read, failures = editor(), traits._names, [6]
+        user, read, failures = editor(), keys._names, [6]
 
         def names(user: Any) -> frozenset[str]:
             failures[0] -= 1
@@ -116,21 +116,21 @@ class TestGroups:
                 raise DatabaseError("gone")
             return read(user)
 
-        monkeypatch.setattr(traits, "_names", names)
+        monkeypatch.setattr(keys, "_names", names)
         assert [caller(user).is_("group:editors") for _ in range(4)] == [False] * 3 + [True]
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
     def test_a_connection_that_was_dropped_is_made_anew(
         self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        user, read, answers = editor(), traits._names, iter([DatabaseError("gone")])
+        user, read, answers = editor(), keys._names, iter([DatabaseError("gone")])
 
         def names(user: Any) -> frozenset[str]:
             for error in answers:
                 raise error
             return read(user)
 
-        monkeypatch.setattr(traits, "_names", names)
+        monkeypatch.setattr(keys, "_names", names)
         assert caller(user).is_("group:editors")
         assert caplog.records == []
 
@@ -157,8 +157,8 @@ class TestOnTheEventLoop:
     async def test_so_does_a_socket_which_asks_once(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
         enforce(api={**AUDIENCE, "events": ["message"]})
         asked: list[object] = []
-        read = traits._read
-        monkeypatch.setattr(traits, "_read", lambda user: (asked.append(user), read(user))[1])
+        read = keys._read
+        monkeypatch.setattr(keys, "_read", lambda user: (asked.append(user), read(user))[1])
         who = ScopeWho({"user": await sync_to_async(editor)()})
         facts = Facts("chat", ("message",), who)
         assert [(await limiter.adecide(facts)).allowed for _ in range(4)] == [True, False, False, False]

@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 
 from django_throttle import checks
 from django_throttle.channels import ThrottledConsumerMixin
-from django_throttle.checks import inflight
+from django_throttle.checks import doors
 from django_throttle.drf import RuleThrottle
 
 
@@ -92,7 +92,7 @@ THROTTLE = {"REST_FRAMEWORK": {"DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf
 
 @pytest.fixture
 def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflight, "socket_scopes", lambda: ())
+    monkeypatch.setattr(doors, "socket_scopes", lambda: ())
 
 
 @pytest.mark.parametrize("door", [MIDDLEWARE, THROTTLE], ids=["middleware", "throttle"])
@@ -130,7 +130,7 @@ def test_where_no_door_sees_requests_nothing_is_said(warned: Warn, no_sockets: N
 
 
 def test_without_channels_there_are_no_sockets(warned: Warn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflight, "find_spec", lambda name: None)
+    monkeypatch.setattr(doors, "find_spec", lambda name: None)
     (message,) = warned()
     assert message.msg.endswith("and Channels, which serves them, is not installed")
 

@@ -13,7 +13,7 @@ from django_throttle.core.flow import Flow
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import MemoryStore, get_store
-from django_throttle.stores.drive import arun, run
+from django_throttle.stores.base import arun, run
 from tests.clock import FrozenClock
 
 RATE = Rule("rate", "3/min", algorithm="fixed_window")

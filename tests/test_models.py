@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from django_throttle.core import Rule
-from django_throttle.core.checks import ACTIONS, ALGORITHMS, FAILURE_POLICIES, REFILLS
+from django_throttle.core.options import ACTIONS, ALGORITHMS, FAILURE_POLICIES, REFILLS
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import OPTIONS
 from django_throttle.models import ThrottleRule

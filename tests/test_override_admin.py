@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.models import ThrottleOverride, ThrottleRule
-from django_throttle.rulebook import book
+from django_throttle.rulebook import in_force
 from tests.raw_rows import force
 from tests.test_admin import NASTY, Scripts, text
 
@@ -53,7 +53,7 @@ def operator(client: Client) -> Client:
 def rules(settings: Any) -> Iterator[None]:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": {"api": {"rate": "5/min"}}}
     yield
-    book._forget(setting="DATABASES")
+    in_force._forget(setting="DATABASES")
 
 
 def made(**options: Any) -> ThrottleOverride:

@@ -21,7 +21,7 @@ from django_throttle.core import Override, Rate, Reason, Rule
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
-from django_throttle.identity.credentials import api_key
+from django_throttle.identity.keys import api_key
 from django_throttle.signals import throttled
 from tests.clock import FrozenClock
 from tests.consumers import DENIAL, handshake, held, opened, socket

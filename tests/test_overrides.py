@@ -19,13 +19,13 @@ from django_throttle.checks import check_rows
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rate
 from django_throttle.core.key import ident_tag, secret_bytes
-from django_throttle.core.override import EFFECTS, KINDS
+from django_throttle.core.overrides import EFFECTS, KINDS
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidOverride
-from django_throttle.identity.credentials import api_key
+from django_throttle.identity.keys import api_key
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import EFFECT_LABELS, KIND_LABELS
-from django_throttle.rulebook import book
+from django_throttle.rulebook import in_force
 from tests.raw_rows import force, write
 
 pytestmark = pytest.mark.django_db
@@ -98,7 +98,7 @@ def anna() -> User:
 @pytest.fixture
 def fresh_book() -> Iterator[None]:
     yield
-    book._forget(setting="DATABASES")
+    in_force._forget(setting="DATABASES")
 
 
 class TestRefused:
@@ -268,7 +268,7 @@ class TestInForce:
 
     def test_edits_of_every_kind_are_told_once_committed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[str] = []
-        monkeypatch.setattr(book, "changed", lambda: told.append("told"))
+        monkeypatch.setattr(in_force, "changed", lambda: told.append("told"))
         from django.test import TestCase
 
         edits = (

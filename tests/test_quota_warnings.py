@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 
 from django_throttle import limiter, stores
 from django_throttle.core import Decision, Rule
-from django_throttle.core.command import Command, Decide, Mark, Once, Release
+from django_throttle.core.commands import Command, Decide, Mark, Once, Release
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter

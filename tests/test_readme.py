@@ -19,7 +19,7 @@ from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
-from django_throttle.core import Rule, checks
+from django_throttle.core import Rule, options
 from django_throttle.core.rule import OPTIONS
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
@@ -212,8 +212,8 @@ def test_adding_it_takes_ten_lines() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(*OPTIONS, *checks.EVENTS, *checks.KEYS, *checks.ALGORITHMS, *checks.AUDIENCES),
-        *(*checks.ACTIONS, *checks.REFILLS, *checks.FAILURE_POLICIES),
+        *(*OPTIONS, *options.EVENTS, *options.KEYS, *options.ALGORITHMS, *options.AUDIENCES),
+        *(*options.ACTIONS, *options.REFILLS, *options.FAILURE_POLICIES),
     ],
 )
 def test_the_rule_reference_is_complete(name: str) -> None:

@@ -12,13 +12,13 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
 from django_throttle import stores
-from django_throttle.connections.orders import Duties
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.control import Duties
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.management.commands import throttle_reset
 from django_throttle.rulebook import sources
-from django_throttle.sockets.live import live
+from django_throttle.sockets.open_sockets import live
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
 

@@ -11,24 +11,23 @@ import pytest
 from django.test import override_settings
 from redis.exceptions import NoPermissionError, ResponseError
 
+from django_throttle.connections.control import Duties
 from django_throttle.connections.host import HostRefresher
-from django_throttle.connections.orders import Duties
 from django_throttle.connections.overview import look
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.core.checks import ALGORITHMS
-from django_throttle.core.command import CountMembers, Mark, Once, charge
+from django_throttle.core.commands import CountMembers, Mark, Once, charge
+from django_throttle.core.control import Evict
 from django_throttle.core.flow import release
-from django_throttle.core.orders import Evict
+from django_throttle.core.options import ALGORITHMS
 from django_throttle.damper.flush import flush
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
-from django_throttle.rulebook import version
+from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
-from django_throttle.stores.drive import run
-from django_throttle.stores.groups import MEMBERS, tell_calls
-from django_throttle.stores.refunds import REFUND
-from django_throttle.stores.scripts import CODES
+from django_throttle.stores.base import run
+from django_throttle.stores.commands import MEMBERS, REFUND, tell_calls
+from django_throttle.stores.transport import CODES
 from tests.servers import RedisServer, find_redis, need_package
 
 ROOT = Path(__file__).parents[1]
@@ -210,10 +209,10 @@ def test_how_large_groups_are(server: RedisServer) -> None:
 
 def test_the_version_of_the_rules(server: RedisServer) -> None:
     store = store_of(server)
-    first = version.fetch(store)
+    first = in_force.fetch(store)
     assert first is not None
     store.call("publish_rules", [store.process_key("rules")], ["another", 60_000])
-    assert version.fetch(store) == "another"
+    assert in_force.fetch(store) == "another"
     assert denied(server) == []
 
 

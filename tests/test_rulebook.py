@@ -18,7 +18,7 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import Snapshot, book, sources
+from django_throttle.rulebook import Snapshot, in_force, sources
 from django_throttle.rulebook.snapshot import MAX_REMEMBERED
 from django_throttle.signals import rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
@@ -54,7 +54,7 @@ def rules(settings: Any) -> Any:
 @pytest.fixture(autouse=True)
 def fresh_book() -> Iterator[None]:
     yield
-    book._forget(setting="DATABASES")
+    in_force._forget(setting="DATABASES")
 
 
 def names(snapshot: Snapshot) -> list[str]:
@@ -282,7 +282,7 @@ class TestCurrent:
 @pytest.mark.django_db(transaction=True)
 async def test_the_first_reading_does_not_run_on_the_event_loop(rules: Any) -> None:
     await ThrottleRule.objects.acreate(name="api", rate="3/min")
-    book._forget(setting="DATABASES")
+    in_force._forget(setting="DATABASES")
     assert names(await rulebook.acurrent()) == ["api"]
     assert await rulebook.acurrent() is rulebook.current()
 
@@ -371,7 +371,7 @@ class TestEdits:
 
     def test_many_edits_of_one_transaction_are_read_once(self, rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[int] = []
-        monkeypatch.setattr(book, "changed", lambda: told.append(1))
+        monkeypatch.setattr(in_force, "changed", lambda: told.append(1))
         with transaction.atomic():
             for number in range(20):
                 ThrottleRule.objects.create(name=f"rule {number}", rate="3/min")
@@ -450,7 +450,7 @@ class TestTrouble:
         def burst(seen: object = None) -> None:
             raise RuntimeError("anything")
 
-        monkeypatch.setattr(book, "refresh", burst)
+        monkeypatch.setattr(in_force, "refresh", burst)
         ThrottleRule.objects.create(name="api", rate="3/min")
         assert ThrottleRule.objects.count() == 1
 
@@ -503,7 +503,7 @@ class TestPoll:
     @staticmethod
     def poll(store: Any) -> None:
         rulebook.poll(store)
-        assert book._book.reader.wait(10)
+        assert in_force._book.reader.wait(10)
 
     @pytest.fixture
     def store(self, redis_url: str) -> RedisStore:
@@ -575,7 +575,7 @@ class TestPoll:
             rulebook.poll(MemoryStore())
         wait_until(lambda: readings)
         go_on.set()
-        assert book._book.reader.wait(10)
+        assert in_force._book.reader.wait(10)
         assert len(readings) == 1
 
 
@@ -584,4 +584,4 @@ class TestPoll:
 def test_a_database_in_memory_is_left_to_its_own_thread(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     with django_assert_num_queries(0):
         rulebook.poll(MemoryStore())
-    assert book._book.reader.wait(0)
+    assert in_force._book.reader.wait(0)

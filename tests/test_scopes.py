@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.facts import Facts
-from django_throttle.rulebook import Snapshot, book
+from django_throttle.rulebook import Snapshot, in_force
 from django_throttle.rulebook.scopes import Scopes
 from tests.servers import quickest
 
@@ -59,10 +59,10 @@ def test_nobody_waits_for_rules_that_are_being_prepared(settings: Any, monkeypat
     waits: list[bool] = []
 
     def prepare(*args: Any, **kwargs: Any) -> Snapshot:
-        waits.append(book._book.lock.locked())
+        waits.append(in_force._book.lock.locked())
         return Snapshot(*args, **kwargs)
 
-    monkeypatch.setattr(book, "Snapshot", prepare)
+    monkeypatch.setattr(in_force, "Snapshot", prepare)
     rulebook.refresh()
     assert waits == [False]
 

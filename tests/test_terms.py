@@ -16,8 +16,8 @@ from django_throttle.core import Rule
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
+from django_throttle.log_throttling import Complaints
 from django_throttle.rulebook import Snapshot
-from django_throttle.stores.complaints import Complaints
 from tests.servers import slack
 
 

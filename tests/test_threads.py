@@ -10,10 +10,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import rulebook, threads
+from django_throttle import lifecycle, rulebook
 from django_throttle.core import Rule
+from django_throttle.lifecycle import in_thread
 from django_throttle.rulebook import Snapshot
-from django_throttle.threads import in_thread
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(live_enforcer)
@@ -55,7 +55,7 @@ class TestInThread:
             if fails:
                 raise LookupError
 
-        monkeypatch.setattr(threads, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
+        monkeypatch.setattr(lifecycle, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
         try:
             await in_thread(work)
         except LookupError:

@@ -1,11 +1,15 @@
-"""The admin's pages of rules."""
+"""The admin's pages of rules: list, form and preview."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, Final
 
+from django import forms
+from django.apps import apps
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied, ValidationError
 from django.db.models import QuerySet
 from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -14,15 +18,148 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
-from django_throttle.admin.audience import unknown_groups
-from django_throttle.admin.forms import EVENT_LABELS, RowForm, RuleForm, event_choices, key_choices
-from django_throttle.admin.preview import preview
 from django_throttle.conf import conf
-from django_throttle.core import words
-from django_throttle.core.words import describe
+from django_throttle.core import descriptions
+from django_throttle.core.descriptions import describe
+from django_throttle.core.options import KEYS
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import is_text
 from django_throttle.rulebook import file, sources
+from django_throttle.rulebook.file import FIELDS
+from django_throttle.rulebook.sources import declared
+
+
+def unknown_groups(audience: Iterable[str]) -> list[str]:
+    """A sentence for each group that is not there, with the nearest name that is."""
+    named = [entry.removeprefix("group:") for entry in audience if entry.startswith("group:")]
+    if not named or not apps.is_installed("django.contrib.auth"):
+        return []
+    known = list(apps.get_model("auth", "Group").objects.values_list("name", flat=True))
+    return [_sentence(name, known) for name in named if name not in known]
+
+
+def _sentence(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"There is no group {name!r} yet, so nobody is in it.{hint}"
+
+
+KEY_LABELS: Final = {
+    "user": "User",
+    "ip": "Address",
+    "user_or_ip": "User or address",
+    "api_key": "API key, else user or address",
+    "session": "Session",
+    "tenant": "Tenant",
+    "connection": "One WebSocket",
+    "everyone": "Everyone together",
+}
+# Of all that can be joined, what most sites want.
+JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
+EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in descriptions.NOUNS.items()}
+# What no door of this version reports: a rule for it would never do anything.
+UNREPORTED: Final = frozenset(("task",))
+
+
+class RuleForm(forms.ModelForm):  # type: ignore[type-arg]
+    """One rule; events as checkboxes, keys as a list of those that exist on this site."""
+
+    class Meta:
+        model = ThrottleRule
+        fields = ("name", *FIELDS)
+        widgets = {"description": forms.Textarea(attrs={"rows": 3})}
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if "events" in self.fields:
+            self.fields["events"] = _alike(self.fields["events"], _EventsField(choices=EVENT_LABELS.items()))
+            present = (*self.instance.events, *(self["events"].value() or ()))
+            self.fields["events"].widget.choices = event_choices(present)
+        if "key" in self.fields:
+            self.fields["key"] = _alike(self.fields["key"], forms.ChoiceField(choices=key_choices(self.instance.key)))
+        if "cost" in self.fields and (functions := declared("cost")):
+            self.fields["cost"].help_text += f" There is {', '.join(functions)}."
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """In the list, a row shows few fields; what is wrong with another one is said of the whole row."""
+        if isinstance(error, ValidationError) and hasattr(error, "error_dict"):
+            for name, errors in error.error_dict.items():
+                super().add_error(name if name in self.fields else None, list(errors))
+        else:
+            super().add_error(field if field in (None, NON_FIELD_ERRORS) or field in self.fields else None, error)
+
+
+class RowForm(RuleForm):
+    """A rule in the list: a rate or a limit to type in, whichever the rule has."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if "rate" in self.fields:
+            self.fields["rate"].widget = forms.TextInput(attrs={"size": max(8, len(self.instance.rate))})
+        spare = "rate" if self.instance.algorithm == "concurrency" else "limit"
+        if spare in self.fields and not getattr(self.instance, spare):
+            self.fields[spare].widget = forms.HiddenInput()
+
+
+class PreviewForm(RuleForm):
+    """The same form without a question to the database, for each key that is pressed."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.instance.validate_constraints = lambda exclude=None: None  # they are asked of the database
+
+    def validate_unique(self) -> None:
+        pass
+
+
+class _EventsField(forms.MultipleChoiceField):
+    widget = forms.CheckboxSelectMultiple
+
+    def to_python(self, value: Any) -> Any:
+        return tuple(super().to_python(value))
+
+
+def _alike(old: forms.Field, new: forms.Field) -> forms.Field:
+    new.label, new.help_text, new.required, new.initial = old.label, old.help_text, old.required, old.initial
+    return new
+
+
+def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """The events that a door reports, and those that a rule has all the same."""
+    shown = {*EVENT_LABELS} - UNREPORTED | {*present}
+    return [(event, label) for event, label in EVENT_LABELS.items() if event in shown]
+
+
+def key_choices(present: str = "") -> list[tuple[str, str]]:
+    """The keys that a rule may have on this site, and the one that it has."""
+    offered = [key for key in (*KEYS, *JOINED_KEYS) if conf().TENANT or key == present or "tenant" not in key]
+    known = [(key, KEY_LABELS.get(key) or descriptions.who(key).capitalize()) for key in offered]
+    own = {*declared("key"), *([present] if present and present not in offered else [])}
+    return known + [(key, descriptions.who(key).capitalize()) for key in sorted(own)]
+
+
+UNNAMED = "(no name yet)"
+
+
+def preview(request: HttpRequest) -> JsonResponse:
+    """The words of the rule in the query or the posted form, or what is wrong with it."""
+    fields = (request.POST if request.method == "POST" else request.GET).copy()
+    if not fields.get("name"):
+        fields["name"] = UNNAMED  # the name is asked for when it is saved
+    form = PreviewForm(fields)
+    if form.is_valid():
+        return JsonResponse({"words": form.instance.meaning, "errors": []})
+    return JsonResponse({"words": "", "errors": _errors(form)})
+
+
+def _errors(form: PreviewForm) -> list[str]:
+    """Sentences; the field's label goes in front of those that do not name it."""
+    found = []
+    for name, errors in form.errors.items():
+        label = form.fields[name].label if name in form.fields else ""
+        found += [text if name in text or not label else f"{label}: {text}" for text in map(str, errors)]
+    return found
+
 
 SHAPE: Final = ("burst", "refill", "resolution", "strict", "timezone", "batched", "estimator")
 HOW_MUCH: Final = ("algorithm", "rate", "limit", *SHAPE)
@@ -103,15 +240,15 @@ class ThrottleRuleAdmin(ListAdmin):
 
     @admin.display(description="scopes", ordering="scopes")
     def covers(self, row: ThrottleRule) -> str:
-        return words.scopes(row.scopes) if row.scopes else "–"
+        return descriptions.scopes(row.scopes) if row.scopes else "–"
 
     @admin.display(description="who", ordering="key")
     def who(self, row: ThrottleRule) -> str:
-        return words.who(row.key)
+        return descriptions.who(row.key)
 
     @admin.display(description="events", ordering="events")
     def counts(self, row: ThrottleRule) -> str:
-        return words.events(row.events) or "–"
+        return descriptions.events(row.events) or "–"
 
     @admin.display(description="In words")
     def in_words(self, row: ThrottleRule) -> SafeString:

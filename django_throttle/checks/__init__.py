@@ -13,17 +13,26 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import Error as DatabaseFailure
 
-from django_throttle.checks.doors import middleware_messages, rate_messages
-from django_throttle.checks.fit import FIT_CHECKS
-from django_throttle.checks.given import value_of, wrong
-from django_throttle.checks.hooks import HOOK_CHECKS
-from django_throttle.checks.identity import IDENTITY_CHECKS, shares, unsaid
-from django_throttle.checks.inflight import inflight_messages
-from django_throttle.checks.rules import RULE_CHECKS
+from django_throttle.checks.configuration import (
+    FIT_CHECKS,
+    HOOK_CHECKS,
+    IDENTITY_CHECKS,
+    RULE_CHECKS,
+    VALUE_CHECKS,
+    shares,
+    unsaid,
+    value_of,
+    wrong,
+)
+from django_throttle.checks.doors import (
+    TOLD_CHECKS,
+    inflight_messages,
+    middleware_messages,
+    rate_messages,
+    schema_warnings,
+)
 from django_throttle.checks.servers import server_messages
 from django_throttle.checks.sockets import delay_messages, origin_messages
-from django_throttle.checks.told import TOLD_CHECKS, schema_warnings
-from django_throttle.checks.values import VALUE_CHECKS
 from django_throttle.rulebook import sources
 
 SETTING_CHECKS: Final = (*VALUE_CHECKS, *RULE_CHECKS, *FIT_CHECKS, *HOOK_CHECKS, *IDENTITY_CHECKS, *TOLD_CHECKS)

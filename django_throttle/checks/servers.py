@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Warning
 
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores import RedisStore, get_store
-from django_throttle.stores.link import Link
+from django_throttle.stores.transport import Link
 
 # What has a time to live goes first, which all of ours has; or anything does.
 HARMFUL: Final = ("volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random", "allkeys-random")

@@ -13,8 +13,8 @@ from django.utils.module_loading import import_string
 
 from django_throttle.core import Rule
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.reading import Found
-from django_throttle.sockets.attributes import misspelt
+from django_throttle.rulebook.reader import Found
+from django_throttle.sockets.settings import misspelt
 
 DAPHNE: Final = "daphne"
 

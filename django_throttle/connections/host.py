@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.conf import conf
 from django_throttle.connections import process
-from django_throttle.connections.ledger import PATIENCE, Found, Ledger, Seen
-from django_throttle.connections.sweeper import Sweeper
+from django_throttle.connections.ledger import PATIENCE, Found, Ledger, Seen, Sweeper
 from django_throttle.core.rate import MAX_LIMIT
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The bookkeeping of processes in Redis: a method for each script, bytes and batches kept inside."""
+"""The records of processes and their leases in Redis: a method for each script, and the sweep of dead processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_throttle.conf import conf
 from django_throttle.connections import process
-from django_throttle.core.orders import evicted
+from django_throttle.core.control import evicted
 from django_throttle.exceptions import StoreError
 from django_throttle.stores.failures import cause_of
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
+
 
 T = TypeVar("T")
 BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few milliseconds of Redis' time
@@ -244,3 +245,46 @@ def _micros(seconds: float) -> int:
 def text(value: str | bytes) -> str:
     """What Redis has replied, as text."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+SHARE_SECONDS: Final = 0.3  # of a turn; the next one comes before a claim ends
+
+
+class Sweeper:
+    """What is left to sweep, and the next share of it; used by one thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._waiting: dict[str, Iterator[int]] = {}
+
+    def take_on(self, uids: Iterable[str]) -> None:
+        """These are ours to sweep."""
+        for uid in uids:
+            self._waiting.setdefault(uid, self.ledger.sweeping(uid))
+
+    def add(self, name: str, batches: Iterator[int]) -> None:
+        """Something else to sweep, which frees so many leases a batch."""
+        self._waiting.setdefault(name, batches)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is left."""
+        return bool(self._waiting)
+
+    def go_on(self, seconds: float = SHARE_SECONDS) -> int:
+        """Sweep for so long, and a batch more; returns the number of leases freed. Raises StoreError.
+
+        A batch of each in turn, so that no claim ends while another one is swept. After an error whoever claims it
+        next begins anew: that does nothing twice.
+        """
+        freed, until = 0, time.monotonic() + seconds
+        while self._waiting:
+            uid = next(iter(self._waiting))
+            batches = self._waiting.pop(uid)
+            some = next(batches, None)
+            if some is not None:
+                freed += some
+                self._waiting[uid] = batches
+            if time.monotonic() > until:
+                break
+        return freed

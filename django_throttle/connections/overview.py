@@ -10,11 +10,11 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from django_throttle.conf import conf
+from django_throttle.connections.control import MOST, MOST_IDENTS, Reporter, about, report_key
 from django_throttle.connections.host import held_by
 from django_throttle.connections.ledger import Ledger, batches
-from django_throttle.connections.reports import MOST, MOST_IDENTS, Reporter, about, report_key
-from django_throttle.core.orders import REPORT, Order
-from django_throttle.sockets.live import live
+from django_throttle.core.control import REPORT, Order
+from django_throttle.sockets.open_sockets import live
 from django_throttle.stores import MemoryStore, RedisStore
 
 FRESH_SECONDS: Final = 1.0  # who looks more often sees the same, and costs nothing

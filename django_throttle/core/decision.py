@@ -10,7 +10,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from django_throttle.core.command import Mark, Refund
+from django_throttle.core.commands import Mark, Refund
 from django_throttle.core.plan import Plan
 from django_throttle.exceptions import Cause
 

@@ -1,23 +1,126 @@
-"""The decision logic, written once: generators that yield store commands and receive replies.
-
-``stores.drive`` runs them, synchronously or not. A store that fails is thrown into the flow, so what
-happens then is written once too.
-"""
+"""The decision logic, written once: generators that yield store commands and receive replies."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from django_throttle.core.command import Charge, Command, Decide, DecideLocally, Forget, Refund, Release, receipt
-from django_throttle.core.damped import Meters, damped
-from django_throttle.core.decision import Decision, Lease, Outcome, conclude
-from django_throttle.core.orders import RESET, Order, Tell
-from django_throttle.core.outcomes import outcome_without_store, outcomes_of
-from django_throttle.core.quota import crossings
+from django_throttle.core.algorithms import NEVER
+from django_throttle.core.commands import (
+    Answer,
+    Charge,
+    Command,
+    Decide,
+    DecideLocally,
+    Forget,
+    Refund,
+    Release,
+    passes,
+    receipt,
+)
+from django_throttle.core.control import RESET, Order, Tell
+from django_throttle.core.decision import Crossing, Decision, Lease, Outcome, Reason, conclude
+from django_throttle.core.quota_warnings import crossings
 from django_throttle.exceptions import AskAgain, StoreError
+
+
+def outcomes_of(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, ...]:
+    """What each rule says, in the order of the charges."""
+    granted = command.commit and all(map(passes, command.charges, answers))
+    return tuple([_outcome(charge, answer, granted) for charge, answer in zip(command.charges, answers, strict=True)])
+
+
+def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
+    rule, (retry, remaining, reset, _) = charge.rule, answer
+    return Outcome(
+        rule.name,
+        charge.ident,
+        retry == 0,
+        rule.plan.limit - rule.tolerance,
+        max(0, remaining - rule.tolerance) if rule.tolerance else remaining,
+        None if retry == NEVER else retry / 1_000_000,
+        reset / 1_000_000,
+        Reason.WITHIN if retry == 0 else _reason(retry),
+        rule.is_shadow,
+        rule.window,
+        _delay(charge, answer, charged) if rule.action == "delay" and retry == 0 else 0.0,
+        0.0,
+        rule.plan,
+        rule.unit,
+        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None,
+    )
+
+
+def _delay(charge: Charge, answer: Answer, charged: bool) -> float:
+    """How long a queued call waits for its turn: all that was queued before it."""
+    _, _, unit, _, fineness = charge.rule.plan
+    own = -(-charge.cost * unit // fineness) if charged else 0  # rounded as reset is: nobody waits for nobody
+    return max(0, answer.reset - own) / 1_000_000
+
+
+def _reason(retry: int) -> Reason:
+    return Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED
+
+
+def outcome_without_store(charge: Charge, error: StoreError, *, allowed: bool) -> Outcome:
+    """What a rule's failure policy says without the store."""
+    rule = charge.rule
+    return Outcome(
+        rule=rule.name,
+        ident=charge.ident,
+        allowed=allowed,
+        limit=rule.plan.limit - rule.tolerance,
+        remaining=rule.plan.limit - rule.tolerance if allowed else 0,
+        retry_after=0.0 if allowed else error.retry_after,
+        reset_after=0.0 if allowed else error.retry_after,
+        reason=Reason.STORE_FAILED,
+        shadow=rule.is_shadow,
+        window=rule.window,
+    )
+
+
+Rest = Callable[[tuple[Charge, ...]], Generator[Command, Any, Decision]]
+
+
+class Meters(Protocol):
+    """What a process has attempted, and let through, of late: it decides by that alone.
+
+    ``decide`` is one damper's; ``judge`` is of any local charges, and counts what dampers are to count, whatever comes
+    of the call. ``passed`` is told of those of a call that has passed, and says what is to be told of.
+    """
+
+    def decide(self, charge: Charge, *, commit: bool = True) -> Decision: ...
+
+    def judge(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]: ...
+
+    def passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]: ...
+
+
+def damped(charges: tuple[Charge, ...], commit: bool, meters: Meters, rest: Rest) -> Generator[Command, Any, Decision]:
+    """Decide all charges as one: where a local one refuses the call, the store is not asked and nothing charged."""
+    local = [charge for charge in charges if charge.rule.is_local]
+    judged = meters.judge(local, commit=commit)
+    if any(not (outcome.allowed or outcome.shadow) for outcome in judged):
+        return conclude(judged)
+    exact = tuple([charge for charge in charges if not charge.rule.is_local])
+    decision = (yield from _with_the_rest(charges, judged, exact, rest)) if exact else conclude(judged)
+    if not (commit and decision.allowed):
+        return decision
+    crossed = meters.passed(local)
+    return decision._replace(crossed=decision.crossed + crossed) if crossed else decision
+
+
+def _with_the_rest(
+    charges: tuple[Charge, ...], judged: tuple[Outcome, ...], exact: tuple[Charge, ...], rest: Rest
+) -> Generator[Command, Any, Decision]:
+    decision = yield from rest(exact)
+    local, others = iter(judged), iter(decision.outcomes)
+    outcomes = tuple([next(local if charge.rule.is_local else others) for charge in charges])
+    both = conclude(outcomes, decision.lease, degraded=decision.degraded)
+    return both._replace(crossed=decision.crossed, receipt=decision.receipt, cause=decision.cause)
+
 
 T = TypeVar("T")
 Flow = Generator[Command, Any, T]

@@ -1,13 +1,130 @@
-"""What decisions say in HTTP headers: when to come back, and how much is left by which policy."""
+"""Rate limit header fields: policies of rules, when to come back, and how much is left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
-from django_throttle.core.policies import Policy, tightest
+from django_throttle.core.decision import OURS, Decision, Outcome, Reason
+from django_throttle.core.rate import Rate
+
+# Proxies refuse responses whose headers have more than a few kilobytes: those with most left are not told.
+MAX_POLICIES: Final = 16
+# Printable ASCII, which is what a header's string may hold; "%" begins a code, and "#" the rate of a rule of several.
+PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("#", "")
+# No quotas: what an operator refuses, and what is our own failure.
+UNTOLD: Final = frozenset((Reason.BLOCKED, *OURS))
+MICROSECONDS: Final = 1_000_000
+# The unit of a bucket is rounded up to what a store counts in; its window is not to become a second longer by that.
+ROUNDING: Final = 1e-6
+
+
+class Policy(NamedTuple):
+    """``quota`` in any ``window`` seconds, or, where that is None, at once; seconds are rounded up.
+
+    ``more_after`` is when more than ``remaining`` can be had: exact for windows that begin afresh and for buckets;
+    at the latest then for sliding ones; None when nothing is gone, and of what is held, when nobody knows.
+    """
+
+    name: str
+    quota: int
+    remaining: int
+    window: int | None
+    more_after: int | None
+    reset_after: float
+    unit: str = "calls"
+
+
+def told(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tuple[Outcome, ...]:
+    """What a client may be told of all decisions about its call: the last word of each rule, at each of its rates.
+
+    Nothing of rules that only watch, of an operator's blocks, of budgets under idents that are not ``is_own``; nothing
+    that one process decided without the store, and nothing at all where the failure of the store is the answer.
+    """
+    found = {}
+    for decision in decisions:
+        if decision.unavailable:
+            return ()
+        for outcome in decision.outcomes if not decision.degraded else ():
+            if not outcome.shadow and outcome.reason not in UNTOLD and is_own(outcome.ident):
+                found[outcome.rule, outcome.window] = outcome
+    return tuple(found.values())
+
+
+def policies(outcomes: Sequence[Outcome]) -> tuple[Policy, ...]:
+    """A policy for each outcome; of very many, those nearest their limits."""
+    found = tuple(map(_policy, outcomes, names(outcomes)))
+    return found if len(found) <= MAX_POLICIES else tuple(sorted(found, key=_nearness)[:MAX_POLICIES])
+
+
+def names(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the policies are called: as their rules, in printable ASCII, and no two alike.
+
+    The rates of a rule that has several are told apart by their windows: ``api#min``, ``api#day``.
+    """
+    rules = [outcome.rule for outcome in outcomes]
+    several = len(set(rules)) < len(rules)
+    return [_name(one.rule, one.window if several and rules.count(one.rule) > 1 else None) for one in outcomes]
+
+
+def tightest(found: Iterable[Policy]) -> Policy:
+    """The policy that has least left; of several, the one where that lasts longest."""
+    return min(found, key=_nearness)
+
+
+def _nearness(policy: Policy) -> tuple[int, int]:
+    return policy.remaining, -(policy.more_after or 0)
+
+
+@lru_cache(maxsize=1024)
+def _name(rule: str, window: float | None) -> str:
+    name = quote(rule, safe=PLAIN, errors="surrogatepass")
+    return name if window is None else f"{name}#{str(Rate(1, window)).partition('/')[2]}"
+
+
+def _policy(outcome: Outcome, name: str) -> Policy:
+    window = _window(outcome)
+    more = None if window is None or outcome.remaining >= outcome.limit else _more_after(outcome)
+    return Policy(name, outcome.limit, outcome.remaining, window, more, outcome.reset_after, outcome.unit)
+
+
+def _window(outcome: Outcome) -> int | None:
+    """The time in which the whole quota comes back: a bucket's, whose size is not always what its rate says."""
+    if outcome.window is None:
+        return None
+    plan, seconds = outcome.plan, outcome.window
+    if plan is not None and plan.algorithm == "gcra":
+        seconds = outcome.limit * plan.a / plan.c / MICROSECONDS * (1 - ROUNDING)
+    elif plan is not None and plan.algorithm == "interval_bucket":
+        seconds = -(-outcome.limit // plan.b) * plan.a / MICROSECONDS
+    return max(1, ceil(seconds))
+
+
+def _more_after(outcome: Outcome) -> int | None:
+    if not outcome.reset_after:
+        return None
+    wait = _until_more(outcome, round(outcome.reset_after * MICROSECONDS)) / MICROSECONDS
+    if not outcome.allowed and outcome.retry_after is not None:
+        wait = min(wait, outcome.retry_after)
+    return max(1, ceil(wait))
+
+
+def _until_more(outcome: Outcome, reset: int) -> int:
+    """In microseconds, from the time until all is there again; where that says too little, that time."""
+    plan = outcome.plan
+    if plan is None:
+        return reset
+    if plan.algorithm == "gcra":
+        # What may still be used up when one unit more fits; what is tolerated beyond the limit is not told.
+        left = plan.b - (outcome.remaining + 1 + plan.limit - outcome.limit) * plan.a
+        return -(-(reset * plan.c - left) // plan.c)
+    if plan.algorithm == "interval_bucket":
+        return (reset - 1) % plan.a + 1
+    return reset
+
 
 OFF: Final = "off"
 SECONDS: Final = "seconds"

@@ -1,4 +1,4 @@
-"""A rule as the few whole numbers that its algorithm computes with."""
+"""A rule as the few whole numbers that its algorithm computes with, and the steps that it takes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django_throttle.exceptions import InvalidRule
 
 if TYPE_CHECKING:
     from django_throttle.core.rule import Rule
+
 
 # Twice a bucket is the largest sum that a script makes, and doubles are exact up to 2^53.
 LARGEST_BUCKET: Final = 2**52
@@ -126,3 +127,23 @@ def _fineness(rate: Rate, burst: int) -> int:
 
 def _unit(rate: Rate, fineness: int) -> int:
     return -(-rate.window_us * fineness // rate.limit)
+
+
+State = tuple[int, ...]
+NEVER: Final = -1
+
+
+class Step(NamedTuple):
+    """What an algorithm says; times in microseconds from now.
+
+    ``remaining`` and ``reset`` are before the charge, ``charged_reset`` after it. ``retry`` is 0 when
+    the cost fits, NEVER when it cannot. ``kept`` is a state to store although the call is refused:
+    a counted denial, or a repaired clock.
+    """
+
+    remaining: int
+    retry: int
+    reset: int
+    charged_reset: int
+    charged: State | None
+    kept: State | None

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from django_throttle.core.decision import Decision, Outcome, Reason
-from django_throttle.core.policies import names
+from django_throttle.core.headers import names
 
 CONTENT_TYPE: Final = "application/problem+json"
 

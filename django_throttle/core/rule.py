@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
-from django_throttle.core import checks
+from django_throttle.core import options
 from django_throttle.core.key import short_id
 from django_throttle.core.plan import Plan, make_plan, thresholds
 from django_throttle.core.rate import Rate, RateLimit
@@ -87,15 +87,15 @@ class Rule:
         self._set("is_local", self.is_damper or self.batched)
         if isinstance(self.rate, str):
             self._set("rate", self._parsed(self.rate))
-        self._set("rates", tuple(map(self._parsed, checks.sequence("rates", self.rates))))
+        self._set("rates", tuple(map(self._parsed, options.sequence("rates", self.rates))))
         if self.events == ():
             self._set("events", self._usual_events())
         for name in ("scopes", "events"):
-            self._set(name, checks.names(name, getattr(self, name)))
+            self._set(name, options.names(name, getattr(self, name)))
         for name, read in _LISTS.items():
             self._set(name, read(getattr(self, name)))
         self._set("factor", self.cost if isinstance(self.cost, int) else 1)
-        checks.check_rule(self)
+        options.check_rule(self)
         self._derive()
 
     def _derive(self) -> None:
@@ -174,9 +174,9 @@ class Rule:
 
 
 _LISTS: Final = {
-    "methods": checks.methods,
-    "audience": checks.audience,
-    "warn_at": checks.shares,
-    "count_on": checks.statuses,
+    "methods": options.methods,
+    "audience": options.audience,
+    "warn_at": options.shares,
+    "count_on": options.statuses,
 }
 OPTIONS: Final = tuple(option.name for option in fields(Rule) if option.init and option.name not in ("name", "variant"))

@@ -6,12 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from django_throttle.core.command import Answer, Charge
+from django_throttle.core.commands import Answer, Charge
 from django_throttle.damper.aggregate import Reply, Report
-from django_throttle.damper.clocks import micros
-from django_throttle.damper.meters import Meters
-from django_throttle.damper.shelf import Sent
+from django_throttle.damper.meters import Meters, Sent
 from django_throttle.exceptions import StoreError
+from django_throttle.store_time import micros
 
 BATCH: Final = 500  # reports in one round trip
 JITTER: Final = 0.1  # most that an interval is prolonged by, as a share of it

@@ -1,21 +1,290 @@
-"""The meter of one rule and ident in one process: it counts every attempt, and says which to refuse."""
+"""The meter of one rule and ident in one process: counts every attempt, and says which to refuse."""
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import count
-from math import ceil
+from math import ceil, exp
 from typing import Final
 
-from django_throttle.core.checks import MAX_DAMPED
-from django_throttle.core.decision import Decision, Outcome
+from django_throttle.core.decision import Decision, Outcome, Reason
+from django_throttle.core.options import MAX_DAMPED
 from django_throttle.core.rule import Rule
-from django_throttle.damper.aggregate import Reply, Report
-from django_throttle.damper.attempts import Attempts
-from django_throttle.damper.bucket import Bucket
-from django_throttle.damper.clocks import StoreTime, micros
-from django_throttle.damper.estimators import Allowance
-from django_throttle.damper.suppression import Suppression
-from django_throttle.damper.verdicts import decided, passing, suppressed
+from django_throttle.damper.aggregate import (
+    ESTIMATORS,
+    KEPT,
+    SUB,
+    SUB_US,
+    Allowance,
+    Own,
+    Reply,
+    Report,
+    attempted,
+    factor,
+    shifted,
+)
+from django_throttle.store_time import StoreTime, micros
+
+FINE: Final = 0.1  # seconds; while the store's time is unknown, attempts are kept apart by so much
+RECENT: Final = 1.5  # seconds at least that say how a sub-interval goes on
+LEAST: Final = 1.0  # and where there have not been so many
+
+
+class Attempts:
+    """Counts what is attempted; ``current`` is that of the sub-interval in progress. Times are seconds on our clock.
+
+    What it tells are totals of sub-intervals, so nothing is lost or counted twice when a report is.
+    """
+
+    __slots__ = ("_before", "_early", "_index", "_last", "_marks", "_opened", "_told", "_unsent", "current", "time")
+
+    def __init__(self, time: StoreTime, now: float) -> None:
+        self.time = time
+        self.restart(now)
+
+    def restart(self, now: float) -> None:
+        """Forget everything: what is counted from now on has nothing before it."""
+        self.current = 0
+        self._index: int | None = None  # of the sub-interval in progress
+        self._before = 0  # attempted until it began
+        self._last = (0, 0)  # the index and number of one before it
+        self._unsent: dict[int, Own] = {}
+        self._told: Own | None = None  # confirmed of the one in progress
+        self._opened = now
+        self._early: deque[tuple[float, int]] = deque(maxlen=round(KEPT * SUB_US / 1_000_000 / FINE))
+        self._marks: deque[tuple[float, int]] = deque([(now, 0)])  # when, attempted until then
+
+    def roll(self, now: float) -> float:
+        """Put what was counted where it belongs; returns the moment from which on to do so again."""
+        offset = self.time.offset
+        if offset is None:
+            self._set_apart()
+            self._before, self.current, self._opened = self._before + self.current, 0, now
+            return now + FINE
+        index = (micros(now) + offset) // SUB_US
+        if self._index is None:
+            self._align(index, offset)
+        if index != self._index:
+            self._open(index)
+        return ((index + 1) * SUB_US - offset) / 1_000_000
+
+    def untold(self, now: float) -> tuple[Own, ...]:
+        """What the aggregator does not know yet, once the store's time is known."""
+        whole = tuple(self._unsent.values())
+        if self._index is None or self.time.offset is None or not (self.current or self._told):
+            return whole
+        left = (self._index + 1) * SUB_US - micros(now) - self.time.offset
+        recent = self._recent(now)  # a microsecond
+        known = self._told or Own(self._index, 0, 0, 0)
+        projected, pace = self.current + round(recent * max(0, left)), round(recent * SUB_US)
+        current = Own(self._index, self.current, projected, pace)
+        return (*whole, current) if current != known else whole
+
+    @property
+    def is_told(self) -> bool:
+        """True when nothing was attempted that the aggregator does not know: no need to look any closer."""
+        return not self.current and not self._unsent and not self._early and self._told is None
+
+    def mark(self, now: float) -> None:
+        """Note how much there is now, from which the recent rate is read later on."""
+        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT:
+            self._marks.popleft()
+        self._marks.append((now, self._before + self.current))
+
+    def confirm(self, told: tuple[Own, ...]) -> None:
+        """The aggregator has counted this."""
+        for own in told:
+            if own.sub == self._index:
+                self._told = own
+            elif self._unsent.get(own.sub) == own:
+                del self._unsent[own.sub]
+
+    def in_sub(self, now: float) -> int:
+        """The most that this process has attempted of late in a sub-interval."""
+        index, number = self._last
+        if self._index is None:
+            return self.current + sum(count for at, count in self._early if at > now - SUB_US / 1_000_000)
+        return max(self.current, number if index == self._index - 1 else 0)
+
+    def _recent(self, now: float) -> float:
+        """Attempts in a microsecond, of late."""
+        at, number = self._marks[0]
+        for mark in self._marks:
+            if mark[0] <= now - RECENT:
+                at, number = mark
+        return (self._before + self.current - number) / max(now - at, LEAST) / 1_000_000
+
+    def _align(self, index: int, offset: int) -> None:
+        """The store's time is known at last: what was kept apart goes where it belongs."""
+        self._set_apart()
+        found: dict[int, int] = {}
+        for at, number in self._early:
+            belongs = (micros(at + FINE / 2) + offset) // SUB_US
+            found[min(belongs, index)] = found.get(min(belongs, index), 0) + number
+        self._early.clear()
+        self._before += self.current
+        self.current = found.pop(index, 0)
+        self._before -= self.current
+        whole = {past: Own(past, number, number, 0) for past, number in found.items() if number}
+        self._unsent = {past: own for past, own in whole.items() if past > index - KEPT}
+        self._index = index
+
+    def _set_apart(self) -> None:
+        if self.current:
+            self._early.append((self._opened, self.current))
+
+    def _open(self, index: int) -> None:
+        assert self._index is not None
+        known = self._told or Own(self._index, 0, 0, 0)
+        whole = Own(self._index, self.current, self.current, known.pace)
+        if whole != known:
+            self._unsent[self._index] = whole
+        self._last, self._told = whole[:2], None
+        self._before += self.current
+        again = self._unsent.pop(index, None)  # our clock was set right, and that one goes on
+        self.current = again.attempted if again else 0
+        self._before -= self.current
+        self._unsent = {past: own for past, own in self._unsent.items() if -KEPT < past - index <= 1}
+        self._index = index
+
+
+# Of the limit, at once: so nobody is above 1.5 times the limit over two seconds, the luck of the draw included.
+BURST_SECONDS: Final = 0.9
+LEAST_BURST: Final = 10.0  # a page's few calls at once, under small limits
+
+
+class Bucket:
+    """What one process lets through and the limit has not drained yet; whoever finds it full is refused.
+
+    A costly call is let through like a cheap one, and paid off afterwards, in a sub-interval's time at most.
+    """
+
+    __slots__ = ("_at", "_burst", "_level", "_most", "_per_second")
+
+    def __init__(self, allowance: Allowance) -> None:
+        self._level = self._at = 0.0
+        self.adopt(allowance)
+
+    def adopt(self, allowance: Allowance) -> None:
+        """Go by another limit from now on."""
+        self._per_second = allowance.per_second
+        least = min(LEAST_BURST, allowance.per_sub)
+        self._burst = max(BURST_SECONDS * self._per_second, least)
+        self._most = self._burst + SUB * self._per_second
+
+    def wait(self, now: float) -> float:
+        """Seconds until it has room; 0.0 when it has."""
+        level = self._level - (now - self._at) * self._per_second
+        self._at = now
+        self._level = level = level if level > 0.0 else 0.0  # noqa: FURB136 - a call costs more than all of this
+        if level < self._burst:
+            return 0.0
+        self._level = level = min(level, self._most)  # more only after a step back of the clock
+        return (level - self._burst) / self._per_second + 0.000_001
+
+    def charge(self, cost: float) -> None:
+        """Let through; ``wait`` was asked in the same moment."""
+        level = self._level + cost
+        self._level = level if level < self._most else self._most  # noqa: FURB136
+
+
+DECAY: Final = 3.0  # seconds in which the last factor loses two thirds of its say
+
+
+class Suppression:
+    """The factor in force; times are seconds on our clock."""
+
+    __slots__ = ("_allowance", "_failing_from", "_held", "_reply", "_rule", "factor")
+
+    def __init__(self, rule: Rule) -> None:
+        self._reply: Reply | None = None
+        self._failing_from = float("inf")
+        self.factor = 0.0
+        self.adopt(rule)
+
+    def adopt(self, rule: Rule) -> None:
+        """Go by this edition of the rule: another limit is in force at once."""
+        self._rule = rule
+        self._allowance = Allowance(rule.plan.limit, rule.plan.a)
+        self._held = self._figure(0)
+
+    def take(self, reply: Reply) -> None:
+        """Go by what the aggregator has said."""
+        self._reply, self._failing_from = reply, float("inf")
+        self._held = self._figure(0)
+
+    def fail(self, now: float, grace: float) -> None:
+        """The aggregator cannot be reached; after ``grace`` seconds of that a process goes by itself."""
+        self._failing_from = min(self._failing_from, now + grace)
+
+    @property
+    def is_failing(self) -> bool:
+        return self._failing_from < float("inf")
+
+    def refigure(self, now: float, now_us: int | None, own: int, processes: int) -> None:
+        """The factor as it is now: never higher than the last reply's while the store answers.
+
+        ``now_us`` is the store's time, ``own`` what this process attempts in a sub-interval.
+        """
+        if self.is_failing:
+            weight = exp(-max(0.0, now - self._failing_from) / DECAY)
+            self.factor = weight * self._held + (1 - weight) * self._alone(own, processes)
+            return
+        if self._reply is not None and now_us is not None:
+            self._held = min(self._held, self._figure(now_us // SUB_US - self._reply.now // SUB_US))
+        self.factor = self._held
+
+    @property
+    def left(self) -> int:
+        """How much of the limit nobody had attempted, by the last reply."""
+        if self._reply is None:
+            return self._allowance.limit
+        attempted = max(count.attempted for count in self._reply.counts[:2])
+        return 0 if self.factor else max(0, int(self._allowance.limit * (1 - attempted / self._allowance.per_sub)))
+
+    def rest(self, now_us: int | None) -> float:
+        """Seconds until nothing counts any more of what the last reply has told, if nothing else happens."""
+        if self._reply is None or now_us is None or not any(count.attempted for count in self._reply.counts):
+            return 0.0
+        _, looks_at = ESTIMATORS[self._rule.estimator]
+        return max(0, (self._reply.now // SUB_US + looks_at) * SUB_US - now_us) / 1_000_000
+
+    def _figure(self, later: int) -> float:
+        """The factor by the last reply, so many sub-intervals later."""
+        if self._reply is None:
+            return 0.0
+        found = attempted(self._rule.estimator, shifted(self._reply.counts, later), self._allowance)
+        return factor(found, self._allowance.per_sub)
+
+    def _alone(self, own: int, processes: int) -> float:
+        """What keeps this process to its fair share of the limit."""
+        if self._rule.on_store_failure != "local":
+            return 0.0
+        return factor(own, self._allowance.per_sub / max(1, processes))
+
+
+def passing(rule: Rule, ident: str, left: int, rest: float, factor: float) -> Outcome:
+    """It passes; ``left`` is what nobody had attempted lately, ``rest`` the seconds until that is the whole limit."""
+    shadow, window = rule.is_shadow, rule.window
+    return Outcome(rule.name, ident, True, rule.plan.limit, left, 0.0, rest, Reason.WITHIN, shadow, window, 0.0, factor)
+
+
+def suppressed(rule: Rule, ident: str, wait: float, rest: float, factor: float) -> Outcome:
+    """It is refused, and may be tried again after ``wait`` seconds."""
+    shadow, window = rule.is_shadow, rule.window
+    rest = max(wait, rest)
+    return Outcome(
+        rule.name, ident, False, rule.plan.limit, 0, wait, rest, Reason.SUPPRESSED, shadow, window, 0.0, factor
+    )
+
+
+def decided(outcome: Outcome) -> Decision:
+    """The decision on a call that is under this rule alone: what ``conclude`` says, in a third of its time."""
+    if outcome.shadow:
+        return Decision(outcomes=(outcome,))
+    _, _, allowed, limit, remaining, retry_after, reset_after, *_ = outcome
+    return Decision(allowed, limit, remaining, retry_after, reset_after, outcome.rule, (outcome,))
+
 
 RECHECK: Final = 0.25  # seconds; how often the factor is figured anew while the store is away
 NEXT: Final = float("inf")  # not before the next factor

@@ -14,16 +14,16 @@ from rest_framework.settings import api_settings
 from django_throttle import limiter
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
-from django_throttle.core.checks import MAX_LOG, MAX_RESOLUTION
-from django_throttle.core.override import UNLISTED
+from django_throttle.core.options import MAX_LOG, MAX_RESOLUTION
+from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, scope_of_view
 from django_throttle.facts import Facts
+from django_throttle.http.request_state import method_of, note, plain
 from django_throttle.http.view import attend_by
-from django_throttle.http.visit import method_of, note, plain
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE
-from django_throttle.identity.idents import bounded
-from django_throttle.rulebook import nameless
+from django_throttle.identity.keys import bounded
+from django_throttle.rulebook import snapshot
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.
@@ -118,8 +118,8 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         said = None if api_settings.NUM_PROXIES is None else super().get_ident(request)
         address = network(said, conf().IPV6_PREFIX)
         ident = f"ip:{address}" if address else HttpWho(request).ident("ip")
-        if ident is None and nameless.is_refused():
-            raise LimiterUnavailable(nameless.ASK_AGAIN)
+        if ident is None and snapshot.is_refused():
+            raise LimiterUnavailable(snapshot.ASK_AGAIN)
         return None if ident is None else _Ident(ident)
 
     @classmethod

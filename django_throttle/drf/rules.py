@@ -14,9 +14,8 @@ from django_throttle.core.problem import detail, is_too_large
 from django_throttle.costs import cost_of
 from django_throttle.facts import Facts
 from django_throttle.http.body import meter, size_of
-from django_throttle.http.route import route
+from django_throttle.http.request_state import EVENTS, charged, keep, method_of, plain, route
 from django_throttle.http.view import attend_by
-from django_throttle.http.visit import EVENTS, charged, keep, method_of, plain
 from django_throttle.identity import HttpWho
 from django_throttle.retry import retry_seconds
 

@@ -12,10 +12,10 @@ from django.http import HttpRequest
 
 from django_throttle import limiter
 from django_throttle.core import Decision
-from django_throttle.core.charged import NOTHING
+from django_throttle.core.refunds import NOTHING
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts
-from django_throttle.http.visit import visit_of
+from django_throttle.http.request_state import visit_of
 
 INPUT: Final = "wsgi.input"
 # Where a view asks for everything at once, this much is read, and charged, at a time.

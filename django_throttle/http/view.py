@@ -11,8 +11,8 @@ from django.http import HttpRequest
 
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Who
-from django_throttle.http.ending import aabandon, abandon, abandon_soon, afinish, alet_go, finish, finish_soon
-from django_throttle.http.visit import attend, keep, plain, visit_of
+from django_throttle.http.finalize import aabandon, abandon, abandon_soon, afinish, alet_go, finish, finish_soon
+from django_throttle.http.request_state import attend, keep, plain, visit_of
 
 
 def attend_by(view: Any, request: Any, who: Who) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from django_throttle.identity.address import network
-from django_throttle.identity.own import is_async
-from django_throttle.identity.request import HttpWho
-from django_throttle.identity.scope import ScopeWho
+from django_throttle.identity.caller import HttpWho, ScopeWho
+from django_throttle.identity.keys import is_async
 
 __all__ = ["HttpWho", "ScopeWho", "client_address", "is_async", "network"]
 

@@ -1,5 +1,5 @@
 import django_throttle.models.fields
-import django_throttle.models.lists
+import django_throttle.models.fields
 from django.db import migrations, models
 
 
@@ -26,7 +26,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='throttlerule',
             name='count_on',
-            field=django_throttle.models.lists.StatusesField(blank=True, default=(), help_text='Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed logins. Empty: all requests do.', max_length=300, verbose_name='count only answers'),
+            field=django_throttle.models.fields.StatusesField(blank=True, default=(), help_text='Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed logins. Empty: all requests do.', max_length=300, verbose_name='count only answers'),
         ),
         migrations.AddField(
             model_name='throttlerule',
@@ -36,17 +36,17 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='throttlerule',
             name='methods',
-            field=django_throttle.models.lists.MethodsField(blank=True, default=(), help_text='Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: every method.', max_length=100),
+            field=django_throttle.models.fields.MethodsField(blank=True, default=(), help_text='Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: every method.', max_length=100),
         ),
         migrations.AddField(
             model_name='throttlerule',
             name='warn_at',
-            field=django_throttle.models.lists.SharesField(blank=True, default=(), help_text="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, for each of those who have a budget; what is done then is the site's own code. Empty: never.", max_length=100),
+            field=django_throttle.models.fields.SharesField(blank=True, default=(), help_text="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, for each of those who have a budget; what is done then is the site's own code. Empty: never.", max_length=100),
         ),
         migrations.AlterField(
             model_name='throttlerule',
             name='cost',
-            field=django_throttle.models.lists.CostField(default=1, help_text='How much of the budget one call takes, where the code says nothing else: a number, or the path of a function that a rule in settings has too.', max_length=200),
+            field=django_throttle.models.fields.CostField(default=1, help_text='How much of the budget one call takes, where the code says nothing else: a number, or the path of a function that a rule in settings has too.', max_length=200),
         ),
         migrations.AddConstraint(
             model_name='throttlerule',

@@ -1,4 +1,4 @@
-"""What the database itself refuses in the table of rules, whichever way a row gets there."""
+"""Constraints of the tables of rules and overrides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from django.db.models import CheckConstraint, Q
 
-from django_throttle.core.checks import (
+from django_throttle.core.options import (
     ACTIONS,
     ALGORITHMS,
     AT_LIMITS,
@@ -18,6 +18,7 @@ from django_throttle.core.checks import (
     EVENTS,
     FAILURE_POLICIES,
     HELD,
+    JOINED,
     KEYS,
     MAX_RESOLUTION,
     MAX_TIMES,
@@ -25,8 +26,9 @@ from django_throttle.core.checks import (
     REFILLS,
     UNITS,
 )
-from django_throttle.core.checks.key import JOINED
+from django_throttle.core.overrides import EFFECTS, KINDS, MAX_FACTOR
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW
+from django_throttle.models.subjects import TAG_SHAPE
 
 HELD_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(HELD))
 EVENTS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(event for event in EVENTS if event not in HELD))
@@ -162,4 +164,52 @@ RULE_CONSTRAINTS: Final = (
     _range("limit", MAX_LIMIT),
     _range("burst", MAX_LIMIT),
     _range("resolution", MAX_RESOLUTION),
+)
+
+
+ADDRESS_SHAPE: Final = "^[0-9a-f:.]+(/[0-9]{1,3})?$"
+
+
+def _override_check(name: str, condition: Q, message: str) -> CheckConstraint:
+    return CheckConstraint(name=f"throttle_override_{name}", condition=condition, violation_error_message=message)
+
+
+OVERRIDE_CONSTRAINTS: Final = (
+    _override_check("kind_known", Q(kind__in=list(KINDS)), "Choose whom it is for."),
+    _override_check("value_not_empty", ~Q(value=""), "Say whom it is for."),
+    _override_check(
+        "value_address",
+        ~Q(kind="ip") | Q(value__regex=ADDRESS_SHAPE),
+        "Write an address like 203.0.113.9, or a network like 203.0.113.0/24.",
+    ),
+    # Never in clear, not even by mistake.
+    _override_check(
+        "value_hashed", ~Q(kind="api_key") | Q(value__regex=TAG_SHAPE), "An API key is stored as its keyed hash."
+    ),
+    _override_check("rules_not_empty", ~Q(rules=""), "An override needs a rule; * is every rule."),
+    _override_check("effect_known", Q(effect__in=list(EFFECTS)), "Choose what happens."),
+    _override_check(
+        "factor_of_multiply",
+        (~Q(effect="multiply") & Q(factor__isnull=True))
+        # Said of NULL, too, or the constraint would not know, and let it through.
+        | Q(effect="multiply", factor__isnull=False, factor__gt=0, factor__lte=MAX_FACTOR),
+        f"To multiply needs a factor above 0 and of at most {MAX_FACTOR:,}, which nothing else has.",
+    ),
+    _override_check(
+        "limit_of_replace",
+        (~Q(effect="replace") & Q(rate="", limit__isnull=True))
+        | (Q(effect="replace") & (~Q(rate="") | Q(limit__isnull=False))),
+        "To replace needs a rate, a limit or both, which nothing else has.",
+    ),
+    _override_check(
+        "rate_shape",
+        Q(rate="") | Q(rate__regex=f"^{RATE_SHAPE}(, {RATE_SHAPE})*$"),
+        "Write a rate like 100/min, 5/10m, 10/s or 1000/day.",
+    ),
+    _override_check(
+        "limit_range",
+        Q(limit__isnull=True) | Q(limit__gte=1, limit__lte=MAX_LIMIT),
+        f"limit is a whole number from 1 to {MAX_LIMIT:,}.",
+    ),
+    _override_check("reason_given", Q(reason__regex="[^ ]"), "Say why, for whoever reads it next."),
 )

@@ -11,9 +11,7 @@ from django.urls import get_resolver
 
 from django_throttle.conf import conf
 from django_throttle.core import Rule
-from django_throttle.core.override import UNLISTED
-from django_throttle.core.override_words import rules_in_words
-from django_throttle.core.relief import changed
+from django_throttle.core.overrides import UNLISTED, changed, rules_in_words
 from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.subjects import group_exists
 

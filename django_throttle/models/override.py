@@ -11,12 +11,11 @@ from django.db import models
 from django.utils import timezone
 
 from django_throttle.core import Override, Rate
-from django_throttle.core.override import EVERY_RULE, MAX_SUBJECT
-from django_throttle.core.override_words import describe_effect
+from django_throttle.core.overrides import EVERY_RULE, MAX_SUBJECT, describe_effect
 from django_throttle.exceptions import InvalidOverride, InvalidRate
-from django_throttle.models.announced import AnnouncedQuerySet
+from django_throttle.models.constraints import OVERRIDE_CONSTRAINTS
 from django_throttle.models.fields import FiniteFloatField, NamesField, RatesField, check_texts, is_tidy, split
-from django_throttle.models.override_constraints import OVERRIDE_CONSTRAINTS
+from django_throttle.models.rule import AnnouncedQuerySet
 from django_throttle.models.subjects import HASHED, subject_of, tidy_subject
 
 KIND_LABELS: Final = (

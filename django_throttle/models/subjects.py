@@ -12,13 +12,11 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from django_throttle.conf import conf
-from django_throttle.core.override import MAX_SUBJECT
+from django_throttle.core.overrides import MAX_SUBJECT
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity import network
 from django_throttle.identity.caller import EVERYONE
-from django_throttle.identity.credentials import api_key
-from django_throttle.identity.idents import tagged
-from django_throttle.identity.own import name_of
+from django_throttle.identity.keys import api_key, name_of, tagged
 from django_throttle.models.fields import is_text
 
 # The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.

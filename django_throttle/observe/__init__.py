@@ -1,7 +1,6 @@
 """Who is told of a decision: hooks, the log, and receivers of signals."""
 
-from django_throttle.observe.entrance import atell, tell
-from django_throttle.observe.hooks import Hook, Report
-from django_throttle.observe.periodic import keep_up
+from django_throttle.observe.hooks import Hook, Report, atell, tell
+from django_throttle.observe.logs import keep_up
 
 __all__ = ["Hook", "Report", "atell", "keep_up", "tell"]

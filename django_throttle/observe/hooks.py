@@ -1,19 +1,23 @@
-"""Hooks: whatever the setting HOOKS names is called with a frozen report of every decision."""
+"""Hooks: a site's own functions that are told of decisions."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol
 
 from django.core.signals import setting_changed
-from django.dispatch import receiver
+from django.dispatch import Signal, receiver
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.facts import Facts
-from django_throttle.stores.complaints import Complaints
+from django_throttle.log_throttling import Complaints
+from django_throttle.observe import logs
+from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 
 logger = logging.getLogger("django_throttle")
 
@@ -73,3 +77,46 @@ _complaints: Final = Complaints()
 def _forget(*, setting: str, **_: object) -> None:
     if setting == "DJANGO_THROTTLE":
         installed.cache_clear()
+
+
+Told = tuple[Signal, dict[str, Any]]
+
+_allowed = attrgetter("allowed")
+
+
+def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+    """Tell hooks of a decision that took so many seconds, and the log and receivers of what is not ordinary."""
+    for signal, told in _happened(facts, decision, seconds):
+        try:
+            signal.send_robust(sender=None, facts=facts, **told)
+        except Exception:  # an asynchronous receiver, where an event loop runs in this thread
+            logger.exception("a receiver could not be called")
+
+
+async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+    """The same, awaiting asynchronous receivers."""
+    for signal, told in _happened(facts, decision, seconds):
+        await signal.asend_robust(sender=None, facts=facts, **told)
+
+
+def _happened(facts: Facts, decision: Decision, seconds: float) -> tuple[Told, ...]:
+    """Call the hooks and write the log; returns the signals that have receivers, with what those are told."""
+    if installed():
+        call(Report(facts, decision, seconds))
+    ordinary = decision.allowed and not decision.degraded and not decision.crossed
+    if ordinary and all(map(_allowed, decision.outcomes)):
+        return ()
+    logs.write(facts, decision)
+    return tuple(told for told in _signals(decision) if told[0].has_listeners())
+
+
+def _signals(decision: Decision) -> Iterator[Told]:
+    whole = {"decision": decision}
+    if not decision.allowed:
+        yield throttled, whole
+    if any(outcome.shadow and not outcome.allowed for outcome in decision.outcomes):
+        yield shadowed, whole
+    if decision.degraded:
+        yield store_failed, whole
+    for crossing in decision.crossed:
+        yield quota_warning, {"outcome": crossing.outcome, "share": crossing.share}

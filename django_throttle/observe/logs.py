@@ -1,4 +1,4 @@
-"""The log of refusals: what happened, never to whom, in at most one line per rule and reason in 10 s."""
+"""Log lines of refusals, at most one for each rule and ten seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome
 from django_throttle.core.key import ident_tag, secret_bytes
 from django_throttle.facts import Facts
-from django_throttle.forks import in_child
+from django_throttle.lifecycle import in_child
 
 logger = logging.getLogger("django_throttle.decisions")
 
@@ -112,3 +112,17 @@ def _plain(text: str) -> str:
     """Text of one line, whatever a formatter makes of it."""
     text = text[:LONGEST]
     return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()
+
+
+_work: list[Callable[[], object]] = [catch_up]
+
+
+def every_second(work: Callable[[], object]) -> None:
+    """Have this done, too, in each process whose background thread runs."""
+    _work.append(work)
+
+
+def keep_up() -> None:
+    """Do it all."""
+    for work in _work:
+        work()

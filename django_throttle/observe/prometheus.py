@@ -14,7 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from django_throttle.core.decision import Outcome
 from django_throttle.observe.hooks import Report
-from django_throttle.observe.periodic import every_second
+from django_throttle.observe.logs import every_second
 from django_throttle.stores import get_store
 from django_throttle.stores.redis import RedisStore
 

@@ -3,6 +3,6 @@
 ``django_throttle.channels`` has the functions; here is the key of rules that count by group.
 """
 
-from django_throttle.publishing.publisher import group
+from django_throttle.publishing.sending import group
 
 __all__ = ["group"]

@@ -1,22 +1,164 @@
-"""Sends to a group what its publisher may send: a publication costs one, and one more for each member of the group."""
+"""Sends to a group what its publisher may send, and charges it."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
+from django.http import HttpRequest
 
 from django_throttle import limiter, observe, rulebook
+from django_throttle.core.commands import Charge
+from django_throttle.core.decision import Decision, Outcome, conclude
+from django_throttle.core.key import check_ident
 from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.core.rule import Rule
 from django_throttle.exceptions import PublishRefused
 from django_throttle.facts import Facts, Who
-from django_throttle.publishing.layer import CountingLayer, name_of
-from django_throttle.publishing.publisher import Publisher, awho_of, who_of
-from django_throttle.publishing.refusals import refusals
-from django_throttle.publishing.sizes import sizes, wanted
+from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity.caller import Named
+from django_throttle.identity.keys import combined
+from django_throttle.publishing.groups import CountingLayer, name_of, sizes, wanted
+from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Store
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import Store, run
+from django_throttle.stores.denials import LONGEST
+
+GROUP_KEY: Final = "django_throttle.publishing.group"
+
+
+def group(subject: object) -> None:
+    """The key of rules by which each group has a budget of its own; of what is no publication it says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Whoever publishes, and by the key of groups the group itself."""
+
+    who: Who
+    group: str
+
+    @property
+    def subject(self) -> Any:
+        return self.who.subject
+
+    def ident(self, key: str) -> str | None:
+        if key == GROUP_KEY:
+            return self.group
+        return combined(key, map(self.ident, key.split("+"))) if "+" in key else self.who.ident(key)
+
+    def is_(self, trait: str) -> bool:
+        return self.who.is_(trait)
+
+    def lacks_address(self, key: str) -> bool:
+        return key != GROUP_KEY and self.who.lacks_address(key)
+
+
+def who_of(publisher: Any) -> Who:
+    """A consumer, its scope, a request, a Who or an ident; raises InvalidIdent or TypeError for anything else."""
+    if isinstance(publisher, str):
+        return Named(check_ident(publisher))
+    if isinstance(publisher, Mapping) and "type" in publisher:
+        return ScopeWho(publisher)  # type: ignore[arg-type]
+    if _is_request(publisher):
+        return HttpWho(publisher)
+    if hasattr(publisher, "ident") and hasattr(publisher, "is_"):
+        return publisher  # type: ignore[no-any-return]
+    if isinstance(getattr(publisher, "scope", None), Mapping):
+        return ScopeWho(publisher.scope)
+    raise TypeError(
+        f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(publisher).__name__}"
+    )
+
+
+async def awho_of(publisher: Any) -> Who:
+    """The same on an event loop."""
+    return await HttpWho.aread(publisher) if _is_request(publisher) else who_of(publisher)
+
+
+def _is_request(publisher: object) -> bool:
+    return isinstance(getattr(publisher, "_request", publisher), HttpRequest)
+
+
+MOST: Final = 4096
+
+
+class _Refused(NamedTuple):
+    """What a charge of this cost came to; ``epoch`` is that of the store's own memory of refusals."""
+
+    outcome: Outcome
+    cost: int
+    store: Store
+    epoch: int
+    at: float
+    until: float
+
+
+class Refusals:
+    """By rule and ident, for a second at most; seconds on the monotonic clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[Rule, str], _Refused] = {}
+
+    def find(self, snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
+        """The refusal of a publication that costs no less than this; None where the store is to be asked."""
+        try:
+            blocks = snapshot.blocks(least)
+            if any(not block.shadow for block in blocks):
+                return conclude(blocks)
+            if not self._known or store.denials is None:
+                return None
+            charges = snapshot.match(least)
+        except SynchronousOnlyOperation:  # nobody knows yet who publishes
+            return None
+        found = [one for charge in charges if (one := self._refused(charge, store))]
+        if not found or any(map(_counts_every_call, charges)):
+            return None
+        store.meters.judge([charge for charge in charges if charge.rule.is_local])  # they measure attempts
+        return conclude((*[one.outcome.later(self._clock() - one.at) for one in found], *blocks))
+
+    def note(self, snapshot: Snapshot, facts: Facts, decision: Decision, store: Store, epoch: int) -> None:
+        """Remember what was refused; ``epoch`` was read before asking."""
+        if store.denials is None or decision.degraded or epoch != store.denials.epoch:
+            return
+        try:
+            charges = snapshot.match(facts)
+        except SynchronousOnlyOperation:
+            return
+        now = self._clock()
+        for charge, outcome in zip(charges, decision.outcomes, strict=False):
+            if (charge.rule.name, charge.ident) != (outcome.rule, outcome.ident):
+                return  # it was refused before all were asked
+            if outcome.allowed or outcome.shadow or charge.rule.is_local or _counts_every_call(charge):
+                continue
+            wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)
+            if len(self._known) >= MOST:
+                self._known.clear()
+            refused = _Refused(outcome, charge.cost, store, epoch, now, now + wait)
+            self._known[charge.rule, charge.ident] = refused
+
+    def _refused(self, charge: Charge, store: Store) -> _Refused | None:
+        key = charge.rule, charge.ident
+        one = self._known.get(key)
+        if one is None:
+            return None
+        if self._clock() >= one.until or one.store is not store or one.epoch != getattr(store.denials, "epoch", None):
+            self._known.pop(key, None)
+            return None
+        rule = charge.rule  # what can never pass is refused in other words
+        return one if one.cost <= charge.cost <= min(rule.plan.limit, rule.burst or rule.plan.limit) else None
+
+
+def _counts_every_call(charge: Charge) -> bool:
+    return charge.rule.count_denied or charge.rule.is_shadow
+
+
+refusals = Refusals()
 
 
 async def throttled_group_send(

@@ -1,6 +1,6 @@
 """The rules in force: settings and database, merged into an immutable snapshot that each process holds."""
 
-from django_throttle.rulebook.book import acurrent, changed, current, pin, poll, present, refresh
+from django_throttle.rulebook.in_force import acurrent, changed, current, pin, poll, present, refresh
 from django_throttle.rulebook.snapshot import Snapshot
 
 __all__ = ["Snapshot", "acurrent", "changed", "current", "pin", "poll", "present", "refresh"]

@@ -1,27 +1,186 @@
-"""All rules at one moment: never edited, only replaced."""
+"""All rules and overrides at one moment: never edited, only replaced."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from ipaddress import ip_network
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
-from django_throttle.core import Charge, Outcome, Override, Rule
-from django_throttle.core.checks.key import parts
-from django_throttle.core.command import charges_of
-from django_throttle.facts import BY_KEY, Facts
-from django_throttle.rulebook.nameless import is_refused, refusals
-from django_throttle.rulebook.relief import Relief, wall_clock
-from django_throttle.rulebook.scopes import Scopes
-from django_throttle.rulebook.terms import cost_of, is_about
-from django_throttle.stores.complaints import Complaints
+from django.core.exceptions import SynchronousOnlyOperation
+from django.utils import timezone
+from django.utils.module_loading import import_string
 
-logger = logging.getLogger("django_throttle")
+from django_throttle import costs
+from django_throttle.conf import conf
+from django_throttle.core import Charge, Outcome, Override, Reason, Rule
+from django_throttle.core.commands import charges_of
+from django_throttle.core.options import parts
+from django_throttle.core.overrides import Network, blocking, changed, relieved
+from django_throttle.facts import BY_KEY, Facts, Who
+from django_throttle.log_throttling import Complaints
+from django_throttle.rulebook.scopes import Scopes
+
+
+def is_about(rule: Rule, facts: Facts) -> bool:
+    """Whether the rule names this method and this caller, where it names any."""
+    # Django answers HEAD by what answers GET, so it must not be the way around a limit.
+    if rule.methods and facts.method not in rule.methods and (facts.method, "GET" in rule.methods) != ("HEAD", True):
+        return False
+    return not rule.audience or any(map(facts.who.is_, rule.audience))
+
+
+def cost_of(rule: Rule, facts: Facts) -> int:
+    """What the call costs before the rule's own factor, or times what the rule's function makes of it.
+
+    By a rule that counts bytes it costs its size, unless it costs nothing at all. A callable that gets no request
+    has none to be priced by.
+    """
+    base = facts.cost if rule.unit == "calls" else facts.size * (facts.cost > 0)
+    if not isinstance(rule.cost, str) or not base or facts.who.subject is None:
+        return base
+    what = f"call under rule {rule.name!r}"
+    # On an event loop the rules are matched once more, in a thread, where a function asks the database.
+    return base * costs.cost_of(
+        import_string(rule.cost), facts.who.subject, what=what, lets=(SynchronousOnlyOperation,)
+    )
+
+
+REFUSE: Final = "refuse"
+# Nothing will change until the site is mended.
+ASK_AGAIN: Final = 60.0
+
+
+def is_refused() -> bool:
+    """Whether the site would rather refuse such calls than let rules by address apply to nobody."""
+    return conf().NO_ADDRESS == REFUSE
+
+
+def refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
+    """One refusal for each of these rules that would have to count by the address, where nobody knows it."""
+    return tuple(_refusal(rule) for rule in rules if not facts.charged.covers(rule.name) and _is_nameless(rule, facts))
+
+
+def _is_nameless(rule: Rule, facts: Facts) -> bool:
+    return facts.ident == BY_KEY and facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key)
+
+
+def _refusal(rule: Rule) -> Outcome:
+    reason, limit = Reason.NO_ADDRESS, rule.plan.limit - rule.tolerance
+    return Outcome(rule.name, "", False, limit, 0, ASK_AGAIN, ASK_AGAIN, reason, rule.is_shadow, rule.window)
+
 
 MAX_REMEMBERED: Final = 4096
+by_rank: Final = attrgetter("rank")
+
+
+def wall_clock() -> float:
+    """The present moment in epoch seconds: what the end of an override is compared with."""
+    return timezone.now().timestamp()
+
+
+class Relief:
+    """Overrides by subject, never edited; False when there are none.
+
+    A caller is asked only for the kinds of subjects that have an override. ``asks_groups`` is True when that
+    takes the groups of a user, which a database has to say.
+    """
+
+    __slots__ = ("_changed", "_groups", "_networks", "_now", "_subjects", "asks_groups", "overrides")
+
+    def __init__(self, overrides: Iterable[Override] = (), now: Callable[[], float] = wall_clock) -> None:
+        self.overrides = tuple(sorted(overrides, key=_in_order))
+        self._now = now
+        self._subjects: dict[str, dict[str, list[Override]]] = defaultdict(lambda: defaultdict(list))
+        self._groups: dict[str, list[Override]] = defaultdict(list)
+        self._networks: dict[tuple[int, int], dict[int, list[Override]]] = defaultdict(lambda: defaultdict(list))
+        self._changed: dict[tuple[str, int], Rule | None] = {}
+        for override in self.overrides:
+            self._arrange(override)
+        self.asks_groups = bool(self._groups)
+
+    def __bool__(self) -> bool:
+        return bool(self.overrides)
+
+    def of(self, who: Who) -> list[Override]:
+        """What holds for this caller now, the first in rank first."""
+        now = self._now()
+        found = [override for override in self._about(who) if override.lasts(now)]
+        if len(found) > 1:
+            found.sort(key=by_rank)
+        return found
+
+    def rule(self, rule: Rule, ranked: list[Override]) -> Rule | None:
+        """The rule as it holds for a caller with these overrides; None when it does not hold."""
+        return relieved(rule, ranked, self._change)
+
+    def blocks(self, rules: Iterable[Rule], ranked: list[Override]) -> tuple[Outcome, ...]:
+        """The refusals of a call that these rules cover; empty when no override blocks it."""
+        found = blocking(rules, ranked, self._change, self._now())
+        return tuple([outcome._replace(shadow=True) for outcome in found]) if found and conf().SHADOW else found
+
+    def _arrange(self, override: Override) -> None:
+        network = override.network
+        if override.kind == "group":
+            self._groups[override.subject].append(override)
+        elif network is None:
+            self._subjects[override.kind][override.subject].append(override)
+        else:
+            self._networks[network.version, network.prefixlen][_prefix(network, network.prefixlen)].append(override)
+
+    def _about(self, who: Who) -> Iterator[Override]:
+        for kind, subjects in self._subjects.items():
+            ident = who.ident(kind)
+            if ident is not None:
+                yield from subjects.get(ident, ())
+        if self._networks:
+            yield from self._around(who.ident("ip") or "")
+        for group, overrides in self._groups.items():
+            if who.is_(group):
+                yield from overrides
+
+    def _around(self, ident: str) -> Iterator[Override]:
+        """The overrides of the networks that an address lies in."""
+        network = _network(ident.removeprefix("ip:")) if ident.startswith("ip:") else None
+        if network is None:
+            return
+        for (version, length), found in self._networks.items():
+            if version == network.version and length <= network.prefixlen:
+                yield from found.get(_prefix(network, length), ())
+
+    def _change(self, rule: Rule, override: Override) -> Rule | None:
+        # By their identity: each of them lives for as long as this does.
+        known = rule.name, id(override)
+        if known not in self._changed:
+            if len(self._changed) >= MAX_REMEMBERED:
+                self._changed.clear()
+            self._changed[known] = changed(rule, override)
+        return self._changed[known]
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def _network(address: str) -> Network | None:
+    try:
+        return ip_network(address)
+    except ValueError:  # a text of the site's own making
+        return None
+
+
+def _prefix(network: Network, length: int) -> int:
+    return int(network.network_address) >> (network.max_prefixlen - length)
+
+
+def _in_order(override: Override) -> tuple[object, ...]:
+    return override.rank, override.subject, override.rules
+
+
+logger = logging.getLogger("django_throttle")
 # Keys that are the same whoever is logged in.
 NOBODY: Final = frozenset(("ip", "everyone", "connection"))
 _missed: Final = Complaints()

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step
-from django_throttle.core.command import Answer, Charge, Decide
+from django_throttle.core.commands import Answer, Charge, Decide
 from django_throttle.core.decision import Decision, conclude
-from django_throttle.core.outcomes import outcomes_of
+from django_throttle.core.flow import outcomes_of
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 

@@ -1,8 +1,12 @@
-"""What a client of a socket is told by us: of a refusal, of what it has not been sent, of why it is closed."""
+"""Frames and refusals that we send to clients, and the ASGI types."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -12,8 +16,17 @@ from django.utils.functional import Promise
 
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
-from django_throttle.core.problem import detail, error_code, refusing
-from django_throttle.sockets.asgi import Event
+from django_throttle.core.problem import CONTENT_TYPE, detail, error_code, problem, refusing
+from django_throttle.retry import retry_seconds
+from django_throttle.sockets.open_sockets import Farewell
+from django_throttle.sockets.options import code_of
+
+Scope = dict[str, Any]
+Event = dict[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[Any]]
+
 
 # RFC 6455, 5.5: a control frame carries at most 125 bytes, two of which are the close code.
 MAX_REASON: Final = 123
@@ -87,3 +100,109 @@ def _short(seconds: float | None) -> float | None:
         return None
     rounded = ceil(round(seconds * 1000, 3)) / 1000
     return int(rounded) if rounded.is_integer() else rounded
+
+
+Codes = Callable[[str], int]
+Refusal = Callable[[Scope, Send, Decision, object, Codes], Awaitable[None]]
+
+
+def close_event(code: int, decision: Decision) -> Event:
+    """The event that closes a socket and says why."""
+    return {"type": "websocket.close", "code": code, "reason": close_reason(decision)}
+
+
+async def by_http(scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = code_of) -> None:
+    """429 (503 when the store failed) with Retry-After, else a close before accept, which servers make a 403.
+
+    The response's events go only to a server that offers to send them (ASGI's ``websocket.http.response``
+    extension): another lets the client hang.
+    """
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send(_close_handshake(decision, codes))
+        return
+    status = 503 if decision.unavailable else 429
+    seconds = retry_seconds(decision.retry_after)
+    body = problem(decision, status, seconds)
+    # Nothing may come between these two: a server may end the response after the first.
+    await send({"type": "websocket.http.response.start", "status": status, "headers": _headers(seconds, body)})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+
+
+async def by_frame(scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = code_of) -> None:
+    """Accept, say why in one frame, close: for browsers, whose scripts see nothing of a refused handshake."""
+    # A browser that offered subprotocols fails the connection when the server chooses none.
+    offered = scope.get("subprotocols") or [None]
+    await send({"type": "websocket.accept", "subprotocol": offered[0]})
+    await send(frame(payload))
+    await send(_close_handshake(decision, codes))
+
+
+REFUSALS: Final[dict[str, Refusal]] = {"http": by_http, "frame": by_frame}
+
+
+def _close_handshake(decision: Decision, codes: Codes) -> Event:
+    word = error_code(decision)
+    # Too many connections, be it at once or in a minute: both are told apart from too many messages.
+    return close_event(codes("connection_limit" if word == "rate_limited" else word), decision)
+
+
+def _headers(seconds: int | None, body: bytes) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"content-type", CONTENT_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    if seconds is not None:
+        headers.append((b"retry-after", str(seconds).encode()))
+    return headers
+
+
+logger = logging.getLogger("django_throttle")
+
+# A client that reads nothing lets a server wait for ever.
+PATIENCE: Final = 1.0
+
+
+def to_whoever_is_there(send: Send) -> Send:
+    """``send``, to a client that may be slow, or have gone: each server says so by an exception of its own."""
+
+    async def tell(event: Event) -> None:
+        with suppress(Exception):
+            async with asyncio.timeout(PATIENCE):
+                await send(event)
+
+    return tell
+
+
+def past(outer: Send, send: Send) -> Send:
+    """What a guard inside another one says of itself: its frames go past the other, which hears of all else."""
+    through = to_whoever_is_there(send)
+
+    async def tell(event: Event) -> None:
+        await (outer if event["type"] == "websocket.send" else through)(event)
+
+    return tell
+
+
+def parting(farewell: Farewell) -> Iterator[Event]:
+    """The events that close an open socket."""
+    if farewell.payload is not None:
+        try:
+            yield frame(farewell.payload)
+        except Exception:  # whatever is wrong with it, the socket can be closed
+            logger.exception("what a client was to be told cannot be sent")
+    yield closing(farewell)
+
+
+def turning_away(farewell: Farewell, scope: dict[str, Any], *, by_frame: bool) -> Iterator[Event]:
+    """The events that end a handshake which has not been accepted; ``by_frame`` for browsers, see sockets.refusal."""
+    if by_frame:
+        yield {"type": "websocket.accept", "subprotocol": (scope.get("subprotocols") or [None])[0]}
+        yield from parting(farewell)
+    else:
+        yield closing(farewell)
+
+
+def closing(farewell: Farewell) -> Event:
+    """The event that closes a socket and says why."""
+    return {"type": "websocket.close", "code": farewell.code, "reason": farewell.reason[:MAX_REASON]}

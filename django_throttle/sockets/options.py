@@ -1,4 +1,4 @@
-"""What a door may be told, checked as soon as it is: each raises InvalidSetting for what makes no sense."""
+"""Options of WebSocket doors and close codes, checked as soon as they are given."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from math import isfinite
+from typing import Final
 
 from django_throttle.exceptions import InvalidSetting
 
@@ -76,3 +77,39 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise InvalidSetting(f"ThrottleMiddleware has no option {name!r}{meant(name, known)}")
+
+
+RATE_LIMITED: Final = 4429
+CONNECTION_LIMIT: Final = 4430
+UNAVAILABLE: Final = 4503
+TIMEOUT: Final = 4408
+BLOCKED: Final = 4403
+CLOSED: Final = 4410  # by an operator
+
+# The words are also the ``code`` of error frames.
+CODES: Final[dict[str, int]] = {
+    "rate_limited": RATE_LIMITED,
+    "connection_limit": CONNECTION_LIMIT,
+    "evicted": CONNECTION_LIMIT,
+    "closed": CLOSED,
+    "limiter_unavailable": UNAVAILABLE,
+    "idle": TIMEOUT,
+    "too_old": TIMEOUT,
+    "not_accepted": TIMEOUT,
+    "blocked": BLOCKED,
+}
+
+
+def code_of(word: str, own: Mapping[str, int] = {}) -> int:
+    """The close code for a word, by a site's own codes first; that of a limit where neither knows it."""
+    return own.get(word) or CODES.get(word, RATE_LIMITED)
+
+
+def check_codes(own: object) -> None:
+    """Raise InvalidSetting for a word that means nothing here, or a code that not every server can send."""
+    if not isinstance(own, Mapping):
+        raise InvalidSetting(f"close codes are a dictionary such as {{'idle': 4001}}, not {own!r}")
+    for word, code in own.items():
+        check_word("a close code", word, CODES)
+        if type(code) is not int or not (code == 1000 or 3000 <= code <= 4999):
+            raise InvalidSetting(f"a close code is 1000 or from 3000 to 4999, not {code!r}")

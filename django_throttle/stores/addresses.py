@@ -1,18 +1,211 @@
-"""What the setting REDIS may name: one server, a master watched by Sentinels, or a Cluster."""
+"""What the setting REDIS may name, and the options of a URL or a CACHES entry."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from difflib import get_close_matches
+from inspect import signature
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from redis import __version__ as redis_version
 from redis import connection as redis_connection
+from redis.connection import to_bool
 from redis.sentinel import SentinelConnectionPool
 
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.stores import options
+
+
+def _whole(text: Any) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _client_name(text: Any) -> str:
+    name = str(text)
+    if any(not "!" <= letter <= "~" for letter in name):  # Redis refuses each connection of any other
+        raise ValueError
+    return name
+
+
+def _read_size(text: Any) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_READ_SIZE:  # nothing is read by 0, and a buffer of this size is made for each connection
+        raise ValueError
+    return number
+
+
+def _protocol(text: Any) -> int:
+    if int(text) not in (2, 3):
+        raise ValueError
+    return int(text)
+
+
+def _cert_reqs(text: Any) -> str:
+    if text not in ("none", "optional", "required"):
+        raise ValueError
+    return str(text)
+
+
+def _tls_version(text: Any) -> ssl.TLSVersion:
+    return ssl.TLSVersion(int(text))
+
+
+def _verify_flags(text: Any) -> Any:
+    return redis_connection.parse_ssl_verify_flags(text)  # redis-py 7 has it, and older ones no such option
+
+
+Read = Callable[[Any], Any]
+
+MAX_READ_SIZE: Final = 2**24
+
+# Without these the counters would be somewhere else: a value that cannot be read is no mere blemish.
+WHERE: Final[dict[str, Read]] = {
+    "db": _whole,
+    "host": str,
+    "port": _whole,
+    "path": str,
+    "username": str,
+    "password": str,
+}
+# What text can say, for both drivers.
+TYPED: Final[dict[str, Read]] = {
+    **WHERE,
+    "client_name": _client_name,
+    "lib_name": str,
+    "lib_version": str,
+    "protocol": _protocol,
+    "socket_read_size": _read_size,
+    "ssl_ca_certs": str,
+    "ssl_ca_data": str,
+    "ssl_ca_path": str,
+    "ssl_cert_reqs": _cert_reqs,
+    "ssl_certfile": str,
+    "ssl_check_hostname": to_bool,
+    "ssl_ciphers": str,
+    "ssl_exclude_verify_flags": _verify_flags,
+    "ssl_include_verify_flags": _verify_flags,
+    "ssl_keyfile": str,
+    "ssl_min_version": _tls_version,
+    "ssl_password": str,
+}
+FILES: Final = frozenset(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"))
+# What only Python can say. The first are for both drivers, the others for the synchronous one.
+SHARED_OBJECTS: Final = frozenset(("credential_provider", "driver_info", "socket_keepalive_options", "socket_type"))
+OBJECTS: Final = SHARED_OBJECTS | {"command_packer", "parser_class"}
+# What holds in place of what is written.
+TIME: Final = "DEADLINE bounds each decision"
+RETRIES: Final = "no call is sent twice"
+BYTES: Final = "replies are read as bytes"
+REPLACED: Final = {
+    "socket_timeout": TIME,
+    "socket_connect_timeout": TIME,
+    "timeout": TIME,
+    "max_connections": "MAX_CONNECTIONS says how many",
+    "retry": RETRIES,
+    "retry_on_error": RETRIES,
+    "retry_on_timeout": RETRIES,
+    "health_check_interval": "connections that have rested are looked at",
+    "socket_keepalive": "it is always on",
+    "decode_responses": BYTES,
+    "encoding": BYTES,
+    "encoding_errors": BYTES,
+    "legacy_responses": BYTES,
+    "queue_class": "connections have a pool of our own",
+    "cache": "nothing is kept on the client's side",
+    "cache_config": "nothing is kept on the client's side",
+    "maint_notifications_config": TIME,
+}
+# Ones that connections on one of the drivers could not go by.
+UNFIT: Final = frozenset(
+    (
+        "redis_connect_func",
+        "ssl_ocsp_context",
+        "ssl_ocsp_expected_cert",
+        "ssl_validate_ocsp",
+        "ssl_validate_ocsp_stapled",
+    )
+)
+# What redis-py's pools add by themselves.
+ADDED: Final = frozenset(
+    (
+        "connection_class",
+        "connection_pool",
+        "encoder_class",
+        "event_dispatcher",
+        "himport_registry",
+        "maint_notifications_pool_handler",
+        "maintenance_notification_hash",
+        "maintenance_state",
+        "orig_host_address",
+        "orig_socket_connect_timeout",
+        "orig_socket_timeout",
+        "oss_cluster_maint_notifications_handler",
+    )
+)
+
+
+class Options(NamedTuple):
+    """``settings`` hold; ``wrong`` says what does not, and why; ``replaced`` names what others of ours replace."""
+
+    settings: dict[str, Any]
+    wrong: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+
+
+def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> Options:
+    """What of ``given`` a connection of this class goes by; ``text`` for a URL's options, which are written.
+
+    Raises InvalidSetting for a server that cannot be told.
+    """
+    settings, wrong = {}, []
+    for name, value in given.items():
+        if name in REPLACED or (name in ADDED and not text):
+            continue
+        if reason := _objection(name, value, connection, text):
+            wrong.append(reason)
+            continue
+        try:
+            settings[name] = TYPED[name](value) if name in TYPED and type(value) in (str, int) else value
+        except (ValueError, TypeError, AttributeError) as error:
+            if name in WHERE:
+                raise InvalidSetting(f"the option {name!r} makes no sense to redis-py") from error
+            wrong.append(f"the option {name!r} has a value that makes no sense")
+    wrong += [f"the option {name!r} names what is not there" for name in _missing(settings)]
+    return Options(settings, tuple(wrong), tuple(name for name in given if name in REPLACED))
+
+
+def _objection(name: str, value: Any, connection: type[Any], text: bool) -> str:
+    """Why this option cannot hold; empty when it can."""
+    if name in UNFIT:
+        return f"the option {name!r} cannot hold for connections of event loops"
+    if name in accepted(connection) and (name in TYPED or not (text or isinstance(value, str))):
+        return ""
+    if name in OBJECTS or name in accepted(connection):
+        return f"the option {name!r} cannot be written as text"
+    if name in TYPED and name in accepted(redis_connection.SSLConnection) and name.startswith("ssl_"):
+        return f"the option {name!r} needs rediss://"
+    near = get_close_matches(name, [one for one in TYPED if one in accepted(connection)], n=1)
+    return f"redis-py {redis_version} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def _missing(settings: Mapping[str, Any]) -> Iterator[str]:
+    for name in FILES.intersection(settings):
+        if settings[name] and not Path(settings[name]).exists():
+            yield name
+
+
+def accepted(connection: type[Any]) -> frozenset[str]:
+    """The options that connections of this class take, of whatever version redis-py is."""
+    classes = [one for one in connection.__mro__ if "__init__" in vars(one) and one is not object]
+    return frozenset(name for one in classes for name in signature(one.__init__).parameters)  # type: ignore[misc]
+
 
 Host = tuple[str, int]
 
@@ -69,7 +262,7 @@ def _one(url: str) -> Address:
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     settings = dict(redis_connection.parse_url(url.partition("?")[0]))
-    chosen = options.choose(given, settings.get("connection_class", redis_connection.Connection), text=True)
+    chosen = choose(given, settings.get("connection_class", redis_connection.Connection), text=True)
     number = "" if parts.scheme == "unix" else parts.path.strip("/")
     wrong = () if number.isdecimal() or not number else ("its path is the number of a database",)
     if wrong or "db" in chosen.settings:
@@ -136,7 +329,7 @@ def _alias_address(alias: str) -> Address:
         raise InvalidSetting(
             f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
         )
-    chosen = options.choose(pool.connection_kwargs, pool.connection_class, text=False)
+    chosen = choose(pool.connection_kwargs, pool.connection_class, text=False)
     found = {**chosen.settings, "connection_class": pool.connection_class}
     return Address(found, wrong=chosen.wrong, replaced=written)
 
@@ -148,14 +341,14 @@ def _written(entry: Mapping[str, Any]) -> tuple[str, ...]:
     urls = [places] if isinstance(places, str) else list(places)
     names = [*given, *(given.get("CONNECTION_POOL_KWARGS") or {})]
     names += [name for url in urls for name, _ in parse_qsl(urlsplit(str(url)).query)]
-    return tuple(dict.fromkeys(name for name in names if name.lower() in options.REPLACED))
+    return tuple(dict.fromkeys(name for name in names if name.lower() in REPLACED))
 
 
 def _watched(pool: SentinelConnectionPool) -> Address:
     sentinels = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
     secure = issubclass(pool.connection_class, redis_connection.SSLConnection)
     connection = redis_connection.SSLConnection if secure else redis_connection.Connection
-    chosen = options.choose(pool.connection_kwargs, connection, text=False)
+    chosen = choose(pool.connection_kwargs, connection, text=False)
     settings = {**chosen.settings, "connection_class": connection}
     return Address(
         settings,

@@ -1,18 +1,71 @@
-"""Decisions asked for in one turn of an event loop travel as one script call.
-
-A coroutine that waits for Redis costs a loop more than Redis spends on the decision; fifty that wait for
-the same reply cost little more than one. Each call is still decided by itself, all of its charges or none.
-"""
+"""Decisions and releases of one turn of an event loop travel as one script call."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from django_throttle.stores.ask import Announcement, Ask, together
-from django_throttle.stores.link import Call
+from django_throttle.core.plan import Plan
+from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.core.rule import Rule
+from django_throttle.stores.transport import CODES, Call, decision_script
+
+PACK: Final = Struct(">BBddddd").pack
+
+
+class Announcement(NamedTuple):
+    """What Redis is to know before a lease is taken: which process may hold leases under which indexes."""
+
+    uid: str
+    introduction: str
+    indexes: tuple[str, ...]
+
+
+class Ask(NamedTuple):
+    """One call to be decided: its keys, its part of the script's argument, and the algorithms of its rules.
+
+    ``own`` are its lease's arguments. ``repack`` packs it anew as it is sent, where it depends on the calendar: what
+    travels together must agree on the time.
+    """
+
+    keys: Sequence[str]
+    packed: bytes
+    algorithms: frozenset[str]
+    own: tuple[Any, ...] = ()
+    announcement: Announcement | None = None
+    repack: Callable[[], bytes] | None = None
+    abandoned: Callable[[], None] | None = None  # called once it has arrived, and nobody waits for it any more
+
+
+@lru_cache(maxsize=4096)
+def pack(rule: Rule, cost: int) -> bytes:
+    """A charge as the script reads it; see prelude.lua."""
+    return pack_as(rule.plan, rule, cost)
+
+
+def pack_as(plan: Plan, rule: Rule, cost: int) -> bytes:
+    """The same by another plan than the rule's own: one with a calendar's bounds."""
+    flags = rule.count_denied + 2 * (rule.action == "shadow")
+    return PACK(CODES[plan.algorithm], flags, min(cost, TOO_COSTLY), *plan[1:])
+
+
+def together(asks: Sequence[Ask], now_arg: str) -> Call:
+    """One script call for these asks."""
+    if len(asks) == 1:
+        (ask,) = asks
+        packed = ask.repack() if ask.repack else ask.packed
+        return Call(decision_script(ask.algorithms), ask.keys, (now_arg, packed, *ask.own), bool(ask.own))
+    keys = [key for ask in asks for key in ask.keys]
+    algorithms = asks[0].algorithms.union(*(ask.algorithms for ask in asks[1:]))
+    own = [one for ask in asks for one in ask.own]
+    packed = b"".join([ask.repack() if ask.repack else ask.packed for ask in asks])
+    return Call(decision_script(algorithms), keys, (now_arg, packed, *own), bool(own))
+
 
 # Redis serves nobody else meanwhile: so many decisions take it about half a millisecond.
 MOST: Final = 100
@@ -152,3 +205,73 @@ def _fail(asks: list[Waiting], error: BaseException) -> None:
         else:
             future.set_exception(Alongside(error) if told else error)
         told = True
+
+
+MAX_RELEASES: Final = 100  # calls in one batch: they take Redis about a millisecond
+
+WaitingRelease = tuple[Sequence[Call], "asyncio.Future[list[Any]]"]
+
+
+class Releases:
+    """Sends the calls of each loop in turn with ``send``, one batch at a time."""
+
+    def __init__(self, send: Callable[[Sequence[Call]], Awaitable[list[Any]]]) -> None:
+        self._send = send
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[WaitingRelease]] = WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()  # a loop itself holds tasks only weakly
+
+    async def send(self, calls: Sequence[Call]) -> list[Any]:
+        """The replies to these calls; raises what sending raised, or Alongside it."""
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting.get(loop)
+        if waiting is None:
+            waiting = self._waiting[loop] = deque()
+        future: asyncio.Future[list[Any]] = loop.create_future()
+        waiting.append((calls, future))
+        if len(waiting) == 1:  # else the task takes it along
+            task = loop.create_task(self._travel(waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _travel(self, waiting: deque[WaitingRelease]) -> None:
+        """The first stays in the queue until its batch is answered, so that nobody else begins to send."""
+        while waiting:
+            some = _load(waiting)
+            try:
+                replies = iter(await self._send([call for calls, _ in some for call in calls]))
+            except BaseException as error:
+                _fail_releases(waiting, error)
+                if not isinstance(error, Exception):
+                    raise
+                return
+            for calls, future in some:
+                found = [next(replies) for _ in calls]
+                if not future.done():
+                    future.set_result(found)
+                waiting.popleft()
+
+
+def _load(waiting: deque[WaitingRelease]) -> list[WaitingRelease]:
+    load: list[WaitingRelease] = []
+    size = 0
+    for one in waiting:
+        size += len(one[0])
+        if load and size > MAX_RELEASES:
+            break
+        load.append(one)
+    return load
+
+
+def _fail_releases(waiting: deque[WaitingRelease], error: BaseException) -> None:
+    """All that wait, as each would wait in vain for as long; the first of them reports it."""
+    is_told = False
+    while waiting:
+        _, future = waiting.popleft()
+        if future.done():
+            continue
+        if not isinstance(error, Exception):
+            future.cancel()
+        else:
+            future.set_exception(Alongside(error) if is_told else error)
+        is_told = True

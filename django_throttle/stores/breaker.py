@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final
 
-from django_throttle.forks import in_child
+from django_throttle.lifecycle import in_child
 
 FAILURES_IN_A_ROW: Final = 5
 SAMPLE_SECONDS: Final = 10.0

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import InvalidResponse
 
-from django_throttle.core.command import Answer, Charge, Decide
-from django_throttle.damper.aggregate import Reply, Report
-from django_throttle.damper.estimators import Count
+from django_throttle.core.commands import Answer, Charge, Decide
+from django_throttle.damper.aggregate import Count, Reply, Report
 from django_throttle.exceptions import AskAgain
-from django_throttle.stores.errands import DecideErrand
+from django_throttle.stores.commands import DecideErrand
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
-from django_throttle.core.command import Charge
+from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision
-from django_throttle.forks import in_child
+from django_throttle.lifecycle import in_child
 
 T = TypeVar("T")
 

@@ -1,12 +1,17 @@
-"""What each error of redis-py means for us: one table, tested row by row."""
+"""Errors of redis-py: what each means, what is logged, and which become a StoreError."""
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from typing import TYPE_CHECKING, Final
 
 from redis import exceptions as errors
 
 from django_throttle.exceptions import Cause, StoreError
+
+if TYPE_CHECKING:
+    from django_throttle.stores.redis import RedisStore
+
 
 # The middle ones reach us as plain ResponseErrors, so their first word has to tell.
 _SERVER_STATES: Final = frozenset(
@@ -99,3 +104,29 @@ def advice(error: BaseException) -> str:
     if isinstance(error, (errors.AskError, errors.ClusterCrossSlotError)) or text.startswith(("MOVED ", "CROSSSLOT ")):
         return "; this server is part of a Redis Cluster: name it by a redis+cluster:// URL"
     return "; this server is no Redis Cluster: name it by a redis:// URL" if "cluster support disabled" in text else ""
+
+
+logger = logging.getLogger("django_throttle")
+
+_REFUSED: Final = "Redis refuses a script"
+_COMPLAINTS: Final = {
+    Cause.POOL: "All connections are in use, failure policies decide meanwhile; see MAX_CONNECTIONS",
+    Cause.BLOCKED: "Something blocks the event loop for longer than a decision may take",
+}
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"  # redis-py's repr names a category instead
+
+
+def as_store_error(store: RedisStore, error: Exception) -> StoreError:
+    """The error with its cause; the log has one line when the breaker opens, and one a minute for other causes."""
+    cause = cause_of(error)
+    if cause in COUNTED:
+        if store.breaker.failed(waited(error, store.link.seconds)):
+            logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, _text(error))
+    else:
+        store.breaker.abandoned()
+        if store.complaints.due(cause):
+            logger.error("%s (%s: %s)%s", _COMPLAINTS.get(cause, _REFUSED), cause, _text(error), advice(error))
+    return StoreError(cause, _text(error) + advice(error))

@@ -1,10 +1,10 @@
-"""What this process decides by itself while Redis is away, and charges to Redis afterwards."""
+"""Decisions while Redis is away: each process's share of a limit, charged to Redis afterwards."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
@@ -13,19 +13,65 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.core.algorithms.late import CHARGES, LATE, Late
-from django_throttle.core.algorithms.step import State
-from django_throttle.core.command import Answer, Charge, Decide, Refund, passes
-from django_throttle.core.plan import Plan
+from django_throttle.core.commands import Answer, Charge, Decide, Refund, passes
+from django_throttle.core.plan import Plan, State
 from django_throttle.core.rule import Rule
-from django_throttle.forks import in_child
-from django_throttle.stores.errands import CALENDAR, Errand, LongErrand
-from django_throttle.stores.link import Call
+from django_throttle.exceptions import InvalidRule
+from django_throttle.lifecycle import in_child
+from django_throttle.stores.commands import CALENDAR, Errand, LongErrand
 from django_throttle.stores.memory import MemoryStore
-from django_throttle.stores.scripts import CODES, script
-from django_throttle.stores.shares import ProcessCount, share_of, shared_refund
+from django_throttle.stores.transport import CODES, Call, script
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
+
+
+# Beats until every process has registered again after Redis lost what it knew.
+SETTLING: Final = 2
+
+
+class ProcessCount:
+    """How many processes share a limit: as many as beats saw, and at least as many as the site expects.
+
+    The count does not fall while the store fails (``is_failing`` says so), nor within two beats after it lost what
+    it knew: until then whoever has not registered again is missing.
+    """
+
+    def __init__(self, expected: int, is_failing: Callable[[], bool]) -> None:
+        self._expected = max(1, expected)
+        self._is_failing = is_failing
+        self._settling = 0
+        self.seen = 1
+
+    @property
+    def sharing(self) -> int:
+        """Among how many a limit is divided."""
+        return max(self.seen, self._expected)
+
+    def note(self, alive: int, *, lost: bool) -> None:
+        """A beat saw so many; ``lost`` when the store has lost what it knew."""
+        if lost or self._is_failing():
+            self._settling = SETTLING
+        if alive >= self.seen or not self._settling:
+            self.seen = alive
+        else:
+            self._settling -= 1
+
+
+def shared_refund(command: Refund, processes: int) -> Refund:
+    """What goes back of what was decided so, while the parts of the limits are still the same."""
+    shares = [one.charge._replace(rule=share_of(one.charge.rule, processes)) for one in command.paid]
+    return Refund(tuple([one._replace(charge=share) for share, one in zip(shares, command.paid, strict=True)]))
+
+
+@lru_cache(maxsize=1024)
+def share_of(rule: Rule, processes: int) -> Rule:
+    """The rule that one of so many processes goes by alone."""
+    try:
+        return rule.share(processes)
+    except InvalidRule:  # its parts would be too small to make sense, so this process goes by the whole
+        return rule
+
 
 CHARGE: Final = Struct(">Bdddddd").pack
 MAX_OWED: Final = 100_000  # idents; past that the ones decided longest ago are not charged

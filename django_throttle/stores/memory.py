@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from django_throttle.connections.registry import Registry
+from django_throttle.connections.leases import Registry
 from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step, concurrency
 from django_throttle.core.algorithms.refunds import REFUNDS
-from django_throttle.core.command import (
+from django_throttle.core.commands import (
     Answer,
     Charge,
     Command,
@@ -23,14 +24,13 @@ from django_throttle.core.command import (
     Refund,
     Release,
 )
-from django_throttle.core.orders import Evict, Tell
+from django_throttle.core.control import MAX_WAITING, Evict, Given, Order, Tell, closing, tagged
+from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
 from django_throttle.damper.flush import flush
 from django_throttle.damper.meters import Meters
-from django_throttle.forks import in_child
-from django_throttle.stores.calendar import Calendar
-from django_throttle.stores.evictions import evict_here
-from django_throttle.stores.local_orders import LocalOrders
+from django_throttle.lifecycle import in_child
+from django_throttle.store_time import Calendar
 
 FIRST_SWEEP: Final = 1024
 
@@ -199,3 +199,42 @@ class MemoryStore:
 
 def _key(charge: Charge) -> tuple[str, str]:
     return charge.rule.id, charge.ident
+
+
+def evict_here(leases: Registry, command: Evict) -> tuple[bool, tuple[Order, ...]]:
+    """The same where this process has all leases; the orders are to be given."""
+    rule, ident, _ = command.charge
+    pair, limit = (rule.id, ident), rule.plan.limit
+    victims: list[tuple[str, str]] = []
+    while leases.count(*pair) >= limit and (lease := leases.first_socket(*pair)):
+        leases.lose(*pair, lease)
+        victims.append((leases.uid, lease))
+    taken = leases.count(*pair) < limit
+    if taken:
+        leases.hold(*pair, command.lease)
+    return taken, closing(command.charge, victims)
+
+
+class LocalOrders:
+    """Those of a store in memory: there is but one process."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Order, float]] = deque(maxlen=MAX_WAITING)
+        in_child(self, lambda orders: orders._waiting.clear())
+
+    def give(self, orders: Iterable[Order]) -> None:
+        """They are for this process."""
+        now = time.monotonic()
+        self._waiting.extend((order, now) for order in tagged(orders, self.tag))
+
+    def resend(self) -> None:
+        """There is nowhere to send them to."""
+
+    def fetch(self) -> Given:
+        """What has been given since the last time."""
+        return dict([self._waiting.popleft() for _ in range(len(self._waiting))])
+
+    @staticmethod
+    def tag(ident: str) -> str:
+        """How an order names an ident."""
+        return ident_tag(ident, b"")

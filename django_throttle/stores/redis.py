@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from django_throttle.connections.registry import Registry
-from django_throttle.core.command import (
+from django_throttle.connections.leases import Registry
+from django_throttle.core.commands import (
     Charge,
     Command,
     CountMembers,
@@ -20,38 +20,36 @@ from django_throttle.core.command import (
     Refund,
     Release,
 )
+from django_throttle.core.control import Evict, Tell
 from django_throttle.core.key import ident_tag, secret_bytes, store_key
-from django_throttle.core.orders import Evict, Tell
 from django_throttle.damper.meters import Meters
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.log_throttling import Complaints
+from django_throttle.store_time import Calendar
 from django_throttle.stores.addresses import find_address
-from django_throttle.stores.batch import Batcher
-from django_throttle.stores.calendar import Calendar
+from django_throttle.stores.batch import Batcher, Releases
 from django_throttle.stores.cluster import ClusterLink
-from django_throttle.stores.complaints import Complaints
-from django_throttle.stores.damping import RedisAggregator
-from django_throttle.stores.deadline import EVENTLET, is_patched_by_eventlet
-from django_throttle.stores.denials import Denials
-from django_throttle.stores.errands import (
+from django_throttle.stores.commands import (
+    CountErrand,
     DecideErrand,
     Errand,
+    ForgetErrand,
     LeaseErrand,
     LongErrand,
+    OnceErrand,
+    RefundErrand,
     ReleaseErrand,
     announce_call,
 )
-from django_throttle.stores.evictions import EvictErrand, Evictions
+from django_throttle.stores.control import RedisOrders, TellErrand
+from django_throttle.stores.damping import RedisAggregator
+from django_throttle.stores.denials import Denials
+from django_throttle.stores.eviction import EvictErrand, Evictions
 from django_throttle.stores.failures import advice, cause_of
 from django_throttle.stores.fallback import Fallback, LateErrand
-from django_throttle.stores.forget import ForgetErrand
-from django_throttle.stores.groups import CountErrand
-from django_throttle.stores.link import Call, Link
-from django_throttle.stores.marks import OnceErrand
-from django_throttle.stores.orders import RedisOrders, TellErrand
-from django_throttle.stores.refunds import RefundErrand
-from django_throttle.stores.releases import Releases
-from django_throttle.stores.scripts import script
 from django_throttle.stores.split import SplitErrand
+from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
+from django_throttle.stores.transport import Call, Link, script
 
 logger = logging.getLogger("django_throttle")
 

@@ -1,9 +1,4 @@
-"""Charges whose keys are in several slots of a Cluster: no script can decide them as one.
-
-Each slot decides its own, all of them in one pipeline. Where one refuses or fails, what the others have granted
-is given back. Until then, less than a round trip, it counts; and where giving back fails, it goes on counting:
-a budget may show too little left, never too much.
-"""
+"""Decisions over several slots of a Cluster: no script can decide them as one."""
 
 from __future__ import annotations
 
@@ -12,14 +7,23 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.core.command import Answer, Charge, Decide, Paid, passes
-from django_throttle.stores.ask import Ask
-from django_throttle.stores.errands import HEAD, TOLD, TOO_OLD, DecideErrand, LeaseErrand, LongErrand, release_call
-from django_throttle.stores.link import Call
-from django_throttle.stores.refunds import refund_call
+from django_throttle.core.commands import Answer, Charge, Decide, Paid, passes
+from django_throttle.stores.batch import Ask
+from django_throttle.stores.commands import (
+    HEAD,
+    TOLD,
+    TOO_OLD,
+    DecideErrand,
+    LeaseErrand,
+    LongErrand,
+    refund_call,
+    release_call,
+)
+from django_throttle.stores.transport import Call
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
+
 
 LEAST_SECONDS: Final = 0.02  # to give back what only one slot has granted
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.core import Decision
 from django_throttle.exceptions import Refused
-from django_throttle.http.visit import kept
+from django_throttle.http.request_state import kept
 from django_throttle.signals import throttled
 
 FRAMES: Final = ("rate_limited", "connection_limit")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from redis import Redis
 
 from django_throttle.conf import conf
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from redis import Redis
 
 from django_throttle.core import Rule, flow
-from django_throttle.core.command import charges_of
+from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from tests.benchmarks.player import Play, Subject, company
 from tests.benchmarks.table import Row
 from tests.damper.load import Load, Phase, play

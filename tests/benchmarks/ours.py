@@ -7,11 +7,11 @@ from typing import Any
 from redis import asyncio as aioredis
 
 from django_throttle.core import Rule
-from django_throttle.core.command import Decide, charge
+from django_throttle.core.commands import Decide, charge
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.errands import DecideErrand
-from django_throttle.stores.link import Call
+from django_throttle.stores.commands import DecideErrand
+from django_throttle.stores.transport import Call
 from tests.benchmarks.play import IDENTS, IN_FLIGHT, in_flight, one_by_one, piped
 from tests.benchmarks.player import Play
 

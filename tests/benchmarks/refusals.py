@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from redis import Redis
 
 from django_throttle.core import Rule
-from django_throttle.core.command import charges_of
+from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.benchmarks.player import Play, Subject, company

@@ -49,12 +49,11 @@ django.setup()
 
 from django_throttle import agent, rulebook  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
-from django_throttle.core.command import charge  # noqa: E402
+from django_throttle.core.commands import charge  # noqa: E402
 from django_throttle.facts import Facts  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
-from django_throttle.sockets.allowance import Allowance  # noqa: E402
-from django_throttle.sockets.pace import Pace  # noqa: E402
+from django_throttle.sockets.prepaid import Allowance, Pace  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

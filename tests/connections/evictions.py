@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule
-from django_throttle.core.command import charge
-from django_throttle.core.orders import Order
+from django_throttle.core.commands import charge
+from django_throttle.core.control import Order
 from django_throttle.limiter import decide_flow
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.drive import arun, run
-from django_throttle.stores.scripts import script
+from django_throttle.stores.base import arun, run
+from django_throttle.stores.transport import script
 from tests.connections.worker import SECRET
 
 Store = MemoryStore | RedisStore

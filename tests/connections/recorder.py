@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_throttle.core import Lease
-from django_throttle.sockets.live import Farewell, Socket, live
+from django_throttle.sockets.open_sockets import Farewell, Socket, live
 
 
 class Recorder(Socket):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Lease, Rule
+from django_throttle.core.control import Evict
 from django_throttle.core.flow import release
-from django_throttle.core.orders import Evict
 from django_throttle.exceptions import InvalidRule
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from tests.connections.evictions import Door, lease_of, redis_store
 from tests.servers import Proxy, RedisServer
 
@@ -220,7 +220,7 @@ class TestWhenItFails:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.evictions.EvictErrand._tell", lambda errand: 1 / 0)
+            broken.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
             assert two.open().allowed
         assert one.closed() == []
         two.store.orders.resend()

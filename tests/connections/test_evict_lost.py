@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.orders import Evict
+from django_throttle.core.control import Evict
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.stores import MemoryStore, RedisStore, orders
-from django_throttle.stores.drive import arun, run
+from django_throttle.stores import MemoryStore, RedisStore, control
+from django_throttle.stores.base import arun, run
 from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
 from tests.servers import RedisServer
 
@@ -133,8 +133,8 @@ class TestLostOrder:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.evictions.EvictErrand._tell", lambda errand: 1 / 0)
-            broken.setattr(orders, "KEEP_SECONDS", 0.0)
+            broken.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
+            broken.setattr(control, "KEEP_SECONDS", 0.0)
             assert two.open().allowed
         two.store.orders.resend()
         assert one.closed() == []
@@ -147,7 +147,7 @@ class TestLostOrder:
         one, two, three = site(), site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.evictions.EvictErrand._tell", lambda errand: 1 / 0)
+            broken.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
             assert two.open().allowed
         ledger = three.refresher().ledger
         (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed

@@ -10,10 +10,10 @@ from django.core.management import CommandError, call_command
 
 from django_throttle import stores
 from django_throttle.connections import overview
-from django_throttle.connections.orders import Duties
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.control import Duties
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.management.commands import throttle_inspect
-from django_throttle.sockets.live import live
+from django_throttle.sockets.open_sockets import live
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import sockets
 

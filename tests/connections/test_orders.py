@@ -13,21 +13,19 @@ import pytest
 from channels.testing import WebsocketCommunicator
 
 from django_throttle import limiter
-from django_throttle.connections import orders, overview
-from django_throttle.connections.activity import Activity
-from django_throttle.connections.orders import Duties
+from django_throttle.connections import control, overview
+from django_throttle.connections.control import Activity, Duties, Reporter
 from django_throttle.connections.overview import Overview, look
-from django_throttle.connections.refresher import Refresher
-from django_throttle.connections.reports import Reporter
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.core.orders import CLOSE, CLOSED, RESET, Order
+from django_throttle.core.control import CLOSE, CLOSED, RESET, Order
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
-from django_throttle.sockets.live import live
+from django_throttle.sockets.open_sockets import live
 from django_throttle.stores import RedisStore
-from django_throttle.stores.orders import TTL_MS
+from django_throttle.stores.control import TTL_MS
 from tests import doors
 from tests.clock import FrozenClock
 from tests.connections.evictions import redis_store
@@ -285,7 +283,7 @@ class TestCarriedOut:
         self, enforce: Enforce, clock: FrozenClock, monkeypatch: Any
     ) -> None:
         """It holds its lease while it waits for its turn."""
-        monkeypatch.setattr(orders, "PATIENCE", 0.0)
+        monkeypatch.setattr(control, "PATIENCE", 0.0)
         store = enforce(sockets=EVICTING)
         leases = []
         for _ in range(3):
@@ -302,7 +300,7 @@ class TestCarriedOut:
 
     async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Nobody waits for it for longer than an answer of the store may take."""
-        monkeypatch.setattr(orders, "PATIENCE", 0.0)
+        monkeypatch.setattr(control, "PATIENCE", 0.0)
         store = enforce(sockets=EVICTING)
         leases = [(await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease for _ in "123"]
         work = Duties(store)

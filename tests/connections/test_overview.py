@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.connections import overview, reports
-from django_throttle.connections.orders import Duties
+from django_throttle.connections import control, overview
+from django_throttle.connections.control import Duties, Reporter
 from django_throttle.connections.overview import Overview, look
-from django_throttle.connections.refresher import Refresher
-from django_throttle.connections.reports import Reporter
-from django_throttle.core.orders import REPORT, Order
-from django_throttle.publishing.members import members
-from django_throttle.sockets.live import Live, live
+from django_throttle.connections.reconcile import Refresher
+from django_throttle.core.control import REPORT, Order
+from django_throttle.publishing.groups import members
+from django_throttle.sockets.open_sockets import Live, live
 from django_throttle.stores import RedisStore
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
@@ -76,7 +75,7 @@ class TestCounts:
         self, redis_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Each lists three; user:x is the first in one process and the last in two others."""
-        for module in (overview, reports):
+        for module in (overview, control):
             monkeypatch.setattr(module, "MOST_IDENTS", 3)
         sites = [Site(redis_url, a=4, b=4, c=4, x=2), Site(redis_url, d=4, e=4, f=4, x=3), Site(redis_url, x=5)]
         store = redis_store(redis_url)
@@ -94,7 +93,7 @@ class TestCounts:
             assert (again.idents, again.is_whole) == (third.idents, True)
 
     def test_so_it_is_with_a_search(self, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (overview, reports):
+        for module in (overview, control):
             monkeypatch.setattr(module, "MOST_IDENTS", 2)
         sites = [Site(redis_url, aa=4, ab=4, ac=2, b=9), Site(redis_url, ac=5, b=9)]
         for _ in range(3):
@@ -123,7 +122,7 @@ class TestCounts:
 
     def test_a_thousand_processes_are_asked(self) -> None:
         assert overview.MOST_PROCESSES >= 1000
-        assert overview.MOST_PROCESSES * reports.IDENTS_A_SOCKET * 2 <= 10_000, "rows of idents that one look reads"
+        assert overview.MOST_PROCESSES * control.IDENTS_A_SOCKET * 2 <= 10_000, "rows of idents that one look reads"
 
 
 class TestNotYet:
@@ -218,7 +217,7 @@ class TestList:
         monkeypatch.setattr(site.store, "pipeline", lambda calls: (time.sleep(0.05), pipeline(calls))[1])
         began = time.monotonic()
         reporter.keep_up()
-        assert reporter._rests_until >= began + 0.05 * (1 + reports.RESTS)
+        assert reporter._rests_until >= began + 0.05 * (1 + control.RESTS)
 
     def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str) -> None:
         site = Site(redis_url, a=3)

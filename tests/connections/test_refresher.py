@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.connections import refresher
-from django_throttle.connections.activity import Activity
+from django_throttle.connections import reconcile
+from django_throttle.connections.control import Activity
 from django_throttle.connections.host import HostRefresher
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
@@ -257,7 +257,7 @@ class TestOneNodeAway:
 
     @pytest.fixture(autouse=True)
     def small_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("ledger", "refresher"):
+        for module in ("ledger", "reconcile"):
             monkeypatch.setattr(f"django_throttle.connections.{module}.BATCH", 10)
 
     @pytest.fixture
@@ -312,7 +312,7 @@ class TestOneNodeAway:
         with pytest.raises(StoreError, match="away"):
             site.refresher.resend()
         partial.undo()
-        for module in ("ledger", "refresher"):
+        for module in ("ledger", "reconcile"):
             partial.setattr(f"django_throttle.connections.{module}.BATCH", 10)
         site.refresher.resend()
         assert self.counts(onlooker) == (30, 30)
@@ -348,7 +348,7 @@ class TestOneNodeAway:
             site.store, "pipeline", lambda calls: (told.extend(one[1][0] for one in calls), pipeline(calls))[1]
         )
         activity, heard = Activity(site.store), {(RULE.id, f"user:{number}"): {"~a": 0.0} for number in range(60)}
-        monkeypatch.setattr("django_throttle.connections.activity.rulebook.current", idle_rule)
+        monkeypatch.setattr("django_throttle.connections.control.rulebook.current", idle_rule)
         monkeypatch.setattr(activity, "_heard", lambda: heard)
         with pytest.raises(StoreError, match="away"):
             activity()
@@ -413,7 +413,7 @@ def test_a_close_that_redis_has_lost_is_told_again(
     for key, dump in saved.items():
         redis.restore(key, 600_000, dump, replace=True)  # type: ignore[arg-type]
     assert site.count("user:1") == held + 1
-    monkeypatch.setattr(refresher, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(reconcile, "GRACE_SECONDS", 0.0)
     clock.step(11)
     site.beat()
     for _ in range(2):
@@ -446,7 +446,7 @@ def test_an_acquire_that_arrives_after_its_release(
     assert site.count("user:1") == held + 1
     site.refresher.resend()
     assert site.count("user:1") == held + 1, "it may still be on its way to the registry"
-    monkeypatch.setattr(refresher, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(reconcile, "GRACE_SECONDS", 0.0)
     site.refresher.resend()
     assert site.count("user:1") == held + 1, "it came so late that it is too young to be told from one of ours"
     clock.step(11)

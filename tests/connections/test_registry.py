@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from django_throttle.connections.registry import Owed, Registry
+from django_throttle.connections.leases import Owed, Registry
 
 PAIR = ("rule", "user:1")
 

@@ -11,10 +11,9 @@ import pytest
 from redis import Redis
 
 from django_throttle.conf import Conf
-from django_throttle.connections import host, sweeper
+from django_throttle.connections import host, ledger
 from django_throttle.connections.host import HostRefresher
-from django_throttle.connections.ledger import CLAIM_SECONDS
-from django_throttle.connections.sweeper import Sweeper
+from django_throttle.connections.ledger import CLAIM_SECONDS, Sweeper
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import FrozenClock
 from tests.connections.conftest import Site
@@ -56,7 +55,7 @@ class TestShare:
         self, make_site: Make, graves: list[Site], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever there is to sweep, a beat is over soon, and orders and rules are asked for between turns."""
-        monkeypatch.setattr(sweeper, "SHARE_SECONDS", 0.0)
+        monkeypatch.setattr(ledger, "SHARE_SECONDS", 0.0)
         monkeypatch.setattr(Sweeper.go_on, "__defaults__", (0.0,))
         living = make_site()
         living.beat()
@@ -192,7 +191,7 @@ def test_the_agent_s_thread_is_free_after_its_share(make_site: Make, monkeypatch
     for number in range(60):
         dead.take(f"user:{number}")
     now = [0.0]
-    monkeypatch.setattr(sweeper, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(ledger, "time", SimpleNamespace(monotonic=lambda: now[0]))
     pipeline = living.store.pipeline
 
     def slow(calls: Any) -> Any:
@@ -206,5 +205,5 @@ def test_the_agent_s_thread_is_free_after_its_share(make_site: Make, monkeypatch
         before = now[0]
         living.refresher.resend()
         turns.append(round(now[0] - before, 1))
-    assert max(turns) <= sweeper.SHARE_SECONDS + 0.2
+    assert max(turns) <= ledger.SHARE_SECONDS + 0.2
     assert sum(turns) == pytest.approx(1.2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.checks import BUCKETS
+from django_throttle.core.options import BUCKETS
 from django_throttle.core.rule import OPTIONS
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Charge, Decision, Lease, Reason, Rule, flow
-from django_throttle.core.command import Answer, Command, Decide, DecideLocally, Forget, Release, charge, check_cost
-from django_throttle.core.orders import RESET, Order, Tell
+from django_throttle.core.commands import Answer, Command, Decide, DecideLocally, Forget, Release, charge, check_cost
+from django_throttle.core.control import RESET, Order, Tell
 from django_throttle.exceptions import Cause, InvalidCost, StoreError
-from django_throttle.stores.drive import arun, run
+from django_throttle.stores.base import arun, run
 
 CAP = Rule("cap", limit=2, algorithm="concurrency")
 

@@ -11,8 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.headers import VERSIONS, delay_seconds, rate_limit, x_rate_limit
-from django_throttle.core.policies import policies, told
+from django_throttle.core.headers import VERSIONS, delay_seconds, policies, rate_limit, told, x_rate_limit
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from tests import strategies

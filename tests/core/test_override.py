@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Override, Rate
-from django_throttle.core.override import KINDS
-from django_throttle.core.override_words import describe_effect
+from django_throttle.core.overrides import KINDS, describe_effect
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidOverride
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_throttle.core.periods import HOUR, bounds
+from django_throttle.core.rate import HOUR, bounds
 
 MINUTE = 60
 DAY = 86_400

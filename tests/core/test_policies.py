@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
-from django_throttle.core.policies import MAX_POLICIES, names, policies, tightest, told
+from django_throttle.core.headers import MAX_POLICIES, names, policies, tightest, told
 
 
 def outcome(rule: str = "api", ident: str = "ip:192.0.2.1", **options: Any) -> Outcome:

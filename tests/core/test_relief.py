@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Override, Rate, Reason, Rule, charges_of
-from django_throttle.core.checks import BUCKETS, MAX_DAMPED, MAX_LOG
-from django_throttle.core.override import EFFECTS, KINDS
+from django_throttle.core.options import BUCKETS, MAX_DAMPED, MAX_LOG
+from django_throttle.core.overrides import EFFECTS, KINDS, blocking, changed, relieved
 from django_throttle.core.plan import MAX_BUCKET
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.core.relief import blocking, changed, relieved
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock

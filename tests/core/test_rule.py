@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.checks import ALGORITHMS, EVENTS, FAILURE_POLICIES, HELD, KEYS, MAX_RESOLUTION
+from django_throttle.core.options import ALGORITHMS, EVENTS, FAILURE_POLICIES, HELD, KEYS, MAX_RESOLUTION
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import OPTIONS
 from django_throttle.exceptions import InvalidRate, InvalidRule

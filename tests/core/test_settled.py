@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.command import answered
+from django_throttle.core.commands import answered
 from django_throttle.core.flow import refund
-from django_throttle.core.settled import settled
+from django_throttle.core.refunds import settled
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from tests import strategies
 from tests.clock import FrozenClock
 

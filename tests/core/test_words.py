@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from django_throttle.core import Rate, Rule, words
-from django_throttle.core.checks import ACTIONS, ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, FAILURE_POLICIES, HELD, KEYS
-from django_throttle.core.words import describe
+from django_throttle.core import Rate, Rule, descriptions
+from django_throttle.core.descriptions import describe
+from django_throttle.core.options import ACTIONS, ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, FAILURE_POLICIES, HELD, KEYS
 
 SENTENCES = [
     ({"rate": "100/min"}, "each user or address: 100 requests per minute"),
@@ -149,9 +149,9 @@ def test_sentence(options: dict[str, object], sentence: str) -> None:
 
 
 def test_nothing_that_a_rule_may_say_is_without_words() -> None:
-    assert set(words.NOUNS) == set(EVENTS)
-    assert set(words.WHO) == set(KEYS)
-    assert set(words.AUDIENCE) == set(AUDIENCES)
+    assert set(descriptions.NOUNS) == set(EVENTS)
+    assert set(descriptions.WHO) == set(KEYS)
+    assert set(descriptions.AUDIENCE) == set(AUDIENCES)
 
 
 def test_every_choice_shows() -> None:
@@ -198,4 +198,4 @@ def test_every_choice_shows() -> None:
     ],
 )
 def test_window(seconds: float, words_: str) -> None:
-    assert words.window(Rate(1, seconds)) == words_
+    assert descriptions.window(Rate(1, seconds)) == words_

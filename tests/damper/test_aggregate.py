@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.damper.aggregate import Aggregates, Own, Reply, Report
-from django_throttle.damper.estimators import EMPTY, KEPT, SUB, SUB_US, Count
+from django_throttle.damper.aggregate import EMPTY, KEPT, SUB, SUB_US, Aggregates, Count, Own, Reply, Report
 from django_throttle.stores import RedisStore
 from tests.clock import START, FrozenClock
 from tests.conftest import immortal_keys

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.damper.estimators import EMPTY, KEPT, Allowance, Count, attempted, average, factor, fast, shifted
+from django_throttle.damper.aggregate import EMPTY, KEPT, Allowance, Count, attempted, average, factor, fast, shifted
 
 TEN = Allowance(10, 1_000_000)  # 10/s: 60 in a sub-interval
 numbers = st.integers(0, 10**9)

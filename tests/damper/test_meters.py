@@ -9,12 +9,10 @@ from itertools import count
 import pytest
 
 from django_throttle.core import Decision, Reason, Rule
-from django_throttle.core.command import Charge
-from django_throttle.damper.aggregate import Aggregates, Reply
-from django_throttle.damper.estimators import KEPT, SUB
+from django_throttle.core.commands import Charge
+from django_throttle.damper.aggregate import KEPT, SUB, Aggregates, Reply
 from django_throttle.damper.flush import flush
-from django_throttle.damper.meters import Meters
-from django_throttle.damper.shelf import IDLE
+from django_throttle.damper.meters import IDLE, Meters
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import START, FrozenClock
 from tests.forks import holds_in_child

@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.core.command import Charge
-from django_throttle.damper.aggregate import Aggregates, Reply
-from django_throttle.damper.bucket import Bucket
-from django_throttle.damper.estimators import SUB_US, Allowance
-from django_throttle.damper.meters import Meters
-from django_throttle.damper.shelf import Sent
+from django_throttle.core.commands import Charge
+from django_throttle.damper.aggregate import SUB_US, Aggregates, Allowance, Reply
+from django_throttle.damper.meter import Bucket
+from django_throttle.damper.meters import Meters, Sent
 from tests.clock import START, FrozenClock
 
 INTERVAL = 2.0

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_throttle.damper.simulation.demand import QUIET, parse_demand
-from django_throttle.damper.simulation.figures import figures, release, unfairness
-from django_throttle.damper.simulation.scenes import SCENES, scene
-from django_throttle.damper.simulation.world import BIN, EPOCH, Setting, World
+from django_throttle.damper.simulation.results import SCENES, figures, release, scene, unfairness
+from django_throttle.damper.simulation.world import BIN, EPOCH, QUIET, Setting, World, parse_demand
 from django_throttle.exceptions import InvalidSetting
 
 ESTIMATORS = pytest.mark.parametrize("estimator", ["fast", "average"])

@@ -9,9 +9,9 @@ import pytest
 from django_throttle import limiter as doors
 from django_throttle import signals
 from django_throttle.core import Reason, Rule
-from django_throttle.core.command import Answer, Charge
+from django_throttle.core.commands import Answer, Charge
+from django_throttle.damper.batched import IDLE, MOST, Tabs
 from django_throttle.damper.flush import flush
-from django_throttle.damper.tabs import IDLE, MOST, Tabs
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter

@@ -13,11 +13,11 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from django_throttle.core import Decision, Rule, flow
-from django_throttle.core.command import Decide, charge
+from django_throttle.core.commands import Decide, charge
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND, used
 from tests.servers import RedisServer, wait_until

@@ -17,10 +17,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle.core import Override, Rule
-from django_throttle.core.command import Decide, Refund
+from django_throttle.core.commands import Decide, Refund
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.http.visit import charged, kept
+from django_throttle.http.request_state import charged, kept
 from django_throttle.limiter import Limiter
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.rulebook import Snapshot, pin

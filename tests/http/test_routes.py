@@ -23,7 +23,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.http.route import NO_ROUTE, scope_of
+from django_throttle.http.request_state import NO_ROUTE, scope_of
 from tests.doors import Enforce
 from tests.http import site
 from tests.http.conftest import Ask

@@ -13,17 +13,16 @@ from django.test import AsyncClient, Client, RequestFactory
 
 from django_throttle import limiter
 from django_throttle.core import Rule
-from django_throttle.core.command import Refund
+from django_throttle.core.commands import Refund
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
-from django_throttle.http.ending import abandon, finish
-from django_throttle.http.status import status_of, status_of_error
-from django_throttle.http.visit import EVENTS, attend, charged, keep, kept
+from django_throttle.http.finalize import abandon, finish, status_of, status_of_error
+from django_throttle.http.request_state import EVENTS, attend, charged, keep, kept
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
+from django_throttle.log_throttling import Complaints
 from django_throttle.stores import RedisStore, get_store
-from django_throttle.stores.complaints import Complaints
 from tests.doors import BOTH, REDIS, Enforce
 from tests.http import site
 from tests.http.conftest import DOORS, Ask
@@ -140,7 +139,7 @@ class TestRefundsThatFail:
             return execute(command)
 
         monkeypatch.setattr(store, "execute", away)
-        monkeypatch.setattr("django_throttle.http.ending._complaints", Complaints())
+        monkeypatch.setattr("django_throttle.http.finalize._complaints", Complaints())
         with caplog.at_level(logging.WARNING, "django_throttle"):
             assert [client(door).status_code for _ in range(3)] == [200] * 3
         assert len([record for record in caplog.records if "stay charged" in record.message]) == 1

@@ -11,7 +11,7 @@ from asgiref.sync import iscoroutinefunction
 
 from django_throttle import observe
 from django_throttle.core import Decision
-from django_throttle.core.command import Mark
+from django_throttle.core.commands import Mark
 from django_throttle.core.decision import Crossing
 from django_throttle.exceptions import Cause, InvalidCost
 from django_throttle.facts import Facts

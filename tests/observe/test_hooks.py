@@ -12,8 +12,8 @@ import pytest
 
 from django_throttle import limiter, observe
 from django_throttle.limiter import adecide, decide
+from django_throttle.log_throttling import Complaints
 from django_throttle.observe import Report, hooks
-from django_throttle.stores.complaints import Complaints
 from tests.clock import FrozenClock
 from tests.observe.conftest import FACTS, decided
 from tests.servers import slack

@@ -12,7 +12,7 @@ from django.test import RequestFactory
 
 from django_throttle import observe, signals
 from django_throttle.core import Rule
-from django_throttle.core.command import Mark
+from django_throttle.core.commands import Mark
 from django_throttle.core.decision import Crossing, Reason
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide

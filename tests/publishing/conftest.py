@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from channels.layers import channel_layers
 
-from django_throttle.publishing.members import members
-from django_throttle.publishing.sizes import sizes
+from django_throttle.publishing.groups import members, sizes
 from tests.doors import enforcer
 
 enforce = pytest.fixture(enforcer)

@@ -11,7 +11,7 @@ from channels.layers import channel_layers
 
 from django_throttle.channels import throttled_group_send
 from django_throttle.limiter import Limiter
-from django_throttle.publishing.layer import CountingLayer
+from django_throttle.publishing.groups import CountingLayer
 from django_throttle.rulebook import current
 from django_throttle.stores import get_store
 from tests.doors import Enforce

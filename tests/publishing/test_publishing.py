@@ -16,9 +16,8 @@ from django.test import RequestFactory
 from django_throttle.channels import ThrottledConsumerMixin, throttled_group_send, throttled_group_send_sync
 from django_throttle.core.decision import Reason
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused
-from django_throttle.publishing.layer import CountingLayer, name_of
-from django_throttle.publishing.members import members
-from django_throttle.publishing.publisher import GROUP_KEY
+from django_throttle.publishing.groups import CountingLayer, members, name_of
+from django_throttle.publishing.sending import GROUP_KEY
 from tests.consumers import opened
 from tests.doors import BOTH, Enforce
 from tests.pages import block
@@ -175,8 +174,8 @@ async def test_where_no_rule_counts_publications_nobody_asks_for_a_size(
     enforce: Enforce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enforce()
-    monkeypatch.setattr("django_throttle.publishing.sizes.Sizes.of", None)
-    monkeypatch.setattr("django_throttle.publishing.sizes.Sizes.aof", None)
+    monkeypatch.setattr("django_throttle.publishing.groups.Sizes.of", None)
+    monkeypatch.setattr("django_throttle.publishing.groups.Sizes.aof", None)
     assert await publishes("news", "user:1")
 
 

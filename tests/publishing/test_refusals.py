@@ -15,10 +15,8 @@ from django_throttle.core import Outcome, Override, Rule
 from django_throttle.core.decision import Decision, Reason
 from django_throttle.exceptions import PublishRefused
 from django_throttle.publishing import sending
-from django_throttle.publishing.layer import name_of
-from django_throttle.publishing.members import members
-from django_throttle.publishing.publisher import GROUP_KEY
-from django_throttle.publishing.refusals import Refusals
+from django_throttle.publishing.groups import members, name_of
+from django_throttle.publishing.sending import GROUP_KEY, Refusals
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore
@@ -242,7 +240,7 @@ async def test_what_a_damper_refuses_says_nothing_of_the_next(enforce: Live, mon
 
 
 async def test_no_more_is_remembered_than_there_is_room_for(enforce: Live, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_throttle.publishing.refusals.MOST", 3)
+    monkeypatch.setattr("django_throttle.publishing.sending.MOST", 3)
     enforce(posts={**FIVE, "rate": "1/h"})
     for number in range(5):
         assert await refusal("room", f"user:{number}") is None

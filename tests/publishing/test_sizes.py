@@ -16,13 +16,10 @@ import pytest
 from django_throttle.conf import conf
 from django_throttle.connections.ledger import BATCH
 from django_throttle.exceptions import StoreError
-from django_throttle.publishing.layer import name_of
-from django_throttle.publishing.members import Members
-from django_throttle.publishing.sizes import Sizes
-from django_throttle.publishing.telling import Teller
+from django_throttle.publishing.groups import Members, Sizes, Teller, name_of
 from django_throttle.stores import RedisStore
-from django_throttle.stores.drive import arun, run
-from django_throttle.stores.groups import MEMBERS
+from django_throttle.stores.base import arun, run
+from django_throttle.stores.commands import MEMBERS
 from testproject.check.standstill import elapsed
 from tests.clock import FrozenClock
 from tests.doors import REDIS, Enforce

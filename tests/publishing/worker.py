@@ -21,7 +21,7 @@ async def main() -> None:
     from channels.layers import InMemoryChannelLayer
 
     from django_throttle import agent
-    from django_throttle.publishing.layer import CountingLayer
+    from django_throttle.publishing.groups import CountingLayer
     from django_throttle.stores import get_store
 
     agent.ensure(get_store(), rules=True)

@@ -12,11 +12,11 @@ from redis import Redis
 from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Rule
-from django_throttle.core.command import Charge
+from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets.allowance import Allowance
-from django_throttle.sockets.pace import MOST, Pace
+from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
+from django_throttle.sockets.prepaid import Allowance, Pace
 from django_throttle.stores import RedisStore
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -138,7 +138,7 @@ class TestOneSocket:
     async def test_when_the_questions_are_used_up_a_frame_waits_for_the_next(
         self, enforce: Live, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("django_throttle.sockets.pace.PERIOD", 0.3)
+        monkeypatch.setattr("django_throttle.sockets.prepaid.PERIOD", 0.3)
         enforce(chat=CHAT)
         paced = Pace()
         for _ in range(MOST):

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from django_throttle import stores
 from django_throttle.channels import ThrottledConsumerMixin
-from django_throttle.core.command import Command
+from django_throttle.core.commands import Command
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import RedisStore
 from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held, opened, socket

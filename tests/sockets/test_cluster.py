@@ -14,13 +14,11 @@ from redis.crc import key_slot
 
 from django_throttle.connections.overview import Overview, look
 from django_throttle.core import Rule
-from django_throttle.core.orders import CLOSE, CLOSED, Order
+from django_throttle.core.control import CLOSE, CLOSED, Order
 from django_throttle.limiter import Limiter
-from django_throttle.publishing.layer import name_of
-from django_throttle.publishing.members import Members
-from django_throttle.publishing.sizes import Sizes
+from django_throttle.publishing.groups import Members, Sizes, name_of
 from django_throttle.stores import RedisStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from testproject.check.standstill import elapsed
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lose
@@ -189,7 +187,7 @@ class TestEviction:
         """Whoever sweeps it does so in its place."""
         door = self.crowded(pair, store, "15")
         began = time.monotonic()
-        monkeypatch.setattr("django_throttle.stores.evictions.EvictErrand._tell", lambda errand: 1 / 0)
+        monkeypatch.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
         assert door.open("user:15").allowed
         wait_until(lambda: pair[0].ask("ended") == [["evicted", 4430]], every=0.05)
         took = elapsed(began)

@@ -15,9 +15,9 @@ from django.urls import path
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.conf import Conf
 from django_throttle.core import Rule
-from django_throttle.core.words import describe
-from django_throttle.sockets.codes import CODES
-from django_throttle.sockets.terms import ON_RULE_CHANGE, Terms
+from django_throttle.core.descriptions import describe
+from django_throttle.sockets.options import CODES
+from django_throttle.sockets.settings import ON_RULE_CHANGE, Terms
 from tests.consumers import opened
 from tests.doors import Enforce, enforcer
 from tests.pages import DOCS, shown

@@ -13,7 +13,7 @@ from channels.layers import InMemoryChannelLayer
 
 from django_throttle import stores
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store

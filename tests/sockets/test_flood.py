@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.sockets.live import live
+from django_throttle.sockets.open_sockets import live
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, live_enforcer, texts

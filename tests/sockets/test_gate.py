@@ -12,7 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import rulebook
 from django_throttle.core import Outcome, Override, Reason, Rule
-from django_throttle.core.command import Mark
+from django_throttle.core.commands import Mark
 from django_throttle.core.decision import Crossing
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.observe import hooks
@@ -150,7 +150,7 @@ class TestRules:
                 return frozenset(["editors"])
             raise SynchronousOnlyOperation
 
-        monkeypatch.setattr("django_throttle.identity.traits._names", names)
+        monkeypatch.setattr("django_throttle.identity.keys._names", names)
         enforce(own={**OWN, "rate": "1/min", "audience": ["group:editors"]})
         communicator = await opened(AsyncEcho.as_asgi(), user=User(pk=7))
         for text in ("one", "two"):

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 from django.utils.translation import gettext_lazy
 
-from django_throttle.sockets import hooks
+from django_throttle.log_throttling import Complaints
+from django_throttle.sockets import settings
 from django_throttle.sockets.frames import encoded, notice
-from django_throttle.sockets.live import Farewell, live
-from django_throttle.stores.complaints import Complaints
+from django_throttle.sockets.open_sockets import Farewell, live
 from tests.consumers import held
 from tests.doors import Enforce, enforcer
 from tests.sockets.guarded import Line
@@ -50,7 +50,7 @@ EACH = pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
 
 @pytest.fixture(autouse=True)
 def complaints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "_complaints", Complaints())
+    monkeypatch.setattr(settings, "_complaints", Complaints())
 
 
 class TestWhatIsSent:

@@ -13,11 +13,10 @@ import pytest
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
-from django_throttle.sockets import guard
+from django_throttle.sockets import connection
 from django_throttle.sockets.counters import MAX_DELAY
-from django_throttle.sockets.ladder import AT_ONCE, Ladder
-from django_throttle.sockets.live import live
-from django_throttle.sockets.terms import Terms
+from django_throttle.sockets.open_sockets import live
+from django_throttle.sockets.settings import AT_ONCE, Ladder, Terms
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -127,7 +126,7 @@ class TestSockets:
     async def test_held_up_for_as_long_as_any_may_be(self, enforce: Enforce, monkeypatch: Any) -> None:
         """However long it would be until it may pass: a minute here."""
         assert MAX_DELAY == 2.0
-        monkeypatch.setattr(guard, "MAX_DELAY", 0.1)
+        monkeypatch.setattr(connection, "MAX_DELAY", 0.1)
         enforce(own=OWN)
         line = await Line(ladder={"error": 0, "delay": 1, "close": 3}).open()
         began = time.monotonic()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.sockets import life, outward, telling
+from django_throttle.sockets import connection, frames
 from django_throttle.sockets.frames import notice
-from django_throttle.sockets.live import Socket, live
+from django_throttle.sockets.open_sockets import Socket, live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -98,7 +98,7 @@ class TestDeadlines:
 
     async def test_who_takes_no_frame_for_so_long_is(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Else an application that sends to a client that has vanished would keep its slot for ever."""
-        monkeypatch.setattr(telling, "PATIENCE", 0.05)
+        monkeypatch.setattr(frames, "PATIENCE", 0.05)
         store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=0.2)
 
         async def sending(scope: Any, receive: Any, send: Any) -> None:
@@ -324,7 +324,7 @@ class TestLive:
         assert held(store) == 0
 
     async def test_a_client_that_reads_nothing_keeps_nobody(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(telling, "PATIENCE", 0.1)
+        monkeypatch.setattr(frames, "PATIENCE", 0.1)
         store = enforce(sockets=TWO_SOCKETS)
         line = await Deaf().open()
         only().close(4000, "goodbye", {"type": "error"})
@@ -335,7 +335,7 @@ class TestLive:
 
     async def test_nor_does_it_keep_an_application_that_is_sending(self, enforce: Enforce, monkeypatch: Any) -> None:
         """What it sends is cut, wherever it does so, and it hears of the end in its next receive."""
-        monkeypatch.setattr(telling, "PATIENCE", 0.05)
+        monkeypatch.setattr(frames, "PATIENCE", 0.05)
         store = enforce(sockets=TWO_SOCKETS)
         heard: list[Any] = []
 
@@ -359,7 +359,7 @@ class TestLive:
 
     async def test_who_sends_and_never_listens_is_let_be_for_a_moment(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Then it gets what a server gives to whoever sends to nobody, and ends."""
-        monkeypatch.setattr(life, "MOMENT", 0.2)
+        monkeypatch.setattr(connection, "MOMENT", 0.2)
         enforce()
         raised: list[Exception] = []
 
@@ -458,7 +458,7 @@ class TestLive:
 
     async def test_nor_does_its_own_close_wait_for_ever(self, enforce: Enforce, monkeypatch: Any) -> None:
         store = enforce(sockets=TWO_SOCKETS)
-        monkeypatch.setattr(outward, "MOMENT", 0.1)
+        monkeypatch.setattr(connection, "MOMENT", 0.1)
         raised: list[BaseException] = []
 
         class Deaf(Line):

@@ -10,13 +10,13 @@ import pytest
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
-from django_throttle.core.command import Charge, Decide, Refund
+from django_throttle.core.commands import Charge, Decide, Refund
 from django_throttle.core.decision import Decision
 from django_throttle.limiter import Limiter
-from django_throttle.sockets import lot as lots
-from django_throttle.sockets.allowance import Allowance
-from django_throttle.sockets.live import Farewell, live
-from django_throttle.sockets.pace import MOST, Pace
+from django_throttle.sockets import prepaid as lots
+from django_throttle.sockets.open_sockets import Farewell, live
+from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
+from django_throttle.sockets.prepaid import Allowance, Pace
 from django_throttle.stores import RedisStore
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
@@ -71,7 +71,7 @@ def held(enforce: Live, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[
         store = enforce(chat=CHAT, **given)
         Limiter([rulebook.current().rules[0]], store).acquire(IDENT, OTHERS)
         monkeypatch.setattr(Allowance, "_next", lambda self, now: LOT)
-        monkeypatch.setattr(lots, "LONGEST", 3600.0)
+        monkeypatch.setattr(lots, "MAX_LIFETIME", 3600.0)
         monkeypatch.setattr(lots, "SHORTEST", 3600.0)  # so that none lapses on a slow machine
         return store, Held(store, monkeypatch)
 

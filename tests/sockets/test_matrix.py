@@ -60,7 +60,7 @@ def test_f43_of_a_killed_server_once_it_was_silent_for_long(
     measured: Matrix, server: str, figure: Callable[..., None]
 ) -> None:
     """At a beat of another process, after PROCESS_TTL: 25 seconds by default."""
-    least = HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"] - slack(0.2)  # a beat may be late
+    least = HASTY["PROCESS_TTL"] / 3  # its last beat may have been late
     seconds = cell(measured, KILLED, server).seconds
     figure("slots back after, by default,", seconds, "s")
     assert seconds / HASTE >= least, "nobody could know as early as that"

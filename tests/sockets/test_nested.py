@@ -10,7 +10,7 @@ import pytest
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision, Rule
-from django_throttle.sockets.live import live
+from django_throttle.sockets.open_sockets import live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer
 from tests.sockets.guarded import Line

@@ -13,8 +13,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.sockets.attributes import OPTIONS, misspelt
-from django_throttle.sockets.terms import Terms
+from django_throttle.sockets.settings import OPTIONS, Terms, misspelt
 from tests.consumers import AsyncEcho, handshake
 from tests.doors import Enforce, enforcer
 

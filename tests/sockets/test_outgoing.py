@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from channels.layers import get_channel_layer
 
-from django_throttle.sockets import outgoing
+from django_throttle.sockets import outbound
 from django_throttle.sockets.frames import Gap, continuity_payload
-from django_throttle.sockets.live import live
-from django_throttle.sockets.outgoing import Outgoing
+from django_throttle.sockets.open_sockets import live
+from django_throttle.sockets.outbound import Outgoing
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -83,7 +83,7 @@ class TestLoss:
         await line.close()
 
     async def test_a_long_flood_is_told_of_once_a_second(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(outgoing, "TELL_EVERY", 0.2)
+        monkeypatch.setattr(outbound, "TELL_EVERY", 0.2)
         enforce(outward={**OUT, "rate": "10/100ms"})
         line = await Line().open()
         began, said = time.monotonic(), 0
@@ -234,7 +234,7 @@ class TestCoalescing:
         await line.close()
 
     async def test_kinds_are_bounded(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(outgoing, "MOST_KINDS", 3)
+        monkeypatch.setattr(outbound, "MOST_KINDS", 3)
         lost: list[int] = []
 
         async def nothing(*_: Any) -> None: ...

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from django_throttle import observe
 from django_throttle.core import Rule
-from django_throttle.core.command import Decide, charge
+from django_throttle.core.commands import Decide, charge
 from django_throttle.core.decision import conclude
-from django_throttle.core.outcomes import outcomes_of
+from django_throttle.core.flow import outcomes_of
 from django_throttle.exceptions import InvalidRule
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.sockets.counters import MAX_DELAY, Counters, capped, decided
-from django_throttle.sockets.gate import size_of
+from django_throttle.sockets.limits import size_of
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.doors import Enforce, enforcer

@@ -12,15 +12,15 @@ import pytest
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
-from django_throttle.connections.orders import Duties
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.control import Duties
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.core.command import Charge
+from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets.allowance import Allowance
-from django_throttle.sockets.live import live
-from django_throttle.sockets.pace import MOST, Pace
+from django_throttle.sockets.open_sockets import live
+from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
+from django_throttle.sockets.prepaid import Allowance, Pace
 from django_throttle.stores import RedisStore
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
@@ -33,11 +33,11 @@ FOR_EVER = 3600.0
 @pytest.fixture(autouse=True)
 def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
-        "sockets.pace.PERIOD",
-        "sockets.answers.LONGEST",
-        "sockets.covering.LASTS",
-        "sockets.lot.LONGEST",
-        "sockets.lot.SHORTEST",
+        "sockets.prepaid.PERIOD",
+        "sockets.prepaid.LONGEST",
+        "sockets.limits.LASTS",
+        "sockets.prepaid.MAX_LIFETIME",
+        "sockets.prepaid.SHORTEST",
         "stores.denials.LONGEST",
     ):
         monkeypatch.setattr(f"django_throttle.{name}", FOR_EVER)

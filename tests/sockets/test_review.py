@@ -13,14 +13,14 @@ from django_throttle import limiter, rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rule
-from django_throttle.core.command import Charge
+from django_throttle.core.commands import Charge
 from django_throttle.limiter import decide_flow
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets import review, surplus
-from django_throttle.sockets.live import live
-from django_throttle.sockets.surplus import Hold
+from django_throttle.sockets import rule_change
+from django_throttle.sockets.open_sockets import live
+from django_throttle.sockets.rule_change import Hold
 from django_throttle.stores import RedisStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from tests.clock import FrozenClock
 from tests.consumers import AsyncEcho, held
 from tests.doors import Enforce, enforcer
@@ -244,8 +244,8 @@ class TestLimits:
         await lines[2].until(lambda: lines[2].closed)
         assert [line.closed is None for line in lines] == [True, True, False]
         hold = Hold(rule.id, "ip:203.0.113.9", "sockets", 3)
-        monkeypatch.setattr(surplus, "get_store", lambda: elsewhere)
-        assert surplus.surplus([hold]) == {hold: frozenset([leases[1].id])}
+        monkeypatch.setattr(rule_change, "get_store", lambda: elsewhere)
+        assert rule_change.surplus([hold]) == {hold: frozenset([leases[1].id])}
         monkeypatch.undo()
         for line in lines[:2]:
             await line.close()
@@ -280,7 +280,7 @@ class TestLimits:
         enforce(sockets={**SOCKETS, "limit": 2})
         lines = [await Line(on_rule_change="ignore").open() for _ in range(2)]
         old, new = rulebook.current(), Snapshot([sockets(1)])
-        await review.review(live.everyone(), old, new)  # type: ignore[arg-type]
+        await rule_change.review(live.everyone(), old, new)  # type: ignore[arg-type]
         assert [(line.closed, line.told("error")) for line in lines] == [(None, [])] * 2
         for line in lines:
             await line.close()
@@ -290,8 +290,8 @@ class TestLimits:
         lines = [await Line(on_rule_change="close").open() for _ in range(2)]
         old = rulebook.current()
         for new in (sockets(3), sockets(1, action="shadow"), sockets(1, key="user")):
-            await review.review(live.everyone(), old, Snapshot([new]))  # type: ignore[arg-type]
-        await review.review(live.everyone(), None, Snapshot([sockets(1)]))  # type: ignore[arg-type]
+            await rule_change.review(live.everyone(), old, Snapshot([new]))  # type: ignore[arg-type]
+        await rule_change.review(live.everyone(), None, Snapshot([sockets(1)]))  # type: ignore[arg-type]
         assert [line.closed for line in lines] == [None] * 2
         for line in lines:
             await line.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore

@@ -15,15 +15,15 @@ import pytest
 from redis.crc import key_slot
 
 from django_throttle.connections.host import HostRefresher
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule, flow
-from django_throttle.core.command import Charge, Decide, Forget, Mark, Once
-from django_throttle.core.room import making_room
+from django_throttle.core.commands import Charge, Decide, Forget, Mark, Once
+from django_throttle.core.eviction import making_room
 from django_throttle.damper.flush import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.drive import arun, run
+from django_throttle.stores.base import arun, run
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
 from tests.clock import FrozenClock

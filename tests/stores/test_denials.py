@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.command import charges_of
+from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.denials import A_MOMENT, INSISTENT, LONGEST, MOST, Denials

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import RATE_ALGORITHMS
 from django_throttle.core.algorithms.late import CHARGES, LATE, Late
-from django_throttle.core.command import Charge, Decide
+from django_throttle.core.commands import Charge, Decide
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.fallback import LateCharge, LateCharges
 from tests.clock import FrozenClock

@@ -16,10 +16,9 @@ from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.clients import sync_client
-from django_throttle.stores.deadline import Within
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.patience import heed_cancellation
-from django_throttle.stores.wire import Wire
+from django_throttle.stores.pool import Wire
+from django_throttle.stores.timeouts import Within, heed_cancellation
 from testproject.check.standstill import elapsed
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, slack

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Charge, Decision, Rule, flow
-from django_throttle.core.command import charge
+from django_throttle.core.commands import charge
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from tests.clock import START, FrozenClock
 from tests.servers import RedisServer
 from tests.strategies import rate_rules, rates

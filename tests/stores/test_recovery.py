@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Lease, Rule
-from django_throttle.core.command import charges_of
+from django_throttle.core.commands import charges_of
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import RedisStore, denials

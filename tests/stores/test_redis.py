@@ -13,11 +13,11 @@ from redis import Redis
 
 from django_throttle.core import Charge, Rule, flow
 from django_throttle.core import key as layouts
-from django_throttle.core.command import charge
+from django_throttle.core.commands import charge
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.drive import run
+from django_throttle.stores.base import run
 from tests.clock import FrozenClock
 from tests.servers import RedisServer, wait_until
 

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule, flow
-from django_throttle.core.command import Refund, answered, charge
+from django_throttle.core.commands import Refund, answered, charge
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.drive import arun, run
+from django_throttle.stores.base import arun, run
 from tests.clock import FrozenClock
 from tests.servers import RedisServer
 from tests.strategies import rate_rules, rates

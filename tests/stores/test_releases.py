@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Lease, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter

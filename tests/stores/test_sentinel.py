@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter

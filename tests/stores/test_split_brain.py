@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.sentinel import MasterNotFoundError
 
-from django_throttle.connections.refresher import Refresher
+from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import Host
-from django_throttle.stores.sentinel import Known, Master
+from django_throttle.stores.clients import Known, Master
 from tests.fleet import READY, Guarded, GuardedSentinels
 from tests.servers import slack
 

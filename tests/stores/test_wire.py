@@ -13,11 +13,11 @@ import pytest
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, wire
+from django_throttle.stores import RedisStore, pool
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import sync_client
-from django_throttle.stores.wire import RESTED, Wire
+from django_throttle.stores.pool import RESTED, Wire
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
 
@@ -37,7 +37,7 @@ def probe(limiter: Limiter) -> bool:
 
 
 def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "RESTED", -1.0)  # as if every probe came after a long pause
+    monkeypatch.setattr(pool, "RESTED", -1.0)  # as if every probe came after a long pause
     store = RedisStore(server.url, deadline=5.0, max_connections=2)
     limiter = Limiter([replace(RULE, on_store_failure="allow")], store)
     assert limiter.acquire("user:1").remaining == 999
@@ -118,7 +118,7 @@ def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
 def test_waiting_ends_with_the_error_of_a_pool(redis_url: str) -> None:
     line = Wire(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 0.01)
     held = line.post([("PING",)])
-    with pytest.raises(wire.RedisConnectionError, match="Too many connections"):
+    with pytest.raises(pool.RedisConnectionError, match="Too many connections"):
         line.call(("PING",))
     line.collect(held, 1)
     assert line.call(("PING",)) in (b"PONG", True)

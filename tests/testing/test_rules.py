@@ -17,7 +17,7 @@ from django_throttle.exceptions import InvalidRule
 from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import Snapshot, book
+from django_throttle.rulebook import Snapshot, in_force
 from django_throttle.signals import rules_changed
 from django_throttle.stores import RedisStore, get_store
 from django_throttle.testing import FrozenClock, override_rules, use_up
@@ -43,7 +43,7 @@ def site(settings: Any) -> Iterator[None]:
     assert names() == ["site"]
     yield
     assert names() == ["site"]
-    assert (stores._pinned, book._book.pinned) == (None, None)
+    assert (stores._pinned, in_force._book.pinned) == (None, None)
 
 
 class TestInForce:

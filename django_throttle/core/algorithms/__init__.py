@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from django_throttle.core.algorithms.buckets import gcra, interval_bucket
-from django_throttle.core.algorithms.slots import concurrency
-from django_throttle.core.algorithms.step import NEVER, State, Step
+from django_throttle.core.algorithms.buckets import concurrency, gcra, interval_bucket
 from django_throttle.core.algorithms.windows import calendar_window, fixed_window, sliding_log, sliding_window
-from django_throttle.core.plan import Plan
+from django_throttle.core.plan import NEVER, Plan, State, Step
 
 __all__ = [
     "NEVER",

@@ -1,9 +1,16 @@
-"""Buckets: units that come back with time, evenly or a whole interval at once."""
+"""Buckets and slots: units that come back with time, or when they are given back."""
 
 from __future__ import annotations
 
-from django_throttle.core.algorithms.step import NEVER, State, Step
-from django_throttle.core.plan import Plan
+from django_throttle.core.plan import NEVER, Plan, State, Step
+
+
+def concurrency(held: int, mine: bool, cost: int, plan: Plan) -> Step:
+    """At most ``limit`` leases at once; one that is held already is granted again."""
+    limit, ask_again = plan.limit, plan.a
+    wanted = 0 if mine else cost
+    retry = 0 if held + wanted <= limit else ask_again
+    return Step(max(0, limit - held), retry, ask_again if held else 0, ask_again, None, None)
 
 
 def gcra(state: State | None, now: int, cost: int, plan: Plan, counts_denied: bool) -> Step:

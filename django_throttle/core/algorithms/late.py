@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from django_throttle.core.algorithms.step import State
-from django_throttle.core.plan import Plan
+from django_throttle.core.plan import Plan, State
 from django_throttle.core.rate import MAX_LIMIT
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from django_throttle.core.algorithms.step import State
-from django_throttle.core.plan import Plan
+from django_throttle.core.plan import Plan, State
 
 NOTHING: Final[State] = ()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django_throttle.core.algorithms.step import NEVER, State, Step
-from django_throttle.core.plan import Plan
+from django_throttle.core.plan import NEVER, Plan, State, Step
 from django_throttle.core.rate import MAX_LIMIT
 
 

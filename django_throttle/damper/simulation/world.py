@@ -1,19 +1,245 @@
-"""The clock, the nodes and the network between them and the aggregator."""
+"""The virtual world of a simulation: clock, demand, nodes, and the network between them and the aggregator."""
 
 from __future__ import annotations
 
 import heapq
+import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from math import exp
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
+from django_throttle.core.commands import Charge
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
-from django_throttle.damper.simulation.demand import Even, Shape, poisson
-from django_throttle.damper.simulation.nodes import Aggregator, Damped, Damping, Linear, Naive, Node, Simple
+from django_throttle.damper.aggregate import KEPT, SUB, Aggregates
+from django_throttle.damper.meters import Meters
 from django_throttle.exceptions import InvalidSetting
+
+QUIET: Final = 12.0  # seconds before anything happens
+SHAPES: Final = "step:5x, steady:0.9x, fall:5x-0.8x, ramp:0.5x-5x, bursts:5x-0.2x"
+_SHAPE: Final = re.compile(r"(step|steady|fall|ramp|bursts):(\d{1,3}(?:\.\d{1,9})?)x(?:-(\d{1,3}(?:\.\d{1,9})?)x)?")
+_LONG: Final = 30.0  # mean from which a Poisson number is drawn as a normal one
+
+Demand = Callable[[float], float]  # seconds from the start: multiple of the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is attempted; ``changes_at`` are the moments after which something new is to be settled, in seconds."""
+
+    text: str
+    demand: Demand
+    changes_at: tuple[float, ...]
+    seconds: float
+
+
+def parse_demand(text: str) -> Shape:
+    """A shape by its text, such as "step:5x"; raises InvalidSetting for another."""
+    found = _SHAPE.fullmatch(text.strip())
+    two = found is not None and found[1] in ("fall", "ramp", "bursts")
+    if found is None or two != (found[3] is not None):
+        raise InvalidSetting(f"demand is like {SHAPES}; not {text!r}")
+    return _SHAPES[found[1]](text, float(found[2]), float(found[3] or 0))
+
+
+def _step(text: str, high: float, _: float) -> Shape:
+    return Shape(text, lambda at: high if at >= QUIET else 0.0, (QUIET,), QUIET + 72)
+
+
+def _steady(text: str, level: float, _: float) -> Shape:
+    return Shape(text, lambda at: level, (), 84)
+
+
+def _fall(text: str, high: float, low: float) -> Shape:
+    falls = QUIET + 60
+    return Shape(text, lambda at: 0.0 if at < QUIET else high if at < falls else low, (QUIET, falls), falls + 48)
+
+
+def _ramp(text: str, low: float, high: float) -> Shape:
+    def demand(at: float) -> float:
+        return low + (high - low) * min(1.0, max(0.0, (at - QUIET) / 60))
+
+    return Shape(text, demand, (QUIET,), QUIET + 96)
+
+
+def _bursts(text: str, high: float, low: float) -> Shape:
+    """Ten seconds high, twenty low."""
+    return Shape(text, lambda at: high if at >= QUIET and (at - QUIET) % 30 < 10 else low, (QUIET,), QUIET + 120)
+
+
+_SHAPES: Final = {"step": _step, "steady": _steady, "fall": _fall, "ramp": _ramp, "bursts": _bursts}
+
+
+def poisson(random: Random, mean: float) -> int:
+    """How many independent attempts come when ``mean`` are to be expected."""
+    if mean <= 0:
+        return 0
+    if mean > _LONG:
+        return max(0, round(random.gauss(mean, mean**0.5)))
+    number, product, until = 0, random.random(), exp(-mean)
+    while product > until:
+        number += 1
+        product *= random.random()
+    return number
+
+
+class Even:
+    """Evenly spaced attempts: the fraction that did not come in one tick comes in the next."""
+
+    def __init__(self, phase: float) -> None:
+        self._rest = phase
+
+    def __call__(self, random: Random, mean: float) -> int:
+        self._rest += mean
+        number = int(self._rest)
+        self._rest -= number
+        return number
+
+
+IDENT: Final = "account:1"
+
+
+class Node(Protocol):
+    """Admits or refuses; ``collect`` and ``take`` are the two ends of a flush."""
+
+    @property
+    def factor(self) -> float: ...
+
+    def attempt(self, cost: int) -> bool: ...
+
+    def collect(self) -> Any: ...
+
+    def take(self, sent: Any, replies: Any, sent_at: float) -> bool:
+        """True when there is more to send at once."""
+
+    def lose(self, sent: Any) -> None: ...
+
+
+class Damped:
+    """Ours: the very meters that a process has."""
+
+    def __init__(self, rule: Rule, clock: Callable[[], float], random: Random, interval: float, nodes: int) -> None:
+        self.meters = Meters(clock, random.random, interval=interval)
+        self.meters.processes = nodes
+        self._charges = {cost: Charge(rule, IDENT, cost) for cost in (1,)}
+        self._rule = rule
+        self._factor = 0.0
+
+    @property
+    def factor(self) -> float:
+        return self._factor
+
+    def attempt(self, cost: int) -> bool:
+        charge = self._charges.get(cost)
+        if charge is None:
+            charge = self._charges[cost] = Charge(self._rule, IDENT, cost)
+        decision = self.meters.decide(charge)
+        self._factor = decision.outcomes[0].factor
+        return decision.allowed
+
+    def collect(self) -> Any:
+        return self.meters.collect()
+
+    def take(self, sent: Any, replies: Any, sent_at: float) -> bool:
+        self.meters.take(sent, replies, sent_at)
+        return any(report.sent_at is None for _, report in sent)
+
+    def lose(self, sent: Any) -> None:
+        self.meters.fail(sent)
+
+
+class Told(NamedTuple):
+    """What a simple controller reports: since the last flush."""
+
+    attempted: int
+    admitted: int
+
+
+class Simple:
+    """Refuses by the factor that the last reply told, and by nothing else."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._attempted = self._admitted = 0
+        self._factor = 0.0
+
+    @property
+    def factor(self) -> float:
+        return self._factor
+
+    def attempt(self, cost: int) -> bool:
+        self._attempted += cost
+        passes = self._random.random() >= self._factor
+        self._admitted += cost if passes else 0
+        return passes
+
+    def collect(self) -> Told:
+        told = Told(self._attempted, self._admitted)
+        self._attempted = self._admitted = 0
+        return told
+
+    def take(self, sent: Told, replies: float, sent_at: float) -> bool:
+        self._factor = replies
+        return False
+
+    def lose(self, sent: Told) -> None:
+        """What is lost is lost: it is not told again."""
+
+
+class Aggregator(Protocol):
+    """The far end of a flush."""
+
+    def reply(self, sent: Any, now: float) -> Any: ...
+
+
+class Damping:
+    """Ours: the reference aggregator."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._aggregates = Aggregates(lambda: self._now)
+
+    def reply(self, sent: Any, now: float) -> Any:
+        self._now = now
+        return self._aggregates.damp([report for _, report in sent])
+
+
+class _Mean:
+    """A plain moving average over 24 seconds of what arrives, when it arrives."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit  # a second
+        self._arrived: deque[tuple[float, Told]] = deque()
+
+    def reply(self, sent: Told, now: float) -> float:
+        self._arrived.append((now, sent))
+        while self._arrived[0][0] <= now - KEPT * SUB:
+            self._arrived.popleft()
+        attempted = sum(told.attempted for _, told in self._arrived) / (KEPT * SUB)
+        admitted = sum(told.admitted for _, told in self._arrived) / (KEPT * SUB)
+        return min(1.0, max(0.0, self.factor(attempted, admitted)))
+
+    def factor(self, attempted: float, admitted: float) -> float:
+        raise NotImplementedError
+
+
+class Naive(_Mean):
+    """1 - limit ÷ attempted, from a plain average: slow, and what comes late counts late."""
+
+    def factor(self, attempted: float, admitted: float) -> float:
+        return 1 - self.limit / attempted if attempted else 0.0
+
+
+class Linear(_Mean):
+    """The authors' first attempt: from nothing at the limit to everything at its double, by what was *achieved*."""
+
+    def factor(self, attempted: float, admitted: float) -> float:
+        return admitted / self.limit - 1
+
 
 EPOCH: Final = 1_800_000_003.0  # somewhere within a sub-interval
 TICK: Final = 0.02

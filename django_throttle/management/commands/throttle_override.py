@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_throttle.core import Rate
-from django_throttle.core.override import KINDS
+from django_throttle.core.overrides import KINDS
 from django_throttle.exceptions import InvalidRate
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.doubts import doubts, misspelt

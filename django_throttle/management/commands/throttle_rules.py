@@ -13,11 +13,11 @@ from django.db import DatabaseError, IntegrityError, transaction
 
 from django_throttle.conf import conf
 from django_throttle.core import Rule
-from django_throttle.core.words import describe
+from django_throttle.core.descriptions import describe
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import file, sources
-from django_throttle.rulebook.diff import Diff, compare
-from django_throttle.rulebook.reading import Reading
+from django_throttle.rulebook.file import Diff, compare
+from django_throttle.rulebook.reader import Reading
 
 
 class Command(BaseCommand):

@@ -9,11 +9,8 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_throttle.damper.simulation.demand import SHAPES, parse_demand
-from django_throttle.damper.simulation.figures import figures
-from django_throttle.damper.simulation.scenes import SCENES, scene
-from django_throttle.damper.simulation.table import over_time, summary
-from django_throttle.damper.simulation.world import CONTROLLERS, Setting, World
+from django_throttle.damper.simulation.results import SCENES, figures, over_time, scene, summary
+from django_throttle.damper.simulation.world import CONTROLLERS, SHAPES, Setting, World, parse_demand
 from django_throttle.exceptions import InvalidSetting
 
 ENDINGS: Final = (".png", ".svg")
@@ -96,7 +93,7 @@ def _setting(options: dict[str, Any]) -> tuple[Setting, str]:
 
 def _drawing() -> Any:
     try:
-        from django_throttle.damper.simulation.picture import draw
+        from django_throttle.damper.simulation.results import draw
     except ImportError as error:
         raise CommandError("a picture needs matplotlib: pip install 'django-throttle-rules[simulate]'") from error
     return draw

@@ -1,0 +1,339 @@
+"""Keeps Redis true to what this process holds: beats, detects lost writes, sends again, extends, sweeps."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from django_throttle.connections import host
+from django_throttle.connections.leases import MOST_SETTLED, Owed, Pair
+from django_throttle.connections.ledger import (
+    BATCH,
+    GRACE_SECONDS,
+    Ledger,
+    Mark,
+    Sweeper,
+    batches,
+    check,
+    errors_of,
+    text,
+)
+from django_throttle.exceptions import StoreError
+
+if TYPE_CHECKING:
+    from django_throttle.stores.redis import RedisStore
+
+
+SPREAD: Final = 64  # names of marks, of which every node of a Cluster has one
+
+
+class Loss(NamedTuple):
+    """What was seen: writes are lost; keys were evicted, or are soon; marks of servers that went back in time."""
+
+    writes: bool
+    evicted: bool
+    older: tuple[str, ...]
+
+
+class Losses:
+    """Looks at each server once a beat, with few commands however much is held; used by one thread.
+
+    A mark is left on each server. Where an older one is found, or none, the server has gone back in time. One that has
+    another run id was started anew and may lack what came last. So may one that lacks the last lease that it was told
+    of, or has the one that it gave back last: the last resort where INFO is forbidden.
+    """
+
+    def __init__(self, store: RedisStore, ledger: Ledger) -> None:
+        self.store, self.ledger = store, ledger
+        own = secrets.token_urlsafe(9)
+        self._names = [f"{store.prefix}:{{m{number}}}:mark:{own}" for number in range(SPREAD)]
+        self._last: dict[str, Mark] = {}  # what each server has said, with the mark that it has now
+        self._mark = 0
+
+    def look(self) -> Loss:
+        """What was lost since the last time; nothing at the first time. Raises StoreError."""
+        self._mark += 1
+        names = list({self.store.link.node_of(name): name for name in reversed(self._names)}.values())
+        now = zip(names, self.ledger.marks(names, self._mark), strict=True)
+        writes = evicted = False
+        older = []
+        for name, found in now:
+            last = self._last.get(name)
+            if found is None:
+                continue
+            self._last[name] = found._replace(found=self._mark)
+            if last is not None:
+                has_evicted = not found.evicted or found.evicted != last.evicted
+                is_evicted = has_evicted and found.found < 0 and found.run_id == last.run_id  # the mark itself
+                older += [name] * (found.found < last.found and not is_evicted)
+                writes |= found.run_id != last.run_id
+                evicted |= found.is_tight or has_evicted
+        writes = writes or bool(older) or (not evicted and self._has_lost_the_last())
+        return Loss(writes, evicted, tuple(older))
+
+    def leave(self) -> None:
+        """This process ends. Raises StoreError."""
+        self.store.pipeline([("forget", (name,), ()) for name in self._last])
+
+    def _has_lost_the_last(self) -> bool:
+        """One of each node of a Cluster, as far as one of the last hundred is there."""
+        leases, asked = self.store.leases, dict[tuple[object, bool], tuple[str, str]]()
+        for is_held, last in ((True, leases.newest(MOST_SETTLED)), (False, leases.last_released())):
+            for pair, lease in last:
+                key = self.store.key(*pair)
+                asked.setdefault((self.store.link.node_of(key), is_held), (key, lease))
+        found = self.ledger.holds(leases.uid, asked.values()) if asked else []
+        return any(there is not None and there != is_held for (_, is_held), there in zip(asked, found, strict=True))
+
+
+FAREWELL_SECONDS: Final = 1.0
+SHARE_SECONDS: Final = 0.3  # of a turn of each work that may be long: beats and other jobs come between
+BUSY_SECONDS: Final = 0.02  # to the next turn while some is left
+CLUSTER_PAIRS: Final = 5000  # of a Cluster, that are looked for in one beat where keys are evicted
+
+
+class Registration(NamedTuple):
+    """Some leases of one pair, with their ages in seconds."""
+
+    pair: Pair
+    leases: Mapping[str, float]
+
+
+class Refresher:
+    """The periodic work for one store and one process; used by one thread. Its methods raise StoreError.
+
+    ``on_gone`` hears of leases that were taken away from sockets which are open still.
+    """
+
+    def __init__(self, store: RedisStore, on_gone: Callable[[list[str]], object] = list) -> None:
+        self.store, self.on_gone = store, on_gone
+        self.leases = store.leases
+        self.ledger = Ledger(store)
+        self.sweeper = Sweeper(self.ledger)
+        self.losses = Losses(store, self.ledger)
+        self._has_looked_around = False
+        self._replaced: set[str] = set()  # uids of ours that live until all they held is registered anew
+        self._older: set[str] = set()  # servers that had gone back in time then, each by the name of a key of its
+        self._unseen: Iterator[list[Pair]] = iter(())  # what is still to be looked for, as some was evicted
+        self._looked = 0  # where the next look begins in a Cluster
+        self._failovers = store.link.failovers
+
+    def beat(self) -> None:
+        """Say that this process lives; the number of commands does not depend on how much it holds.
+
+        A process that Redis does not know any more becomes a new one and registers again what it holds.
+        """
+        leases = self.leases
+        self.store.link.look()
+        if leases.introduction:
+            self._announce(())
+        living = [leases.uid, *self._replaced]
+        seen = self.ledger.beat(living, self._dead_neighbours(), report=leases.report())
+        loss = self.losses.look()
+        self._older.update(loss.older)
+        lost = not seen.known or loss.writes or self.store.link.failovers != self._failovers
+        self.store.fallback.processes.note(seen.alive - seen.own + 1, lost=lost)
+        if not lost:
+            leases.lost = False
+        else:
+            self._start_anew()
+        if loss.evicted:
+            self._look_for_all()
+        self._retire()
+        self.sweeper.take_on(seen.claimed)
+        self.sweeper.go_on()
+
+    def resend(self) -> float | None:
+        """Send what Redis does not know: leases taken while it was away, and releases not confirmed.
+
+        A server that has taken over may lack what came last: it is sent everything. While one node of a Cluster is away
+        the others are sent what is theirs; then the first error is raised. Returns when to go on, if soon.
+        """
+        if self.leases.lost or self.store.link.failovers != self._failovers:
+            self.beat()
+        for stray in self.leases.take_strays():
+            for pair in stray.holds:
+                self.leases.let_go(*pair, stray.id)
+        self.store.evictions.look()
+        failed = self._register_some()
+        owed = self.leases.owed()
+        failed += self._release_some(owed)
+        if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
+            failed += self._compare(suspects)
+        self._look_for_some()
+        if self._replaced and not self.leases.has_unsent:
+            self._bury_replaced()
+        self.sweeper.go_on()
+        self.store.fallback.flush()
+        check(failed)
+        is_busy = self.leases.has_unsent or self.sweeper.is_busy or len(owed) > BATCH
+        return BUSY_SECONDS if is_busy else None
+
+    def extend(self) -> None:
+        """Renew the TTL of everything held, and make Redis and registry agree on it."""
+        check([error for pairs in batches(self.leases.holdings()) for error in self._compare(pairs)])
+
+    def leave(self) -> None:
+        """Give back all that is held, because the process ends; what that takes too long for, others sweep."""
+        uids = [*self._replaced, *([] if self.leases.introduction else [self.leases.renew()])]
+        if uids:
+            self.ledger.beat((), uids, buries=False, most=0)
+            own = Sweeper(self.ledger)
+            own.take_on(uids)
+            own.go_on(FAREWELL_SECONDS)
+        self.losses.leave()
+
+    def _dead_neighbours(self) -> list[str]:
+        """Once, at the start: the successor of a crashed worker frees its slots, without waiting for the silence."""
+        if self._has_looked_around:
+            return []
+        dead = host.judge(self.ledger.census()).dead
+        self._has_looked_around = True
+        return dead
+
+    def _start_anew(self) -> None:
+        """Under a uid of which Redis knows nothing that could be wrong: what nobody holds stays with the old one."""
+        self._failovers = self.store.link.failovers
+        self._replaced.add(self.leases.renew())
+        self._has_looked_around = False
+        self._announce(())
+        self.resend()
+
+    def _bury_replaced(self) -> None:
+        """All that is held is registered under the present uid: whatever the former ones have left, nobody holds."""
+        uids = dict.fromkeys((*self._replaced, *self.leases.former))
+        self.ledger.beat([self.leases.uid], [*uids], buries=False, most=0)
+        self.sweeper.take_on(uids)
+        if self.store.link.slot_of is not None:  # what came back on one node need not be named on another
+            for name in self._older:
+                self.sweeper.add(name, self.ledger.abandoned(name, uids))
+        self._replaced.clear()
+        self._older.clear()
+
+    def _look_for_all(self) -> None:
+        held = self.store.process_key(f"held:{self.leases.uid}")
+        if self.leases.has_announced and self.ledger.count_keys([[held]]) == [0]:
+            self.leases.announce_again()
+        pairs = self.leases.sent_pairs()
+        if self.store.link.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # a command for each
+            first = self._looked % len(pairs)
+            pairs = (pairs + pairs)[first : first + CLUSTER_PAIRS]
+            self._looked = first + CLUSTER_PAIRS
+        self._unseen = batches(pairs)
+
+    def _look_for_some(self) -> None:
+        """Whether Redis has all that was sent, which it had until it evicted some of it."""
+        until = time.monotonic() + SHARE_SECONDS
+        for pairs in self._unseen:
+            # One command for all of them, where one server has all.
+            try:
+                missing = self._missing([pairs]) if self.store.link.slot_of is None else pairs
+                self.leases.doubt(self._missing([[pair] for pair in missing]))
+            except StoreError:
+                self.leases.doubt(pairs)
+                raise
+            if time.monotonic() > until:
+                return
+
+    def _missing(self, groups: list[list[Pair]]) -> list[Pair]:
+        """The pairs of those groups of which a key has gone."""
+        uid = self.leases.uid
+        names = [[name for key in self._indexes(group) for name in (key, f"{key}:{uid}")] for group in groups]
+        found = self.ledger.count_keys(names)
+        gone = (there is not None and there < len(keys) for there, keys in zip(found, names, strict=True))
+        return [pair for pairs, is_gone in zip(groups, gone, strict=True) if is_gone for pair in pairs]
+
+    def _announce(self, pairs: Iterable[Pair]) -> bool:
+        uid, pairs = self.leases.uid, tuple(pairs)
+        known = self.ledger.announce(uid, self.leases.introduce(uid), self._indexes(pairs))
+        self.leases.confirm(uid, known, *pairs)
+        return known
+
+    def _register_some(self) -> list[Exception]:
+        """Announced before registered: what a process holds is always named where a sweeper looks."""
+        errors: list[Exception] = []
+        doubtful: set[Pair] = set()
+        until = time.monotonic() + SHARE_SECONDS
+        try:
+            while time.monotonic() < until and (pairs := self.leases.take_unsent(BATCH)):
+                doubtful.update(pairs)
+                if not self._announce(pairs):
+                    break
+                failed = self._register(pairs)
+                errors += failed.values()
+                doubtful.difference_update(set(pairs).difference(failed))
+        finally:
+            self.leases.doubt(doubtful)
+        return errors
+
+    def _register(self, pairs: Iterable[Pair]) -> dict[Pair, Exception]:
+        uid, sent = self.leases.uid, list(_registrations(self.leases.telling(pairs)))
+        failed: dict[Pair, Exception] = {}
+        replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
+        for (pair, leases), reply in zip(sent, replies, strict=True):
+            if isinstance(reply, Exception):
+                failed[pair] = reply
+            else:
+                self.leases.sent(uid, pair, leases)
+                self.on_gone(list(map(text, reply[1:])))
+        return failed
+
+    def _registration(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[Any]]:
+        args: list[Any] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
+        args += [len(self.leases.former), *self.leases.former]
+        for lease, age in leases.items():
+            args += (lease, round(age * 1_000_000))
+        return "register", (self.store.key(*pair),), args
+
+    def _compare(self, pairs: list[Pair]) -> list[Exception]:
+        uid, leases = self.leases.uid, self.leases
+        expected = {self.store.key(*pair): leases.count(*pair) for pair in pairs}
+        try:
+            found = self.ledger.extend(uid, expected)
+        except StoreError:
+            leases.suspect(pairs)
+            raise
+        for pair, there in zip(pairs, found, strict=True):
+            if isinstance(there, Exception):
+                leases.suspect([pair])
+                continue
+            if there.leases < leases.count(*pair):
+                leases.doubt([pair])
+            strange = [lease for lease in there.doubtful if not leases.has(*pair, lease)]
+            for lease in strange:
+                leases.owe(*pair, lease, uid)
+            if there.leases - len(strange) > leases.count(*pair):  # one that came too late is too young to be named
+                leases.suspect([pair])
+        return errors_of(found)
+
+    def _release_some(self, owed: Iterable[Owed]) -> list[Exception]:
+        failed, until = [], time.monotonic() + SHARE_SECONDS
+        for some in batches(owed):
+            failed += self._release(some)
+            if time.monotonic() > until:
+                break
+        return failed
+
+    def _release(self, owed: list[Owed]) -> list[Exception]:
+        calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in owed]
+        replies = self.store.pipeline(calls)
+        self.leases.settle(*(one for one, reply in zip(owed, replies, strict=True) if not isinstance(reply, Exception)))
+        return errors_of(replies)
+
+    def _retire(self) -> None:
+        while pairs := self.leases.retire(BATCH):
+            self.ledger.retire(self.leases.uid, self._indexes(pairs))
+            self.leases.retired(pairs)
+            if len(pairs) < BATCH:
+                return
+
+    def _indexes(self, pairs: Iterable[Pair]) -> list[str]:
+        return [self.store.key(*pair) for pair in pairs]
+
+
+def _registrations(taken: Mapping[Pair, Mapping[str, float]]) -> Iterator[Registration]:
+    for pair, leases in taken.items():
+        for some in batches(leases.items()):
+            yield Registration(pair, dict(some))

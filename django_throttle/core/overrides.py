@@ -1,0 +1,313 @@
+"""Overrides: what an operator decided for one caller, what it makes of rules, and how it is said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from math import floor
+from typing import Final
+
+from django_throttle.core import options
+from django_throttle.core.decision import Decision, Outcome, Reason, conclude
+from django_throttle.core.flow import Flow
+from django_throttle.core.options import BUCKETS, MAX_DAMPED, MAX_LOG
+from django_throttle.core.plan import MAX_BUCKET, times
+from django_throttle.core.rate import MAX_LIMIT, Rate
+from django_throttle.core.rule import Rule
+from django_throttle.exceptions import InvalidOverride, InvalidRule
+
+# The kinds of subjects, the most specific first: what is said of a user goes before what is said of a group.
+KINDS: Final = ("api_key", "user", "ip", "tenant", "group")
+# Among overrides of one kind, the strongest first.
+EFFECTS: Final = ("block", "replace", "multiply", "exempt")
+EVERY_RULE: Final = "*"
+# How the limits of REST framework's throttles are named, which no rulebook lists.
+UNLISTED: Final = "drf-"
+MAX_FACTOR: Final = 1_000_000
+MAX_SUBJECT: Final = 300
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """What holds for one subject instead of what the rules say, until a moment in epoch seconds.
+
+    ``subject`` is ``user:42``, ``ip:203.0.113.9``, ``ip:203.0.113.0/24``, ``group:NAME``, ``tenant:NAME`` or
+    ``api_key:TAG``, the keyed hash of a key's ident. ``rules`` are names of rules, in which ``*`` and ``?`` stand
+    for any text or one character. ``effect`` is one of EFFECTS: "multiply" has a ``factor``; "replace" has
+    ``rates`` for rules of rates, a ``limit`` for concurrency rules, or both. ``number`` says which of two that are
+    otherwise alike was made later. Raises InvalidOverride when that makes no sense.
+    """
+
+    subject: str
+    effect: str
+    rules: tuple[str, ...] = (EVERY_RULE,)
+    factor: float | None = None
+    rates: tuple[Rate, ...] = ()
+    limit: int | None = None
+    until: float | None = None
+    number: int = 0
+    # Derived once, because they are read on every call of a caller who has overrides.
+    network: Network | None = field(init=False, repr=False, compare=False)
+    rank: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for check in (_subject, _rules, _effect, _factor, _replacement):
+            check(self)
+        object.__setattr__(self, "network", network_of(self.subject))
+        object.__setattr__(self, "rank", _rank(self))
+
+    @property
+    def kind(self) -> str:
+        return self.subject.partition(":")[0]
+
+    @property
+    def names_every_rule(self) -> bool:
+        return EVERY_RULE in self.rules
+
+    def names(self, rule: str) -> bool:
+        """True when it speaks of the rule of this name."""
+        return any(pattern in (EVERY_RULE, rule) or fnmatchcase(rule, pattern) for pattern in self.rules)
+
+    def lasts(self, now: float) -> bool:
+        """True until its moment has come."""
+        return self.until is None or now < self.until
+
+
+def network_of(subject: str) -> Network | None:
+    """The network that an address stands for; None for any other subject. Raises InvalidOverride for no address."""
+    kind, _, address = subject.partition(":")
+    if kind != "ip":
+        return None
+    try:
+        return ip_network(address)
+    except ValueError as error:
+        raise InvalidOverride(f"{address!r} is no address and no network", "value") from error
+
+
+def _rank(override: Override) -> tuple[int, int, int, int]:
+    """What is sorted by: subject, length of a network's prefix, effect, and the later one before the earlier."""
+    # Whatever the notation, the first 96 bits of an IPv4 address are given.
+    network = override.network
+    length = 0 if network is None else network.prefixlen + (96 if network.version == 4 else 0)
+    return KINDS.index(override.kind), -length, EFFECTS.index(override.effect), -override.number
+
+
+def _subject(override: Override) -> None:
+    kind, _, value = override.subject.partition(":")
+    if kind not in KINDS:
+        raise InvalidOverride(f"whom it is for is one of {', '.join(KINDS)}, not {kind!r}", "kind")
+    if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
+        raise InvalidOverride(f"whom it is for has 1 to {MAX_SUBJECT} printable characters", "value")
+
+
+def _rules(override: Override) -> None:
+    try:
+        options.names("rules", override.rules)
+    except InvalidRule as error:
+        raise InvalidOverride(str(error), "rules") from error
+
+
+def _effect(override: Override) -> None:
+    if override.effect not in EFFECTS:
+        raise InvalidOverride(f"the effect is one of {', '.join(EFFECTS)}, not {override.effect!r}", "effect")
+
+
+def _factor(override: Override) -> None:
+    if override.effect != "multiply":
+        if override.factor is not None:
+            raise InvalidOverride("a factor belongs to an override that multiplies", "factor")
+        return
+    factor = override.factor
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor <= MAX_FACTOR:
+        raise InvalidOverride(f"a factor is more than 0 and at most {MAX_FACTOR:,}, not {factor!r}", "factor")
+
+
+def _replacement(override: Override) -> None:
+    rates, limit = override.rates, override.limit
+    if override.effect != "replace":
+        if rates or limit is not None:
+            option = "rate" if rates else "limit"
+            raise InvalidOverride("a rate or a limit belongs to an override that replaces", option)
+        return
+    if not rates and limit is None:
+        raise InvalidOverride("it needs the rate, or the number held at once, that holds instead", "rate")
+    if len(rates) > options.MAX_RATES or len({rate.window for rate in rates}) < len(rates):
+        raise InvalidOverride(f"rates are at most {options.MAX_RATES}, each with another window", "rate")
+    if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
+        raise InvalidOverride(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}", "limit")
+
+
+# What a multiplied limit grows to at most.
+_LARGEST: Final = {"sliding_log": MAX_LOG, "damper": MAX_DAMPED, **dict.fromkeys(BUCKETS, MAX_BUCKET)}
+Change = Callable[[Rule, Override], Rule | None]
+
+
+def relieved(rule: Rule, ranked: Sequence[Override], change: Change) -> Rule | None:
+    """The rule as it holds for a caller with these overrides; None when it does not hold.
+
+    ``change`` is ``changed``, or what remembers its results.
+    """
+    return _first(rule, ranked, change)[1]
+
+
+def blocking(rules: Iterable[Rule], ranked: Sequence[Override], change: Change, now: float) -> tuple[Outcome, ...]:
+    """The refusals of a call that these rules cover, one a rate; empty when no override blocks it.
+
+    A call that no rule covers is blocked by an override of every rule. A rule that only records blocks all the same.
+    """
+    if not any(override.effect == "block" for override in ranked):
+        return ()
+    found: list[Outcome] = []
+    covered = False
+    for rule in rules:
+        covered = True
+        override, _ = _first(rule, ranked, change)
+        if override is not None and override.effect == "block":
+            limits = [(part.plan.limit - part.tolerance, part.window) for part in rule.parts]
+            found += [_refusal(override, now, rule.name, limit, window) for limit, window in limits]
+    if not covered:
+        general = next((override for override in ranked if override.names_every_rule), None)
+        if general is not None and general.effect == "block":
+            found.append(_refusal(general, now))
+    return tuple(found)
+
+
+def blocked(blocks: tuple[Outcome, ...], charges: Flow[Decision]) -> Flow[Decision]:
+    """Refuse what an operator's override blocks, without the store; where blocks only watch, decide the charges too."""
+    if any(not block.shadow for block in blocks):
+        return conclude(blocks)
+    decision = yield from charges
+    return decision._replace(outcomes=decision.outcomes + blocks)
+
+
+def changed(rule: Rule, override: Override) -> Rule | None:
+    """The rule with what an override puts in the place of its limit; None when the override does not fit it.
+
+    What was counted goes on counting, unless the window is another one. Only a bucket, which remembers a time
+    rather than a count, starts afresh where it becomes larger: by its old time it would still be empty.
+    """
+    try:
+        new = _CHANGES[override.effect](rule, override)
+    except InvalidRule:
+        return None
+    if new is None or rule.algorithm not in BUCKETS or not _is_larger(new, rule):
+        return new
+    return replace(new, limit=None, variant=f"{_rates(new)}, {new.burst}")
+
+
+def _first(rule: Rule, ranked: Sequence[Override], change: Change) -> tuple[Override | None, Rule | None]:
+    """The override that the rule goes by, and what becomes of the rule."""
+    for override in ranked:
+        if not override.names(rule.name):
+            continue
+        if override.effect == "block":
+            return override, rule
+        if override.effect == "exempt" and not rule.is_concurrency:
+            return override, None
+        new = change(rule, override)
+        if new is not None:
+            return override, new
+    return None, rule
+
+
+def _refusal(
+    override: Override, now: float, rule: str = EVERY_RULE, limit: int = 0, window: float | None = None
+) -> Outcome:
+    ends = None if override.until is None else max(0.0, override.until - now)
+    return Outcome(rule, override.subject, False, limit, 0, ends, ends or 0.0, Reason.BLOCKED, False, window)
+
+
+def _watched(rule: Rule, override: Override) -> Rule:
+    """What an exempt caller holds open counts all the same, so that the count is true when the exemption ends."""
+    return replace(rule, limit=MAX_LIMIT, action="shadow", on_store_failure="allow")
+
+
+def _multiplied(rule: Rule, override: Override) -> Rule:
+    most = floor(_LARGEST.get(rule.algorithm, MAX_LIMIT) / Fraction(repr(rule.enforce_at)))
+
+    def multiple(limit: int) -> int:
+        return max(rule.factor, min(max(most, limit), times(limit, override.factor or 1)))
+
+    if rule.is_concurrency:
+        return replace(rule, limit=multiple(rule.limit or 1))
+    burst = None if rule.burst is None else multiple(rule.burst)
+    return _with_rates(rule, tuple(replace(rate, limit=multiple(rate.limit)) for rate in _rates(rule)), burst)
+
+
+def _replaced(rule: Rule, override: Override) -> Rule | None:
+    if rule.is_concurrency:
+        return None if override.limit is None else replace(rule, limit=override.limit)
+    if not override.rates or (rule.algorithm != "fixed_window" and any(rate.monthly for rate in override.rates)):
+        return None
+    most = max(rate.limit for rate in override.rates)
+    return _with_rates(rule, override.rates, None if rule.burst is None else min(rule.burst, most))
+
+
+def _with_rates(rule: Rule, rates: tuple[Rate, ...], burst: int | None) -> Rule:
+    if len(rates) == 1:
+        return replace(rule, rate=rates[0], rates=(), limit=None, burst=burst)
+    return replace(rule, rate=None, rates=rates, limit=None, burst=burst)
+
+
+def _rates(rule: Rule) -> tuple[Rate, ...]:
+    return rule.rates or ((rule.rate,) if rule.rate is not None else ())
+
+
+def _is_larger(new: Rule, old: Rule) -> bool:
+    """True when it admits more in some window that the old one has too."""
+    before = {part.window: part for part in old.parts}
+    pairs = [(part, before[part.window]) for part in new.parts if part.window in before]
+    return any((part.limit or 0, part.plan.limit) > (was.limit or 0, was.plan.limit) for part, was in pairs)
+
+
+_CHANGES: Final[dict[str, Callable[[Rule, Override], Rule | None]]] = {
+    "exempt": _watched,
+    "multiply": _multiplied,
+    "replace": _replaced,
+}
+
+
+def describe_effect(override: Override) -> str:
+    """Such as "blocked", "exempt from api" or "3 × the limit of api and search"."""
+    return _WORDS[override.effect](override)
+
+
+def rules_in_words(rules: Iterable[str]) -> str:
+    """The rules by their names and patterns: "every rule", or "api and search"."""
+    names = tuple(dict.fromkeys(rules))
+    if EVERY_RULE in names:
+        return "every rule"
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def _block(override: Override) -> str:
+    if override.names_every_rule:
+        return "blocked"
+    return f"blocked from what {rules_in_words(override.rules)} covers"
+
+
+def _exempt(override: Override) -> str:
+    return f"exempt from {rules_in_words(override.rules)}"
+
+
+def _multiply(override: Override) -> str:
+    return f"{override.factor:,.15g} × the limit of {rules_in_words(override.rules)}"
+
+
+def _replace(override: Override) -> str:
+    said = [", ".join(map(str, override.rates))] if override.rates else []
+    said += [f"{override.limit:,} at once"] if override.limit is not None else []
+    return f"{' and '.join(said)} instead of the limit of {rules_in_words(override.rules)}"
+
+
+_WORDS: Final[dict[str, Callable[[Override], str]]] = {
+    "block": _block,
+    "exempt": _exempt,
+    "multiply": _multiply,
+    "replace": _replace,
+}

@@ -1,0 +1,150 @@
+"""Requests in flight: leases held until the response is sent or its stream is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from asgiref.sync import SyncToAsync
+from django.http import StreamingHttpResponse
+
+from django_throttle import limiter
+from django_throttle.connections.leases import Registry
+from django_throttle.core.decision import Lease
+
+
+class Slot:
+    """A lease that is given back once.
+
+    Where nobody can do so any more, because a response was thrown away unclosed, the registry hears of it.
+    """
+
+    __slots__ = ("_leases", "lease")
+
+    def __init__(self, lease: Lease, leases: Registry) -> None:
+        self.lease: Lease | None = lease
+        self._leases = leases
+
+    def take(self) -> Lease | None:
+        """The lease, the first time."""
+        lease, self.lease = self.lease, None
+        return lease
+
+    def drop(self) -> None:
+        """Give it back a little later, without waiting for a store."""
+        lease = self.take()
+        if lease is not None:
+            self._leases.stray(lease)
+
+    __del__ = drop
+
+
+def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> None:
+    """Give the slots back when all has been sent, or has failed, at the latest when the response is closed.
+
+    Where a server sends a file by itself, only its close says that it is sent. Django closes the request with
+    whatever response it ends up with: a 304 in place of a file, whose own response nobody closes then. Where sending
+    fails it may close nothing, so nothing but the response holds the slots, in no circle: they end with it. Under ASGI
+    errors hold each other, and the response, so the slots are dropped as soon as the request is over.
+    """
+    leases = [slot.lease for slot in slots]
+    response._resource_closers.append(partial(_give_back, slots))
+    request.close = partial(_close, weakref.ref(request), request.__dict__.get("close"), leases)
+    to_the_end = _ato_the_end if response.is_async else _to_the_end
+    parts = to_the_end(response._iterator, slots)
+    # By the base class: a FileResponse would no longer be a file that a server can send by itself.
+    StreamingHttpResponse._set_streaming_content(response, parts)  # type: ignore[attr-defined]
+    _drop_when_over(slots)
+
+
+def soon(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+    """Have this awaited on the event loop that runs, by nobody who could be cancelled."""
+    task = asyncio.ensure_future(ending)
+    _endings.add(task)  # the loop itself holds tasks only weakly
+    task.add_done_callback(_endings.discard)
+    return task
+
+
+_endings: Final[set[asyncio.Future[None]]] = set()
+
+
+def _to_the_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[bytes]:
+    try:
+        yield from content
+    except GeneratorExit:  # whoever closes the response gives them back, and not whoever collects the garbage
+        raise
+    except BaseException:
+        _give_back(slots)
+        raise
+    _give_back(slots)
+
+
+async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> AsyncIterator[bytes]:
+    try:
+        async for part in content:
+            yield part
+    except BaseException:  # also where the event loop ends it; a second cancellation does not end this
+        await asyncio.wait({soon(_agive_back(slots))})
+        raise
+    await _agive_back(slots)
+
+
+def _drop_when_over(slots: Sequence[Slot]) -> None:
+    """Under ASGI: when the thread of the request ends, with which Django ends the request, whatever became of it.
+
+    Not with a task: that may be the server's, which takes an error for its own. Not with the executor of the thread
+    either: where a client leaves before its response is made, errors that hold each other hold that too.
+    """
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    if context is None:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        _drop_with_thread(slots)
+    else:
+        executor = SyncToAsync.context_to_thread_executor.get(context)
+        if executor is not None:
+            executor.submit(_drop_with_thread, slots)
+
+
+class _Dropped(list[Slot]):
+    """What a thread holds until it ends."""
+
+    def __del__(self) -> None:
+        for slot in self:
+            slot.drop()
+
+
+_of_thread: Final = threading.local()
+
+
+def _drop_with_thread(slots: Sequence[Slot]) -> None:
+    held: _Dropped = _of_thread.__dict__.setdefault("slots", _Dropped())
+    held[:] = [*(slot for slot in held if slot.lease), *slots]
+
+
+def _close(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:
+    """``close`` is what was in this one's place; without it the request's own."""
+    try:
+        if close is not None:
+            close()
+        elif (found := request()) is not None:
+            type(found).close(found)
+    finally:
+        for lease in leases:  # a second time changes nothing
+            limiter.release(lease)
+
+
+def _give_back(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        limiter.release(slot.take())
+
+
+async def _agive_back(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        await limiter.arelease(slot.take())

@@ -1,0 +1,233 @@
+"""Idents of the keys of rules: user, API key, session, tenant, group, and functions of the site."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, Final
+from uuid import UUID
+
+from django.contrib.sessions.backends.signed_cookies import SessionStore
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import Error as DatabaseFailure
+from django.db import connections
+from django.db.models import Model
+from django.utils.module_loading import import_string
+
+from django_throttle.conf import conf
+from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.exceptions import InvalidIdent
+from django_throttle.log_throttling import Complaints
+
+MAX_VALUE: Final = 512
+# In front of the hash of what is longer.
+HASHED: Final = "~"
+# What has one text, today and in every process; the repr of any other object may hold its place in memory.
+PLAIN: Final = (str, int, float, Decimal, UUID)
+
+
+def tagged(kind: str, value: object) -> str | None:
+    """The ident; None for no value and for an empty one, which is nobody's."""
+    return None if value is None or value == "" else f"{kind}:{bounded(text_of(value))}"
+
+
+def combined(key: str, parts: Iterable[str | None]) -> str | None:
+    """One ident of several, in the order of the key; None when one of them is None."""
+    found = tuple(parts)
+    if None in found:
+        return None
+    # What joins them is escaped in each, so that no part can pretend to be two.
+    escaped = (str(part).replace("%", "%25").replace("+", "%2B") for part in found)
+    return tagged(key, "+".join(escaped))
+
+
+def plain(what: str, value: object) -> object:
+    """The value itself. Raises InvalidIdent for one that differs from call to call, and so would never be limited."""
+    if value is None or (isinstance(value, PLAIN) and not isinstance(value, bool)):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    kind = type(value).__name__
+    hint = "; it must not be async" if inspect.isawaitable(value) else ""
+    raise InvalidIdent(f"{what} returns a text, a number or None, not {kind}{hint}")
+
+
+def text_of(value: object) -> str:
+    """The text of what ``plain`` lets through; Python writes an int of thousands of digits in hexadecimal only."""
+    try:
+        return str(value)
+    except ValueError:
+        if not isinstance(value, int):
+            raise
+        return hex(value)
+
+
+def bounded(value: str) -> str:
+    """The text, or its hash where it is long."""
+    # What looks like a hash is hashed too, lest a short text be another's hash.
+    if len(value) <= MAX_VALUE and not value.startswith(HASHED):
+        return value
+    return HASHED + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+
+
+def is_async(found: Any) -> bool:
+    """True when calling it gives something to await, which never names a caller."""
+    called = getattr(found, "__call__", None)  # noqa: B004 - of an object whose class defines it
+    return any(map(inspect.iscoroutinefunction, (found, called))) or inspect.isasyncgenfunction(found)
+
+
+@lru_cache(maxsize=64)
+def is_path(text: str) -> bool:
+    """True for the path of attributes, ``user.tenant_id``; False for that of a function, in a package that exists."""
+    first = text.partition(".")[0]
+    return first in sys.stdlib_module_names or find_spec(first) is None
+
+
+def tenant_of(subject: Any) -> object:
+    """The tenant of a request or a scope, by the setting TENANT; None without one.
+
+    Raises InvalidIdent for what is neither a text, a number nor a saved row of a model.
+    """
+    setting = conf().TENANT
+    if not setting:
+        return None
+    found = _follow(subject, setting) if is_path(setting) else import_string(setting)(subject)
+    return plain("TENANT", getattr(found, "pk", found))
+
+
+def name_of(user: Any) -> object:
+    """What a logged-in user counts under: the primary key, or what the function named by USER_IDENT returns."""
+    setting = conf().USER_IDENT
+    return plain("USER_IDENT", import_string(setting)(user)) if setting else user.pk
+
+
+def _follow(subject: Any, path: str) -> Any:
+    for name in path.split("."):
+        subject = subject.get(name) if isinstance(subject, Mapping) else getattr(subject, name, None)
+    return subject
+
+
+def api_key(accepted: Any) -> str | None:
+    """The ident of what authentication put in ``auth``: the row of a model, a text, a number; None for anything else.
+
+    A session, a token that is made anew every few minutes, or True, says only that there is a user. The key itself is
+    a secret, and idents are told to receivers of signals: so the ident has a keyed hash of it.
+    """
+    found = tagged("api_key", _name(accepted))
+    return found and f"api_key:{ident_tag(found, secret_bytes(conf().KEY_SECRET))}"
+
+
+def _name(accepted: Any) -> str | None:
+    if isinstance(accepted, Model):
+        row = accepted.pk
+        # A text is the key itself; the number of a row is one in every table.
+        return row if row is None or isinstance(row, str) else f"{accepted._meta.label_lower}:{row}"
+    if isinstance(accepted, (str, int, UUID)) and not isinstance(accepted, bool):
+        return text_of(accepted)
+    return None
+
+
+# Where a session in a signed cookie has the name that it is counted by.
+OWN: Final = "_throttle_session"
+
+
+def key_of(session: Any) -> str | None:
+    """The key; None of a session that is empty, or that nobody has stored.
+
+    Raises SynchronousOnlyOperation on an event loop where it has to be read first: a database would say so by itself,
+    a cache and files make the loop wait.
+    """
+    # Its key is whatever the cookie says until the session has been read.
+    if session is None or not session.session_key:
+        return None
+    if not hasattr(session, "_session_cache") and _on_an_event_loop():
+        raise SynchronousOnlyOperation("a session that has not been read yet is not read on an event loop")
+    if not session.keys():
+        return None
+    return _lasting(session) if isinstance(session, SessionStore) else session.session_key
+
+
+def _lasting(session: SessionStore) -> str:
+    """What stays the same when a session that is kept in a signed cookie, which is its key, is saved again.
+
+    It is put into the session, made of the first cookie, so that one sent again and again counts as one.
+    """
+    found = session.get(OWN)
+    if not isinstance(found, str):
+        found = session[OWN] = hashlib.blake2b(str(session.session_key).encode(), digest_size=16).hexdigest()
+    return found
+
+
+def _on_an_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+logger = logging.getLogger("django_throttle")
+
+_GROUPS: Final = "_throttle_groups"
+_complaints: Final = Complaints()
+
+
+def has(trait: str, user: Any, tenant: Callable[[], object]) -> bool:
+    """Whether a caller has a trait; ``user`` is None for nobody, ``tenant`` is asked only where it matters."""
+    kind, _, name = trait.partition(":")
+    if kind == "tenant":
+        found = tenant()
+        return found is not None and text_of(found) == name
+    known = user is not None and bool(user.is_authenticated)
+    if kind in ("anonymous", "authenticated"):
+        return known == (kind == "authenticated")
+    if kind == "staff":
+        return known and bool(getattr(user, "is_staff", False))
+    return known and kind == "group" and name in groups_of(user)
+
+
+def groups_of(user: Any) -> frozenset[str]:
+    """The names of a user's groups, asked for once and remembered on the user; none while the database fails.
+
+    Raises SynchronousOnlyOperation on an event loop, where the database may not be asked.
+    """
+    known: frozenset[str] | None = getattr(user, _GROUPS, None)
+    if known is None:
+        known = _read(user)
+        if known is not None:
+            setattr(user, _GROUPS, known)
+    return known or frozenset()
+
+
+def _read(user: Any) -> frozenset[str] | None:
+    if user.pk is None or not hasattr(user, "groups"):  # of a user model without permissions
+        return frozenset()
+    try:
+        return _names(user)
+    except DatabaseFailure:
+        # A socket has no request at whose end a connection that the database has dropped would be noticed.
+        _close_dropped_connections()
+    try:
+        return _names(user)
+    except DatabaseFailure as error:
+        if _complaints.due("groups"):
+            logger.warning("the groups of users cannot be read, so that nobody seems to be in one: %s", error)
+        return None
+
+
+def _close_dropped_connections() -> None:
+    """As Django does between requests; whoever is in a transaction has its connection still."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _names(user: Any) -> frozenset[str]:
+    return frozenset(user.groups.values_list("name", flat=True))

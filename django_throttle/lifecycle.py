@@ -1,0 +1,109 @@
+"""Forks, threads and the end of a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+_renewals: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+
+
+def in_child(owner: Any, renew: Callable[[Any], None]) -> None:
+    """Call ``renew(owner)`` first thing in each forked child, as long as the owner lives."""
+    _renewals[owner] = renew
+
+
+def _renew_all() -> None:
+    for owner, renew in list(_renewals.items()):
+        renew(owner)
+
+
+os.register_at_fork(after_in_child=_renew_all)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do it neither on the event loop nor on the one thread that all synchronous consumers share.
+
+    No request ends on that thread, so its connections to databases are looked at as at the end of one.
+    """
+
+    def closing() -> T:
+        close_old_connections()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            close_old_connections()
+
+    return await sync_to_async(closing, thread_sensitive=False)()
+
+
+SERVERS: Final = ("uvicorn",)  # packages whose handlers lead to such an end
+LAST_SECONDS: Final = 2.0  # for what is to be done in the end
+
+Caught = Callable[[int, FrameType | None], Any]
+
+
+class Ending:
+    """Whether the process ends, and who is to hear of it; a forked child has a life of its own."""
+
+    def __init__(self) -> None:
+        self._listeners: list[tuple[Callable[[], object], Callable[[], object]]] = []
+        self._begin()
+        in_child(self, Ending._begin)
+
+    def _begin(self) -> None:
+        self.has_begun = False
+        self._watches = False
+
+    def watch(self) -> None:
+        """Notice SIGTERM where one of those servers catches it; only the main thread can see to that."""
+        if self._watches or threading.current_thread() is not threading.main_thread():
+            return
+        former = signal.getsignal(signal.SIGTERM)
+        if callable(former) and str(getattr(former, "__module__", "")).partition(".")[0] in SERVERS:
+            signal.signal(signal.SIGTERM, self._noticing(former))
+            self._watches = True
+        elif former is signal.SIG_DFL and any(f"{name}.server" in sys.modules for name in SERVERS):
+            signal.signal(signal.SIGTERM, self._finish)
+
+    def tell(self, begins: Callable[[], object], last: Callable[[], object]) -> None:
+        """Call ``begins`` in the signal handler, where it must not wait or take a lock, and ``last`` before the end."""
+        self._listeners.append((begins, last))
+
+    def _noticing(self, former: Caught) -> Caught:
+        def handle(number: int, frame: FrameType | None) -> Any:
+            self.has_begun = True
+            for begins, _ in tuple(self._listeners):
+                begins()
+            return former(number, frame)
+
+        return handle
+
+    def _finish(self, number: int, frame: FrameType | None) -> None:
+        """In a thread, as whoever was interrupted may hold a lock."""
+        self.has_begun = True
+        thread = threading.Thread(target=self._do_last, daemon=True)
+        thread.start()
+        thread.join(LAST_SECONDS)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    def _do_last(self) -> None:
+        for _, last in tuple(self._listeners):
+            last()
+
+
+ending = Ending()

@@ -1,0 +1,25 @@
+"""Log throttling: log lines that must not become a flood."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+QUIET_SECONDS: Final = 60.0
+
+
+class Complaints:
+    """Says of each subject whether a line about it is due: at most one a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: dict[str, float] = {}
+
+    def due(self, subject: str) -> bool:
+        """True the first time, and again when a minute has passed since the last True."""
+        now = self._clock()
+        if now - self._last.get(subject, -QUIET_SECONDS) < QUIET_SECONDS:
+            return False
+        self._last[subject] = now
+        return True

@@ -1,0 +1,254 @@
+"""Members of groups: which channels of this process are in which, what others have, and how Redis is told."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterable
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from django_throttle import rulebook
+from django_throttle.conf import conf
+from django_throttle.connections.ledger import batches, check, errors_of
+from django_throttle.core.commands import CountMembers
+from django_throttle.core.flow import Flow
+from django_throttle.exceptions import StoreError
+from django_throttle.lifecycle import in_child
+from django_throttle.sockets.timers import spawn
+from django_throttle.stores.base import Store, arun
+from django_throttle.stores.commands import tell_calls
+from django_throttle.stores.redis import RedisStore
+
+
+class Members:
+    """Channels by group, from any thread; none in a forked child, which is a process of its own."""
+
+    def __init__(self) -> None:
+        self._renew()
+        in_child(self, type(self)._renew)
+
+    def _renew(self) -> None:
+        self.process = secrets.token_urlsafe(9)
+        self._lock = Lock()
+        self._groups: dict[str, set[str]] = {}
+        self._changed: set[str] = set()
+
+    def add(self, group: str, channel: str) -> None:
+        """It is in the group; a second time changes nothing."""
+        with self._lock:
+            self._groups.setdefault(group, set()).add(channel)
+            self._changed.add(group)
+
+    def discard(self, group: str, channel: str) -> None:
+        """It is not in the group any more; a second time changes nothing."""
+        with self._lock:
+            channels = self._groups.get(group)
+            if channels is None or channel not in channels:
+                return
+            channels.remove(channel)
+            if not channels:
+                del self._groups[group]
+            self._changed.add(group)
+
+    def count(self, group: str) -> int:
+        """How many are in the group."""
+        return len(self._groups.get(group, ()))
+
+    def take_changed(self, *, whole: bool = False) -> dict[str, int]:
+        """How many are in each group that has changed since the last time, or in every one; ``doubt`` what fails."""
+        with self._lock:
+            named = self._changed.union(self._groups) if whole else self._changed
+            self._changed = set()
+            return {group: self.count(group) for group in named}
+
+    def doubt(self, groups: Iterable[str]) -> None:
+        """Others may not know of these groups: tell them again."""
+        with self._lock:
+            self._changed.update(groups)
+
+
+members = Members()
+
+
+REMEMBERED_SECONDS: Final = 1.0
+MOST: Final = 4096
+
+
+class Others(NamedTuple):
+    """What other processes had in a group, by this store, until when it is good."""
+
+    store: Store
+    members: int
+    until: float
+
+
+class Sizes:
+    """Asks the store at most once a second for each group; what it said last holds while it is away."""
+
+    def __init__(self, own: Members = members) -> None:
+        self.own = own
+        self._known: dict[str, Others] = {}
+        self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[int]] = {}
+
+    def of(self, group: str, store: Store) -> Flow[int]:
+        """The number of members; raises nothing of the store's."""
+        now = time.monotonic()
+        known = self._known.get(group)
+        if known is None or known.store is not store:
+            known = Others(store, 0, 0.0)
+        if now >= known.until:
+            try:
+                told = yield CountMembers(group, self.own.process, conf().PROCESS_TTL)
+            except StoreError:
+                told = known.members
+            known = Others(store, told or 0, now + REMEMBERED_SECONDS)
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[group] = known
+        return self.own.count(group) + known.members
+
+    async def aof(self, group: str, store: Store) -> int:
+        """The same on an event loop, where those who ask at the same time ask once."""
+        if self._is_known(group, store):
+            return await arun(self.of(group, store), store)
+        here = (asyncio.get_running_loop(), group)
+        asking = self._asking.get(here)
+        if asking is None:
+            asking = self._asking[here] = spawn(arun(self.of(group, store), store))
+            asking.add_done_callback(lambda _: self._asking.pop(here, None))
+        return await asyncio.shield(asking)  # whoever stops waiting leaves it to the others
+
+    def at_least(self, group: str, store: Store) -> int:
+        """The number of members as far as it is known here, without asking."""
+        others = self._known[group].members if self._is_known(group, store) else 0
+        return self.own.count(group) + others
+
+    def _is_known(self, group: str, store: Store) -> bool:
+        known = self._known.get(group)
+        return known is not None and known.store is store and time.monotonic() < known.until
+
+    def forget(self) -> None:
+        """Ask anew for every group."""
+        self._known.clear()
+
+
+def wanted(snapshot: rulebook.Snapshot) -> bool:
+    """Whether any rule counts publications: without one nobody is told, and nobody asks, how large groups are."""
+    return any(rule.enabled and "publish" in rule.events for rule in snapshot.rules)
+
+
+sizes = Sizes()
+
+
+TELL_SECONDS: Final = 0.5
+TIMES: Final = 3  # in the time after which a silent process is dead
+
+
+class Teller:
+    """Tells it; used by one thread."""
+
+    def __init__(self, store: RedisStore, own: Members = members) -> None:
+        self.store, self.own = store, own
+        self._whole_at = 0.0  # when all is told again, on the monotonic clock; 0.0 before the first time
+
+    def __call__(self) -> None:
+        """Tell what changed, or all of it when its time has come. Raises StoreError, and it is told later."""
+        if not wanted(rulebook.current()):
+            self._whole_at = 0.0
+            self.own.take_changed()
+            return
+        now = time.monotonic()
+        whole = now >= self._whole_at
+        self._tell(self.own.take_changed(whole=whole).items())
+        if whole:
+            self._whole_at = now + conf().PROCESS_TTL / TIMES
+
+    def leave(self) -> None:
+        """This process ends: it has nobody in any group."""
+        if self._whole_at:
+            self._tell((group, 0) for group in self.own.take_changed(whole=True))
+
+    def _tell(self, counts: Iterable[tuple[str, int]]) -> None:
+        """A batch that fails, as a node of a Cluster is away, keeps none of the others."""
+        groups, told = dict(counts), set[str]()
+        failed: list[Exception] = []
+        try:
+            for batch in batches(groups.items()):
+                calls = tell_calls(self.store, self.own.process, dict(batch), conf().PROCESS_TTL)
+                errors = errors_of(self.store.send(calls))
+                failed += errors
+                told.update(group for group, _ in batch if not errors)
+        finally:
+            self.own.doubt(group for group in groups if group not in told)
+        check(failed)
+
+
+def name_of(alias: str, group: str) -> str:
+    """The ident of a group: layers have groups of their own."""
+    return f"group:{alias}:{group}"
+
+
+class CountingLayer:
+    """Stands before a channel layer for one consumer, whose channel is the first that it makes; all else passes."""
+
+    def __init__(self, layer: Any, alias: str, counts: Members = members) -> None:
+        self._layer, self.alias, self._counts = layer, alias, counts
+        self._channel: str | None = None
+        self._groups: set[str] | None = set()  # None when the socket is over
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+    async def new_channel(self, *args: Any, **kwargs: Any) -> Any:
+        """A name for a channel; the consumer's own, the first time."""
+        channel = await self._layer.new_channel(*args, **kwargs)
+        self._channel = self._channel or channel
+        return channel
+
+    async def group_add(self, group: str, channel: str) -> None:
+        """Have a channel join; the consumer's own is counted."""
+        await self._layer.group_add(group, channel)
+        if channel == self._channel and self._groups is not None:
+            self._groups.add(name_of(self.alias, group))
+            self._counts.add(name_of(self.alias, group), channel)
+
+    async def group_discard(self, group: str, channel: str) -> None:
+        """Have a channel leave."""
+        try:
+            await self._layer.group_discard(group, channel)
+        finally:
+            if channel == self._channel and self._groups is not None:
+                self._groups.discard(name_of(self.alias, group))
+                self._counts.discard(name_of(self.alias, group), channel)
+
+    def end(self) -> None:
+        """The socket is over: whatever the consumer has forgotten to leave, it is in no group."""
+        groups, self._groups = self._groups, None
+        for group in groups or ():
+            self._counts.discard(group, self._channel or "")
+
+
+class Counted:
+    """The attribute ``channel_layer`` of a consumer: what Channels puts there is put behind a CountingLayer."""
+
+    def __get__(self, consumer: Any, owner: type | None = None) -> Any:
+        if consumer is None:
+            return self
+        try:
+            return vars(consumer)["channel_layer"]
+        except KeyError:
+            raise AttributeError("channel_layer: the consumer has not been called yet") from None
+
+    def __set__(self, consumer: Any, layer: Any) -> None:
+        if layer is not None and not isinstance(layer, CountingLayer):
+            layer = CountingLayer(layer, getattr(consumer, "channel_layer_alias", "default"))
+        vars(consumer)["channel_layer"] = layer
+
+    @staticmethod
+    def end(consumer: Any) -> None:
+        """The consumer's socket is over."""
+        layer = vars(consumer).get("channel_layer")
+        if layer is not None:
+            layer.end()

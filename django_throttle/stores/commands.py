@@ -1,0 +1,332 @@
+"""Commands to Redis: what each sends, what it makes of the reply, and what is left to do."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import InvalidResponse
+
+from django_throttle.connections.leases import Pair, Registry
+from django_throttle.core.commands import (
+    Answer,
+    Charge,
+    CountMembers,
+    Decide,
+    Forget,
+    Once,
+    Paid,
+    Refund,
+    Release,
+    passes,
+)
+from django_throttle.exceptions import AskAgain, Cause, StoreError
+from django_throttle.store_time import Calendar
+from django_throttle.stores.batch import Alongside, Announcement, Ask, pack, pack_as, together
+from django_throttle.stores.failures import LoopBlocked, as_store_error, cause_of
+from django_throttle.stores.transport import CODES, Call, script
+
+if TYPE_CHECKING:
+    from django_throttle.stores.redis import RedisStore
+
+
+logger = logging.getLogger("django_throttle")
+
+CALENDAR: Final = "calendar_window"
+TOO_OLD: Final = -1
+HEAD: Final = Struct(">dd")
+TOLD: Final = Struct(">ddd")
+MARKS: Final = Struct(">BH").pack
+
+
+class Errand:
+    """Asks the breaker before, tells it after, and turns every failure into a StoreError."""
+
+    __slots__ = ("calls", "seconds", "store")
+
+    def __init__(self, store: RedisStore) -> None:
+        self.store = store
+        self.calls: list[Call] = []
+        self.seconds: float | None = None  # less than the link's own deadline
+
+    def __enter__(self) -> None:
+        wait = self.store.breaker.admit()
+        if wait:
+            raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is None or isinstance(error, AskAgain):
+            if lasted := self.store.breaker.succeeded():
+                logger.warning("Redis answers again, after %.1f s", lasted)
+            return
+        self.give_up()
+        if isinstance(error, StoreError):  # of a node that was not asked
+            return
+        cause = error.error if isinstance(error, Alongside) else error
+        if isinstance(cause, LoopBlocked) and self.is_idempotent:
+            self.store.breaker.abandoned()
+            raise AskAgain(Cause.BLOCKED) from error
+        if isinstance(error, Alongside):
+            self.store.breaker.abandoned()
+            raise StoreError(cause_of(error.error), str(error)) from error
+        if isinstance(error, Exception):
+            raise as_store_error(self.store, error) from error
+        self.store.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
+
+    def finish(self, replies: Sequence[Any]) -> Any:
+        """The command's reply; raises the first error among the replies."""
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return self.read(replies)
+
+    def read(self, replies: Sequence[Any]) -> Any:
+        raise TypeError(f"{type(self).__name__} cannot read")
+
+    @property
+    def is_idempotent(self) -> bool:
+        """True when carrying the command out twice is the same as once."""
+        return False
+
+    def give_up(self) -> None:
+        """Nobody knows whether the command was carried out: note what has to be undone."""
+
+
+class LongErrand(Errand, ABC):
+    """Takes more than one round trip, and says itself which."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def run(self) -> Any:
+        """Send and read all of it; the reply."""
+
+    @abstractmethod
+    async def arun(self) -> Any:
+        """The same without blocking the event loop."""
+
+
+class DecideErrand(Errand):
+    """Rates only: one call, one reply."""
+
+    __slots__ = ("ask", "command", "uid")
+
+    def __init__(self, store: RedisStore, command: Decide) -> None:
+        super().__init__(store)
+        self.command = command
+        self.uid = store.leases.uid  # once: the agent may replace it at any moment
+        keys: list[str] = []
+        packed = [b""]
+        whose = root = ""
+        for rule, ident, cost in command.charges:
+            whose, root = (whose, root) if ident == whose else (ident, store.key("", ident))  # hashed once
+            keys.append(root + rule.id)
+            packed.append(pack(rule, cost))
+        algorithms = frozenset([charge.rule.plan.algorithm for charge in command.charges])
+        own = (self.uid, command.lease or "", store.lease_ttl_ms) if "concurrency" in algorithms else ()
+        packed[0] = marks = MARKS(command.commit + 2 * bool(own), len(keys))
+        repack = partial(_repack, store.calendar, marks, command) if CALENDAR in algorithms else None
+        self.ask = Ask(keys, b"".join(packed), algorithms, own, repack=repack)
+        self.calls.append(together((self.ask,), store.now_arg()))
+
+    def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
+        repaired, now = HEAD.unpack_from(replies[-1])
+        if repaired == TOO_OLD:
+            self.store.calendar.learn(int(now))
+            raise AskAgain
+        if len(replies[-1]) != HEAD.size + TOLD.size * len(self.ask.keys):
+            raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
+        if repaired and self.store.complaints.due("repaired"):
+            logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
+        at = int(now)
+        told = TOLD.iter_unpack(replies[-1][HEAD.size :])
+        answers = tuple([Answer(int(a), int(b), int(c), at) for a, b, c in told])
+        self.store.fallback.note(self.command.charges, answers)
+        return answers
+
+
+def _repack(calendar: Calendar, marks: bytes, command: Decide) -> bytes:
+    """A call by what the calendar says now."""
+    packed = [marks]
+    for rule, _, cost in command.charges:
+        plan = calendar.plan(rule) if rule.plan.algorithm == CALENDAR else rule.plan
+        packed.append(pack_as(plan, rule, cost))
+    return b"".join(packed)
+
+
+class LeaseErrand(DecideErrand):
+    """A lease is asked for: the first time under a key, this process says beforehand what it will hold."""
+
+    __slots__ = ("pairs", "unannounced")
+
+    def __init__(self, store: RedisStore, command: Decide) -> None:
+        super().__init__(store, command)
+        leases = store.leases
+        self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
+        self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
+        if self.unannounced:
+            indexes = tuple([store.key(*pair) for pair in self.unannounced])
+            announcement = Announcement(self.uid, leases.introduce(self.uid), indexes)
+            self.ask = self.ask._replace(announcement=announcement)
+            self.calls.insert(0, announce_call(store, announcement))
+        self.ask = self.ask._replace(abandoned=partial(_owe, leases, self.pairs, command.lease or "", self.uid))
+
+    def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
+        answers = super().read(replies)
+        self.confirm(replies)
+        if all(map(passes, self.command.charges, answers)):
+            self.hold()
+        return answers
+
+    @property
+    def is_idempotent(self) -> bool:
+        return len(self.pairs) == len(self.command.charges)  # a lease is known by its id
+
+    def confirm(self, replies: Sequence[Any]) -> None:
+        if self.unannounced:
+            self.store.leases.confirm(self.uid, replies[0], *self.unannounced)
+
+    def hold(self) -> None:
+        for pair in self.pairs:
+            self.store.leases.hold(*pair, self.command.lease or "", self.uid)
+
+    def give_up(self) -> None:
+        _owe(self.store.leases, self.pairs, self.command.lease or "", self.uid)
+
+
+def _owe(leases: Registry, pairs: Sequence[Pair], lease: str, uid: str) -> None:
+    for pair in pairs:
+        leases.owe(*pair, lease, uid)
+
+
+class ReleaseErrand(Errand):
+    """A lease goes back; it is owed until Redis has confirmed it, so no failure and no cancellation loses it."""
+
+    __slots__ = ("owed",)
+
+    def __init__(self, store: RedisStore, command: Release) -> None:
+        super().__init__(store)
+        self.owed = [owed for pair in command.holds for owed in store.leases.let_go(*pair, command.lease)]
+        for one in self.owed:
+            self.calls.append(release_call(store, *one[:4]))
+
+    def read(self, replies: Sequence[Any]) -> None:
+        self.store.leases.settle(*self.owed)
+
+
+def announce_call(store: RedisStore, one: Announcement) -> Call:
+    """The call that tells Redis of this process, and of the indexes under which it may hold leases."""
+    keys = [store.process_key(name) for name in ("live", "meta", f"held:{one.uid}")]
+    args = [store.now_arg(), one.uid, one.introduction, store.lease_ttl_ms, *one.indexes]
+    return Call(script("announce"), keys, args, leads=True)
+
+
+def release_call(store: RedisStore, uid: str, rule_id: str, ident: str, lease: str) -> Call:
+    return Call(script("release"), (store.key(rule_id, ident),), (uid, lease), derives=True)
+
+
+class ForgetErrand(Errand):
+    """Rates become full again."""
+
+    __slots__ = ("local",)
+
+    def __init__(self, store: RedisStore, command: Forget) -> None:
+        super().__init__(store)
+        self.local = [charge for charge in command.charges if charge.rule.is_local]
+        damped = [charge for charge in self.local if charge.rule.is_damper]
+        exact = [charge for charge in command.charges if not (charge.rule.is_damper or charge.rule.is_concurrency)]
+        self.calls += [Call(script("forget"), keys, ()) for keys in self._keys(exact)]
+        now = store.now_arg()
+        self.calls += [Call(script("undamp"), keys, (now,), derives=True) for keys in self._keys(damped)]
+
+    def read(self, replies: Sequence[Any]) -> int:
+        if self.store.denials is not None:
+            self.store.denials.clear()  # what was refused while this travelled
+        for charge in self.local:
+            self.store.meters.forget(charge.rule.id, charge.ident)
+        return sum(map(int, replies))
+
+    def _keys(self, charges: Sequence[Charge]) -> list[list[str]]:
+        places = self.store.by_slot(charges) if charges else []
+        return [[self.store.key(charges[at].rule.id, charges[at].ident) for at in part] for part in places]
+
+
+class OnceErrand(Errand):
+    """One call a mark, each in the slot of its rule's counter."""
+
+    __slots__ = ()
+
+    def __init__(self, store: RedisStore, command: Once) -> None:
+        super().__init__(store)
+        # The decision that it follows may have taken a whole deadline.
+        self.seconds = store.link.seconds / 2
+        for mark in command.marks:
+            key = store.key(f"{mark.rule_id}:{mark.name}", mark.ident)
+            self.calls.append(Call(script("once"), (key,), (store.now_arg(), mark.lasts)))
+
+    def read(self, replies: Sequence[Any]) -> tuple[bool, ...]:
+        return tuple([reply == 1 for reply in replies])
+
+
+MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or longer
+
+
+class CountErrand(Errand):
+    """One command, within half of the deadline: the decision that it is for has all of its own."""
+
+    __slots__ = ()
+
+    def __init__(self, store: RedisStore, command: CountMembers) -> None:
+        super().__init__(store)
+        self.seconds = store.link.seconds / 2
+        args = (store.now_arg(), command.process, round(command.silence * 1_000_000))
+        self.calls.append(Call(script("group_size"), (store.key(MEMBERS, command.group),), args))
+
+    def read(self, replies: Sequence[Any]) -> int:
+        return int(replies[0])
+
+
+def tell_calls(store: RedisStore, process: str, counts: Mapping[str, int], seconds: float) -> list[Call]:
+    """The calls that say how many members this process has in these groups: one, or one for each slot of a Cluster."""
+    slots: dict[object, dict[str, int]] = defaultdict(dict)
+    for group, count in counts.items():
+        key = store.key(MEMBERS, group)
+        slots[store.link.slot_of(key) if store.link.slot_of else None][key] = count
+    first = (store.now_arg(), process, round(seconds * 1000))
+    return [Call(script("group_tell"), tuple(found), (*first, *found.values())) for found in slots.values()]
+
+
+REFUND: Final = Struct(">Bddddddd").pack
+
+
+class RefundErrand(Errand):
+    """Sent once: nobody knows whether one that failed was carried out, and giving back twice would be too much."""
+
+    __slots__ = ("command",)
+
+    def __init__(self, store: RedisStore, command: Refund) -> None:
+        super().__init__(store)
+        self.command = command
+        if not command.locally:
+            paid = command.paid
+            for places in store.by_slot([one.charge for one in paid]):
+                self.calls.append(refund_call(store, [paid[place] for place in places]))
+
+    def read(self, replies: Sequence[Any]) -> int:
+        return self.store.fallback.refund(self.command) if self.command.locally else sum(map(int, replies))
+
+
+def refund_call(store: RedisStore, paid: Sequence[Paid]) -> Call:
+    """The call that gives these back, all of them of one slot."""
+    keys, packed = [], []
+    for (rule, ident, cost), at, reset in paid:
+        plan = rule.plan
+        bounds = (0, 0, 0) if plan.algorithm == CALENDAR else plan[2:]
+        keys.append(store.key(rule.id, ident))
+        packed.append(REFUND(CODES[plan.algorithm], cost, plan.limit, *bounds, at, reset))
+    return Call(script("refund"), keys, (store.now_arg(), b"".join(packed)))

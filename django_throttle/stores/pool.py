@@ -1,0 +1,273 @@
+"""The shortest way to Redis and back: a pool of redis-py's connections, and one command on one of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from threading import Condition
+from typing import Any, Final
+from weakref import finalize
+
+from redis import ConnectionPool
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
+
+from django_throttle.lifecycle import in_child
+from django_throttle.stores.timeouts import DeadlineSocket
+
+MOST: Final = 65536
+
+
+def exchange(connection: AbstractConnection, command: bytes) -> Any:
+    """The reply to a packed command, texts as bytes; raises redis-py's errors, and OSError."""
+    line: Any = connection._sock
+    bare = line.bare() if type(line) is DeadlineSocket else None
+    if bare is None:  # not connected yet, encrypted, or late
+        connection.send_packed_command([command], check_health=False)
+        return connection.read_response(disable_decoding=True)
+    try:
+        bare.sendall(command)
+        chunk = bare.recv(MOST)
+    except BlockingIOError:
+        raise TimeoutError("deadline passed") from None
+    if chunk[:1] == b"$":  # a decision's reply, as a rule all of it
+        head = chunk.find(b"\r\n") + 2
+        if head > 1 and len(chunk) == head + int(chunk[1:head]) + 2:
+            return chunk[head:-2]
+    return Reply(chunk, line.recv, connection._parser.parse_error).read()
+
+
+class Reply:
+    """Reads RESP as far as scripts speak it: ``chunk``, and from ``more`` what is missing."""
+
+    __slots__ = ("_at", "_error", "_more", "_text")
+
+    def __init__(self, chunk: bytes, more: Callable[[int], bytes], error: Callable[[str], Exception]) -> None:
+        self._text = chunk
+        self._more = more
+        self._error = error
+        self._at = 0
+
+    def read(self) -> Any:
+        """The reply; raises the error that it is. An error inside an array stands in its place."""
+        line = self._line()
+        kind, rest = line[:1], line[1:]
+        match kind:
+            case b"$":
+                return self._bulk(int(rest))
+            case b":":
+                return int(rest)
+            case b"+":
+                return rest
+            case b"*":
+                return None if rest == b"-1" else [self._element() for _ in range(int(rest))]
+            case b"_":
+                return None
+            case b"-":
+                raise self._error(rest.decode("utf-8", "replace"))
+        raise InvalidResponse(f"Protocol Error: {line!r}")
+
+    def _element(self) -> Any:
+        try:
+            return self.read()
+        except ResponseError as error:
+            return error
+
+    def _line(self) -> bytes:
+        while (end := self._text.find(b"\r\n", self._at)) < 0:
+            self._fetch()
+        line, self._at = self._text[self._at : end], end + 2
+        return line
+
+    def _bulk(self, size: int) -> bytes | None:
+        if size < 0:
+            return None
+        start, self._at = self._at, self._at + size + 2
+        while len(self._text) < self._at:
+            self._fetch()
+        return self._text[start : start + size]
+
+    def _fetch(self) -> None:
+        chunk = self._text and self._more(MOST)
+        if not chunk:
+            raise RedisConnectionError("Connection closed by server.")
+        self._text += chunk
+
+
+# A connection that has rested for longer is looked at before it is used: the server may have closed it.
+RESTED: Final = 0.5
+
+
+class Wire:
+    """At most ``most`` connections, made as the pool makes them; safe to use from threads and after a fork.
+
+    Waits ``patience`` seconds for a free one, then raises redis-py's ConnectionError as its pools do.
+    """
+
+    def __init__(self, pool: ConnectionPool, most: int, patience: float) -> None:
+        self._pool = pool
+        self._most = most
+        self._patience = patience
+        self._end: finalize[..., Any] | None = None
+        self.restart()
+        in_child(self, Wire._forked)
+
+    def restart(self) -> None:
+        """Begin with no connection: in a forked child their sockets are the parent's."""
+        if self._end:
+            self._end.detach()
+        self._free: list[tuple[AbstractConnection, float]] = []
+        # Who drops a store has its connections closed, in whatever order the garbage collector finds them.
+        self._end = finalize(self, _close, self._free)
+        self._end.atexit = False
+        self._made: list[AbstractConnection] = []
+        self._left: set[AbstractConnection] = set()  # to be closed as soon as nobody uses them
+        self._waiting = 0
+        self._freed = Condition()
+
+    def _forked(self) -> None:
+        """Under gevent whoever was waiting in the parent waits here too, for a reply that is the parent's."""
+        _take_away(self._made)
+        self.restart()
+
+    def call(self, parts: Sequence[Any]) -> Any:
+        """The reply to one command; raises redis-py's errors. The connection is closed unless all was read."""
+        connection = self._take()
+        try:
+            return exchange(connection, pack(parts))
+        except ResponseError as error:  # read to its end
+            if is_demotion(error):  # whoever connects anew finds the master
+                connection.disconnect()
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            self._give(connection)
+
+    def post(self, commands: Sequence[Sequence[Any]]) -> AbstractConnection:
+        """Send several commands at once; ``collect`` their replies from the connection, or ``drop`` it."""
+        connection = self._take()
+        try:
+            connection.send_packed_command([pack(parts) for parts in commands], check_health=False)
+        except BaseException:
+            self.drop(connection)
+            raise
+        return connection
+
+    def collect(self, connection: AbstractConnection, count: int) -> list[Any]:
+        """So many replies; an error among them stands in its place."""
+        try:
+            replies = [_reply(connection) for _ in range(count)]
+        except BaseException:
+            self.drop(connection)
+            raise
+        if any(map(is_demotion, replies)):
+            connection.disconnect()
+        self._give(connection)
+        return replies
+
+    def drop(self, connection: AbstractConnection) -> None:
+        """Nobody will read what was asked for."""
+        connection.disconnect()
+        self._give(connection)
+
+    def close_idle(self) -> None:
+        """Connections connect anew before they are used, or used again: the server is another now."""
+        self._left = set(self._made)
+        for _ in range(len(self._free)):
+            try:
+                connection, _since = self._free.pop(0)
+            except IndexError:
+                return
+            self.drop(connection)
+
+    def _take(self) -> AbstractConnection:
+        if self._waiting:  # nobody overtakes those who wait
+            return self._wait()
+        try:
+            connection, since = self._free.pop()
+        except IndexError:
+            return self._wait()
+        # redis-py 5 has no public name for being connected.
+        if time.monotonic() - since > RESTED and connection._sock is not None and _is_stale(connection):
+            connection.disconnect()
+        return connection  # one that is not connected connects as it sends
+
+    def _give(self, connection: AbstractConnection) -> None:
+        if self._left and connection in self._left:
+            self._left.discard(connection)
+            connection.disconnect()
+        self._free.append((connection, time.monotonic()))
+        if self._waiting:  # whoever begins to wait looks once more after saying so
+            with self._freed:
+                self._freed.notify()
+
+    def _wait(self) -> AbstractConnection:
+        until = time.monotonic() + self._patience
+        with self._freed:
+            self._waiting += 1
+            try:
+                queued = self._waiting > 1
+                while queued or not self._free:
+                    if len(self._made) < self._most:
+                        make: type[AbstractConnection] = self._pool.connection_class
+                        connection = make(**self._pool.connection_kwargs)
+                        self._made.append(connection)
+                        return connection
+                    queued = False
+                    if not self._freed.wait(until - time.monotonic()) and not self._free:
+                        raise RedisConnectionError("Too many connections")
+                return self._free.pop()[0]
+            finally:
+                self._waiting -= 1
+                if self._waiting and (self._free or len(self._made) < self._most):
+                    self._freed.notify()  # whoever came as this one was woken waits for nobody else
+
+
+def _close(free: list[tuple[AbstractConnection, float]]) -> None:
+    for connection, _since in free:
+        with suppress(RedisError, OSError):
+            connection.disconnect()
+
+
+def _take_away(connections: Iterable[AbstractConnection]) -> None:
+    """Leave nothing to be read from sockets that are another process' too; that one notices nothing of it."""
+    ended, end = os.pipe()
+    os.close(end)
+    for connection in connections:
+        sock = connection._sock
+        if sock is not None and sock.fileno() >= 0:
+            os.dup2(ended, sock.fileno(), inheritable=False)
+    os.close(ended)
+
+
+def pack(parts: Sequence[Any]) -> bytes:
+    """A command as Redis reads it: RESP, an array of bulk strings."""
+    found = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        text = part if type(part) is bytes else str(part).encode()
+        found.append(b"$%d\r\n%b\r\n" % (len(text), text))
+    return b"".join(found)
+
+
+def _reply(connection: AbstractConnection) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def is_demotion(reply: object) -> bool:
+    """Whether the server has become a replica; a script of Redis 6.2 wraps that in more words."""
+    return isinstance(reply, ResponseError) and "write against a read only replica" in str(reply)
+
+
+def _is_stale(connection: AbstractConnection) -> bool:
+    try:
+        return bool(connection.can_read())  # nothing was asked, so all there can be is an end
+    except (RedisError, OSError):
+        return True

@@ -1,0 +1,219 @@
+"""Timeouts: one deadline over all that a call does, on a socket or on an event loop."""
+
+from __future__ import annotations
+
+import _socket
+import asyncio
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.connection import AbstractConnection
+
+from django_throttle.stores.failures import LoopBlocked
+
+# When less of the deadline has passed, a timeout of the whole of it ends soon enough.
+NEARLY: Final = 0.9
+LOOK: Final = 0.001  # 0 would raise something else
+
+
+@dataclass(slots=True)
+class _Block:
+    """How long the I/O of one block may take. ``looked`` once something was read late."""
+
+    until: float
+    looked: bool = False
+
+
+# By context rather than by thread: under gevent one thread has many, also where it was patched after our import.
+_block: ContextVar[_Block | None] = ContextVar("django_throttle.deadline", default=None)
+
+
+def _to_write(otherwise: float | None) -> float | None:
+    """The seconds that are left, ``otherwise`` when there is no deadline; raises TimeoutError when nothing is left."""
+    block = _block.get()
+    if block is None:
+        return otherwise
+    left = block.until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("deadline passed")
+    return left
+
+
+def _to_read(otherwise: float | None) -> float | None:
+    """The same for a read, which may be one look late: a process that stood still finds what came meanwhile."""
+    block = _block.get()
+    if block is None or block.looked or block.until > time.monotonic():
+        return _to_write(otherwise)
+    block.looked = True
+    return LOOK
+
+
+class Within:
+    """All Redis I/O of this context inside the block ends within ``seconds``, and with the block around it."""
+
+    __slots__ = ("_seconds", "_token")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        around, until = _block.get(), time.monotonic() + self._seconds
+        self._token = _block.set(_Block(until if around is None or until < around.until else around.until))
+
+    def __exit__(self, *_: object) -> None:
+        _block.reset(self._token)
+
+
+EVENTLET: Final = "eventlet has replaced this process's sockets, on which no deadline holds: use gevent, or threads"
+
+
+def is_patched_by_eventlet() -> bool:
+    """True when a Redis that hangs would hang this process for ever."""
+    patcher = sys.modules.get("eventlet.patcher")
+    return patcher is not None and bool(patcher.is_monkey_patched("socket"))
+
+
+KERNEL_WATCHES: Final = sys.platform == "linux"  # elsewhere the option takes another shape
+
+
+def _watch(sock: socket.socket, seconds: float) -> None:
+    sock.settimeout(None)
+    value = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))  # a timeval
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, value)
+
+
+class DeadlineSocket:
+    """A socket whose blocking reads and writes also obey the thread's deadline."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._timeout = sock.gettimeout()
+        # gevent's sockets never block: they have no timeout of the kernel's, whatever they are called.
+        self._is_plain = type(sock) is socket.socket and isinstance(sock, _socket.socket)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def settimeout(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._socket.settimeout(timeout)
+
+    def recv(self, *args: Any) -> bytes:
+        self._hurry(_to_read)
+        return self._socket.recv(*args)
+
+    def recv_into(self, *args: Any) -> int:
+        self._hurry(_to_read)
+        return self._socket.recv_into(*args)
+
+    def sendall(self, *args: Any) -> None:
+        self._hurry(_to_write)
+        self._socket.sendall(*args)
+
+    def bare(self) -> socket.socket | None:
+        """The socket itself, on which reads and writes give up after its timeout by the kernel's watch.
+
+        That saves the system calls by which Python sets a timeout and then waits. None unless the timeout is
+        about what the deadline has left, and where the socket is not a plain one.
+        """
+        whole, left = self._timeout, _to_write(None)
+        if not KERNEL_WATCHES or not self._is_plain:
+            return None
+        if not whole or left is None or not NEARLY * whole <= left <= whole:
+            return None
+        if self._socket.gettimeout() is not None:
+            _watch(self._socket, whole)
+        return self._socket
+
+    def _hurry(self, left: Callable[[float | None], float | None]) -> None:
+        if self._timeout != 0:  # 0 asks whether something is there, and does not wait
+            self._socket.settimeout(left(self._timeout))
+
+
+class _Handshaking:
+    """A socket that is to be encrypted: the handshake gets what is left when it begins.
+
+    What comes before it, such as reading the certificates of all authorities, may have taken most of the deadline.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def gettimeout(self) -> float | None:
+        try:
+            return _to_write(self._socket.gettimeout())
+        except TimeoutError:
+            # Python 3.11 asks when it has the descriptor twice: an error would close it twice, the second time
+            # as whatever else the process has opened by then. The handshake fails at once instead.
+            return LOOK
+
+
+def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
+    """The same connection class, obeying ``Within``, connecting included."""
+
+    class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
+        def _connect(self) -> DeadlineSocket:
+            self.socket_connect_timeout = _to_write(self.socket_timeout)
+            return DeadlineSocket(super()._connect())
+
+        def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:  # of connections with TLS alone
+            return super()._wrap_socket_with_ssl(_Handshaking(sock))
+
+    return DeadlineConnection
+
+
+LATE: Final = 0.02  # a loop that runs ends a wait sooner than this
+GRACE: Final = 0.02  # for a loop that did not, to read what is there
+
+
+class Patience:
+    """``async with`` it: raises TimeoutError at a moment of the loop's clock, LoopBlocked when the loop stood still."""
+
+    __slots__ = ("_end", "_is_late", "_timeout", "_until")
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._timeout = asyncio.timeout(None)
+        self._is_late = False
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._end = asyncio.get_running_loop().call_at(self._until, self._run_out)
+
+    async def __aexit__(self, *error: object) -> None:
+        self._end.cancel()
+        try:
+            await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
+        except TimeoutError as late:
+            if self._is_late:
+                raise LoopBlocked("the event loop was busy with something else") from late
+            raise
+
+    def _run_out(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._is_late = now > self._until + LATE
+        self._timeout.reschedule(now + GRACE * self._is_late)
+
+
+@contextmanager
+def heed_cancellation() -> Iterator[None]:
+    """Raise a cancellation that the block has swallowed.
+
+    redis-py waits with asyncio.wait_for, which until Python 3.12 loses one that comes as it is done.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    yield
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError

@@ -1,0 +1,242 @@
+"""Sends script calls to Redis within a deadline, and reloads scripts that Redis has lost."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+from redis import asyncio as aioredis
+from redis.connection import Connection
+from redis.exceptions import NoScriptError, ResponseError
+
+from django_throttle.stores.addresses import Address
+from django_throttle.stores.breaker import Breaker
+from django_throttle.stores.clients import (
+    Known,
+    LoopClients,
+    Sentinels,
+    async_client,
+    async_clients,
+    following,
+    sync_client,
+)
+from django_throttle.stores.pool import Wire, is_demotion
+from django_throttle.stores.timeouts import Patience, Within, heed_cancellation
+
+# The numbers by which a decision script knows the algorithms; texts are stored below 10.
+CODES: Final = {
+    "fixed_window": 1,
+    "calendar_window": 2,
+    "sliding_window": 3,
+    "gcra": 4,
+    "interval_bucket": 5,
+    "sliding_log": 10,
+    "concurrency": 11,
+}
+# A calendar's window is a branch of the fixed one.
+_BRANCHES: Final = {"calendar_window": "fixed_window"}
+_BEFORE: Final = frozenset(("calendar_window", "sliding_log", "concurrency"))
+_WRITE: Final = frozenset(("sliding_log", "concurrency"))
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script's text and the SHA-1 by which Redis knows it."""
+
+    text: str
+    sha: str
+
+
+@cache
+def script(name: str) -> Script:
+    """The script in ``lua/name.lua``."""
+    return _script(_text(name))
+
+
+@cache
+def decision_script(algorithms: frozenset[str]) -> Script:
+    """The script that decides rules of these algorithms: the others' fragments would only cost time.
+
+    Fragments are branches of one loop rather than functions, because a script makes its functions anew
+    on every call.
+    """
+    names = sorted(algorithms)
+    branches = sorted({_BRANCHES.get(name, name) for name in names})
+    before = [f"{name}.before" for name in names if name in _BEFORE]
+    write = [f"{name}.write" for name in names if name in _WRITE]
+    return _script("".join(map(_text, ("prelude", *before, "loop", *branches, "decide", *write, "end"))))
+
+
+def _text(name: str) -> str:
+    return files("django_throttle.stores").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _script(text: str) -> Script:
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ASK_SECONDS: Final = 1.0
+
+
+class Call(NamedTuple):
+    """One script call.
+
+    ``derives`` when the script touches more keys than it is given, all of the same slot; ``leads`` when
+    Redis must have it before it gets the others; ``follows`` when it only reads, and is to read what those
+    before it have left.
+    """
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[Any]
+    derives: bool = False
+    leads: bool = False
+    follows: bool = False
+
+    def by_sha(self) -> tuple[Any, ...]:
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    def by_text(self) -> tuple[Any, ...]:
+        # EVAL runs the script and keeps it, so a lost script costs one round trip, once.
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
+
+
+class Link:
+    """Sends calls in one round trip, ``seconds`` at most for all of it; raises redis-py's errors.
+
+    To one server, or to the master that Sentinels name.
+    """
+
+    slot_of = None  # one server has all keys
+
+    def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
+        self.seconds = seconds
+        self.failovers = 0  # how often another server has taken over, as far as was noticed
+        settings = dict(address.settings)
+        known = Known(self._moved)
+        self._sentinels = Sentinels(address, seconds, max_connections, known) if address.service else None
+        if self._sentinels:
+            find = self._sentinels.find
+            settings["connection_class"] = following(settings.get("connection_class", Connection), find)
+        self.breaker = Breaker(fails_over=bool(address.service))
+        self.client = sync_client(settings, seconds, max_connections)
+        self.wire = Wire(self.client.connection_pool, max_connections, seconds / 2)
+        self.loops = LoopClients(partial(_async_clients, address, seconds, max_connections, known))
+
+    @property
+    def breakers(self) -> tuple[Breaker, ...]:
+        """One, of all calls."""
+        return (self.breaker,)
+
+    def node_of(self, key: str) -> object:
+        """Which server has a key: there is but one."""
+
+    def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
+        """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
+        if not calls:
+            return []
+        with Within(seconds or self.seconds):
+            if len(calls) == 1:
+                return [self._send(calls[0])]
+            replies = self.wire.collect(self.wire.post([call.by_sha() for call in calls]), len(calls))
+            if lost := _lost(replies):
+                again = _with_texts([calls[at] for at in lost])
+                _put(replies, lost, self.wire.collect(self.wire.post(again), len(again)))
+            return replies
+
+    async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
+        """The same without blocking the event loop, within the decision's deadline."""
+        if not calls:
+            return []
+        async with Patience(asyncio.get_running_loop().time() + (seconds or self.seconds)):
+            with heed_cancellation():
+                return await self._asend_all(await self.loops.get(), calls)
+
+    async def _asend_all(self, client: Any, calls: Sequence[Call]) -> list[Any]:
+        try:
+            if len(calls) == 1:
+                return [await self._asend(client, calls[0])]
+            replies = await self._pipeline(client, [call.by_sha() for call in calls]).execute(raise_on_error=False)
+            if lost := _lost(replies):
+                again = _with_texts([calls[at] for at in lost])
+                _put(replies, lost, await self._pipeline(client, again).execute(raise_on_error=False))
+        except ResponseError as error:
+            await _leave_replica(client, [error])
+            raise
+        await _leave_replica(client, replies)
+        return list(replies)
+
+    def _send(self, call: Call) -> Any:
+        try:
+            return self.wire.call(call.by_sha())
+        except NoScriptError:
+            return self.wire.call(call.by_text())
+
+    @staticmethod
+    async def _asend(client: Any, call: Call) -> Any:
+        try:
+            return await client.execute_command(*call.by_sha())
+        except NoScriptError:
+            return await client.execute_command(*call.by_text())
+
+    @staticmethod
+    def _pipeline(client: Any, commands: Sequence[tuple[Any, ...]]) -> Any:
+        pipeline = client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return pipeline
+
+    @property
+    def has_sentinels(self) -> bool:
+        return self._sentinels is not None
+
+    def server_says(self, section: str) -> str:
+        """A part of what INFO tells of the server."""
+        with Within(ASK_SECONDS):
+            told = self.wire.call(("INFO", section))
+        return told.decode() if isinstance(told, bytes) else str(told)
+
+    def look(self) -> None:
+        """Whether another server has taken over while this one goes on; nothing where no Sentinels are."""
+        if self._sentinels:
+            self._sentinels.look()
+
+    def _moved(self) -> None:
+        self.failovers += 1
+        self.wire.close_idle()
+
+
+async def _leave_replica(client: Any, replies: Sequence[Any]) -> None:
+    """Where the server has become a replica, whoever connects anew finds the master."""
+    if any(map(is_demotion, replies)):
+        await client.connection_pool.disconnect()
+
+
+def _async_clients(address: Address, seconds: float, max_connections: int, known: Known) -> list[aioredis.Redis]:
+    if address.service:
+        return async_clients(address, seconds, max_connections, known)
+    return [async_client(address.settings, seconds, max_connections)]
+
+
+def _with_texts(calls: Sequence[Call]) -> list[tuple[Any, ...]]:
+    """The same calls for a server that has lost the scripts: the first of each brings it along."""
+    brought: set[str] = set()
+    commands = []
+    for call in calls:
+        commands.append(call.by_sha() if call.script.sha in brought else call.by_text())
+        brought.add(call.script.sha)
+    return commands
+
+
+def _put(replies: list[Any], places: Sequence[int], found: Sequence[Any]) -> None:
+    for place, reply in zip(places, found, strict=True):
+        replies[place] = reply
+
+
+def _lost(replies: Sequence[Any]) -> list[int]:
+    return [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
