@@ -68,9 +68,12 @@ NAMES: Final = tuple(setting.name for setting in fields(Conf))
 def conf() -> Conf:
     """The settings in force; raises InvalidSetting for one that does not exist. Without Django's, the defaults."""
     try:
-        given = dict(getattr(settings, "DJANGO_THROTTLE", {}))
+        found = getattr(settings, "DJANGO_THROTTLE", {})
     except ImproperlyConfigured:
         return Conf()
+    if not isinstance(found, Mapping):
+        raise InvalidSetting(no_dictionary(found))
+    given = dict(found)
     for name in given:
         if name not in NAMES:
             raise InvalidSetting(unknown(name))
@@ -78,6 +81,11 @@ def conf() -> Conf:
         given.setdefault("STORE", "redis")
     given["KEY_SECRET"] = given.get("KEY_SECRET") or settings.SECRET_KEY
     return Conf(**given)
+
+
+def no_dictionary(found: object) -> str:
+    """What to say of settings that are something else."""
+    return f"DJANGO_THROTTLE is a dictionary, not {type(found).__name__}"
 
 
 def unknown(name: object) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from django.core.checks import CheckMessage
+from django.core.checks.registry import registry
 from django.core.management import call_command
 from django.db import connection
 from django.test import override_settings
 
 from django_throttle import checks
-from django_throttle.checks import configuration
+from django_throttle.checks import configuration, sockets
 from django_throttle.conf import Conf
 from django_throttle.models import ThrottleRule
 
@@ -203,6 +204,16 @@ def test_a_module_that_fails_to_import_is_named_too(tmp_path: Path, monkeypatch:
     (message,) = found({"RULES": {"api": {"rate": "100/min", "key": "broken_limits.tenant"}}})
     assert message.id == "django_throttle.E005"
     assert "cannot be imported (division by zero)" in message.msg
+
+
+@pytest.mark.django_db
+def test_no_check_falls_over_what_another_says(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "DAPHNE", "django_throttle")  # as if it were installed
+    settings.CACHES = LOCMEM
+    ours = [check for check in registry.get_checks(True) if check.__module__.startswith("django_throttle.")]
+    for given in (given for _, given in WRONG):
+        settings.DJANGO_THROTTLE = given
+        assert [message for check in ours for message in check(app_configs=None, databases=["default"])]
 
 
 def test_an_alias_that_django_redis_serves_is_right() -> None:

@@ -33,6 +33,7 @@ from django_throttle.checks.doors import (
 )
 from django_throttle.checks.servers import server_messages
 from django_throttle.checks.sockets import delay_messages, origin_messages
+from django_throttle.conf import no_dictionary
 from django_throttle.rulebook import sources
 
 SETTING_CHECKS: Final = (*VALUE_CHECKS, *RULE_CHECKS, *FIT_CHECKS, *HOOK_CHECKS, *IDENTITY_CHECKS, *TOLD_CHECKS)
@@ -43,7 +44,7 @@ def check_settings(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMes
     """Everything in DJANGO_THROTTLE, without a look at the database or at Redis."""
     given = getattr(settings, "DJANGO_THROTTLE", {})
     if not isinstance(given, Mapping):
-        return [wrong("E001", f"DJANGO_THROTTLE is a dictionary, not {type(given).__name__}")]
+        return [wrong("E001", no_dictionary(given))]
     return [message for check in SETTING_CHECKS for message in check(given)]
 
 

@@ -21,6 +21,7 @@ from django_throttle.identity.address import Proxies, declared
 from django_throttle.identity.keys import is_async, is_path
 from django_throttle.observe.hooks import load
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.reader import NOTHING, Found
 from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
 from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
 
@@ -34,6 +35,14 @@ def value_of(given: Given, name: str) -> Any:
     if name == "STORE" and "REDIS" in given:
         return given.get("STORE", "redis")
     return given.get(name, getattr(DEFAULTS, name))
+
+
+def rules_given() -> Found:
+    """What the settings say of rules; nothing where another check says why the settings cannot be read."""
+    try:
+        return sources.from_settings()
+    except InvalidSetting:
+        return NOTHING
 
 
 def is_number(value: object, counts: bool) -> bool:

@@ -13,14 +13,13 @@ from django.core.checks import CheckMessage, Warning
 from django.urls import URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
-from django_throttle.checks.configuration import Given, is_number, value_of, wrong
+from django_throttle.checks.configuration import Given, is_number, rules_given, value_of, wrong
 from django_throttle.checks.sockets import socket_scopes
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
 from django_throttle.core.options import is_dotted
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.request_state import view_scope
-from django_throttle.rulebook import sources
 
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
 THROTTLE: Final = "django_throttle.drf.DecidedThrottle"
@@ -121,7 +120,7 @@ HINT: Final = (
 
 def inflight_messages() -> Iterator[CheckMessage]:
     """Concurrency rules in settings that list no event inflight, where it is requests that they would cover."""
-    rules = [rule for rule in sources.from_settings().rules.values() if rule.enabled and rule.events == ("connection",)]
+    rules = [rule for rule in rules_given().rules.values() if rule.enabled and rule.events == ("connection",)]
     for rule, why in _mistaken(rules):
         message = f"rule {rule.name!r} counts open WebSockets alone, {why}"
         yield Warning(message, hint=HINT, id="django_throttle.W045")

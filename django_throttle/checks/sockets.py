@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import Error as DatabaseFailure
 from django.utils.module_loading import import_string
 
+from django_throttle.checks.configuration import rules_given
 from django_throttle.core import Rule
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.reader import Found
@@ -34,7 +35,7 @@ def origin_messages() -> Iterator[CheckMessage]:
 def delay_messages() -> Iterator[CheckMessage]:
     """Messages that wait on daphne, which goes on reading meanwhile, into memory."""
     if DAPHNE in settings.INSTALLED_APPS:
-        waiting = [f"rule {rule.name!r}" for rule in _queues(sources.from_settings())]
+        waiting = [f"rule {rule.name!r}" for rule in _queues(rules_given())]
         waiting += [f"throttle_ladder of {name}" for name in _delaying()]
         ladders = (door.terms for door in _guards(_application()) if _delays(door.terms.ladder))
         waiting += [f"the ladder of ThrottleMiddleware, scope {terms.scope!r}" for terms in ladders]
