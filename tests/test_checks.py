@@ -14,10 +14,14 @@ from django.core.checks.registry import registry
 from django.core.management import call_command
 from django.db import connection
 from django.test import override_settings
+from django.urls import include, path
+from rest_framework import throttling
+from rest_framework.views import APIView
 
 from django_throttle import checks
 from django_throttle.checks import configuration, sockets
 from django_throttle.conf import Conf
+from django_throttle.drf import UserRateThrottle
 from django_throttle.models import ThrottleRule
 
 LOCMEM = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
@@ -292,6 +296,12 @@ class TestDoors:
         found = checks.check_rates(None)
         assert {message.id for message in found} <= {"django_throttle.E071"}
         assert [str(message.msg).split("'")[1] for message in found] == wanted
+
+    @pytest.mark.parametrize(("throttle", "wanted"), [(UserRateThrottle, ["a"]), (throttling.UserRateThrottle, [])])
+    def test_rates_of_a_throttle_that_one_view_names(self, throttle: type, wanted: list[str], settings: Any) -> None:
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"a": "10/month"}}
+        settings.ROOT_URLCONF = (path("api/", include([path("a", APIView.as_view(throttle_classes=[throttle]))])),)
+        assert [str(message.msg).split("'")[1] for message in checks.check_rates(None)] == wanted
 
 
 class TestStore:

@@ -102,9 +102,13 @@ def middleware_messages() -> Iterator[CheckMessage]:
 
 
 def rate_messages() -> Iterator[CheckMessage]:
-    """REST framework's rates can be read, where our throttles take the place of its own."""
-    if not inherits(of_drf("DEFAULT_THROTTLE_CLASSES", ()), DROP_IN):
-        return
+    """REST framework's rates can be read, where our throttles take the place of its own: for all views, or for one."""
+    messages = list(_unreadable_rates())
+    if messages and (inherits(of_drf("DEFAULT_THROTTLE_CLASSES", ()), DROP_IN) or _is_on_a_view(DROP_IN)):
+        yield from messages
+
+
+def _unreadable_rates() -> Iterator[CheckMessage]:
     for scope, rate in of_drf("DEFAULT_THROTTLE_RATES", {}).items():
         try:
             _ = rate is None or Rate.parse(rate)
@@ -159,7 +163,12 @@ def _covers(patterns: list[str], scope: str) -> bool:
 
 def _sees_requests() -> bool:
     """Whether a door that goes by events looks at requests; ``@throttle`` names its rule, whatever that is for."""
-    return can_refuse() or any(inherits(_throttles(view), THROTTLE) for _, view in _views())
+    return can_refuse() or _is_on_a_view(THROTTLE)
+
+
+def _is_on_a_view(throttle: str) -> bool:
+    """Whether one of the site's views names a throttle of this kind."""
+    return any(inherits(_throttles(view), throttle) for _, view in _views())
 
 
 def _throttles(view: Any) -> Sequence[Any]:
