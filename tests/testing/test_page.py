@@ -15,9 +15,10 @@ from django.urls import path
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.testing import FrozenClock
+from tests.outside.pages import page
 from tests.pages import shown
 
-FUNCTION, CASE, CLOCK, LARGE, ASYNCHRONOUS, SOCKETS, FIXTURES = shown("testing")
+PACKAGE, FUNCTION, CASE, CLOCK, LARGE, ASYNCHRONOUS, SOCKETS, FIXTURES = shown("testing")
 
 
 async def aview(request: HttpRequest) -> HttpResponse:
@@ -47,6 +48,12 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for block in shown("testing"):
         exec(block, found)
     return found
+
+
+def test_its_tests_are_in_a_package_for_django_s_runner_to_find() -> None:
+    files = [block.file for block in page("testing.rst") if block.file.startswith("mysite/tests/")]
+    assert files[0] == "mysite/tests/__init__.py"
+    assert set(files[1:]) == {"mysite/tests/test_limits.py"}
 
 
 def test_a_function(names: dict[str, Any], client: Client) -> None:
