@@ -23,6 +23,7 @@ from django_throttle.core import Rule, options
 from django_throttle.core.rule import OPTIONS
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
+from tests.outside import pages as outside
 from tests.pages import block, shown
 from tests.servers import RedisServer
 
@@ -223,6 +224,12 @@ def test_the_rule_reference_is_complete(name: str) -> None:
 def test_the_example_of_the_rule_reference_is_a_rule() -> None:
     ((name, options),) = run(block("rules", '"search": {'))["DJANGO_THROTTLE"]["RULES"].items()
     assert Rule.from_options(name, options).burst == 20
+
+
+def test_of_two_blocks_for_one_file_the_second_says_that_it_is_appended() -> None:
+    anew = [(one.page, one.caption) for one in outside.BLOCKS if one.file and not one.is_appended]
+    assert len(anew) > 10
+    assert sorted(set(anew)) == sorted(anew)
 
 
 def test_a_redis_of_our_own_is_used(site: dict[str, Any], redis_server: RedisServer) -> None:

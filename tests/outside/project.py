@@ -57,7 +57,7 @@ class Project:
         return Project(self.python, folder, redis or self.redis)
 
     def write(self, *blocks: Block) -> Project:
-        """Write blocks into the files that the page names; of two for one new file the second is appended."""
+        """Write blocks into the files that the page names."""
         written: set[str] = set()
         for block in blocks:
             assert block.file, f"{block} names no file"
