@@ -44,6 +44,9 @@ soak: $(VENV)/.with-test  ## The same load for long, with edits and kills, and s
 matrix: $(VENV)/.with-matrix  ## Run the suite on every supported version, database and Redis (ARGS="py312-dj60-redis7": that row)
 	@$(BIN)/python -m tests.matrix $(ARGS)
 
+house: $(VENV)/.with-test  ## Print the figures of the package's layout and their limits
+	@$(BIN)/python -m tests.house
+
 coverage: $(VENV)/.with-test  ## The same, and say which branches it took
 	@$(BIN)/python -m coverage erase
 	@$(BIN)/python -m coverage run -m pytest $(ARGS)

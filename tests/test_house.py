@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import django_throttle
+from tests import house
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "django_throttle"
@@ -113,6 +114,31 @@ def test_rooms_and_functions_are_small(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 40, f"{node.name} does more than one thing"
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, float]:
+    return house.measure()
+
+
+@pytest.mark.parametrize("name", house.LIMITS)
+def test_the_layout_keeps_its_figures(figures: dict[str, float], name: str) -> None:
+    assert figures[name] <= house.LIMITS[name].most, "make house prints them all; raise a limit only with a reason"
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}, "g": set()}
+    assert house.in_circles(graph) == {"a", "b", "c", "d", "e"}
+    assert house.in_circles({"a": {"b"}, "b": {"c"}, "c": set()}) == set()
+
+
+def test_the_map_for_contributors_is_that_of_the_tree() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition("## Where things are")[2].partition("## ")[0]
+    shown = set(re.findall(r"`(django_throttle/[\w/.]+|tests[\w/]*)`", table))
+    assert [name for name in shown if not (ROOT / name).exists()] == []
+    rooms = {f"django_throttle/{path.name}" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert rooms - shown == {"django_throttle/migrations"}
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=named)

@@ -1,0 +1,112 @@
+"""``make house``: the figures of the package's layout, which ``tests/test_house.py`` holds to their limits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "django_throttle"
+
+
+class Limit(NamedTuple):
+    """A figure and the most that it may be; what it is to come down to where that is less."""
+
+    most: float
+    goal: float
+
+
+LIMITS = {
+    "modules": Limit(151, 125),
+    "lines": Limit(23_600, 18_500),
+    "header lines, %": Limit(9.5, 9.5),
+    "largest fan-out": Limit(21, 14),
+    "longest function": Limit(40, 40),
+    "in circles at run time": Limit(0, 0),
+    "in circles with types": Limit(26, 0),
+}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package but migrations, by its dotted name."""
+    found = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        if "migrations" not in path.parts:
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def measure() -> dict[str, float]:
+    """The figures, by the names of LIMITS."""
+    paths = modules()
+    texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+    trees = {name: ast.parse(text) for name, text in texts.items()}
+    lines = sum(len(text.splitlines()) for text in texts.values())
+    everything = {name: set(_imported(tree, paths)) - {name} for name, tree in trees.items()}
+    at_once = {name: set(_imported(tree, paths, at_once=True)) - {name} for name, tree in trees.items()}
+    return {
+        "modules": len(paths),
+        "lines": lines,
+        "header lines, %": round(100 * sum(map(_header, trees.values())) / lines, 1),
+        "largest fan-out": max(map(len, everything.values())),
+        "longest function": max(length for tree in trees.values() for length in _lengths(tree)),
+        "in circles at run time": len(in_circles(at_once)),
+        "in circles with types": len(in_circles(everything)),
+    }
+
+
+def _header(tree: ast.Module) -> int:
+    """The lines of the docstring and of import statements, those for type checkers included."""
+    nodes: list[Any] = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    if ast.get_docstring(tree) is not None:
+        nodes.append(tree.body[0])
+    return sum(node.end_lineno - node.lineno + 1 for node in nodes)
+
+
+def _lengths(tree: ast.Module) -> Iterator[int]:
+    yield 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (node.end_lineno or 0) - node.lineno + 1
+
+
+def _imported(tree: ast.Module, known: dict[str, Path], *, at_once: bool = False) -> Iterator[str]:
+    """The modules of the package that this one imports: anywhere, or as soon as it is imported itself."""
+    for node in tree.body if at_once else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield from (each for each in (name if name in known else node.module,) if each in known)
+
+
+def in_circles(graph: dict[str, set[str]]) -> set[str]:
+    """The nodes that can be reached from themselves."""
+    left = dict(graph)
+    circles: set[str] = set()
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            circle = set(error.args[1])
+            circles |= circle
+            name = "+".join(sorted(circle))  # one node from here on, so that the next circle is found
+            joined = set().union(*(left.pop(each) for each in circle)) - circle
+            left = {each: {name if to in circle else to for to in others} - {each} for each, others in left.items()}
+            left[name] = joined
+        else:
+            return {part for each in circles for part in each.split("+")}
+
+
+def main() -> None:
+    """Print each figure, the most that it may be, and what it is to come down to."""
+    print(f"{'':24}{'is':>8}{'at most':>10}{'goal':>8}")
+    for name, figure in measure().items():
+        print(f"{name:24}{figure:>8}{LIMITS[name].most:>10}{LIMITS[name].goal:>8}")
+
+
+if __name__ == "__main__":
+    main()
