@@ -61,6 +61,7 @@ def test_a_rule_of_sockets_in_the_scope_of_a_view_is_found(warned: Warn, scope: 
     assert message.msg.startswith("rule 'held' counts open WebSockets alone, and '")
     assert message.msg.endswith("' is the scope of a view, whose requests it does not limit")
     assert '"inflight"' in message.hint
+    assert ("Where only sockets are meant" in message.hint) is not bool(events)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,9 @@ def test_a_rule_of_everything_where_only_requests_come_is_found(
         setattr(settings, name, value)
     (message,) = warned(key="ip")
     assert message.id == "django_throttle.W045"
-    assert message.msg.endswith("no consumer has the mixin; it does not limit requests while they are being answered")
+    assert message.msg.endswith(
+        "no consumer that this check could find has the mixin; it does not limit requests while they are being answered"
+    )
     assert '"inflight"' in message.hint
     for meant in ({"events": ["connection"]}, {"events": ["inflight"]}, {"at_limit": "evict_oldest"}):
         assert warned(key="ip", **meant) == []
@@ -117,7 +120,9 @@ class Throttled(APIView):
 def test_a_throttle_of_one_view_sees_requests(warned: Warn, settings: Any, no_sockets: None, view: Any) -> None:
     settings.ROOT_URLCONF = (path("api/", include([path("only", view)])),)
     (message,) = warned(key="ip")
-    assert message.msg.endswith("no consumer has the mixin; it does not limit requests while they are being answered")
+    assert message.msg.endswith(
+        "no consumer that this check could find has the mixin; it does not limit requests while they are being answered"
+    )
 
 
 def test_it_is_meant_for_sockets_where_there_are_some(warned: Warn, settings: Any) -> None:

@@ -118,8 +118,11 @@ def _unreadable_rates() -> Iterator[CheckMessage]:
 
 HINT: Final = (
     'List the event "inflight" to limit requests while they are being answered, or "connection" and "inflight" '
-    'for sockets and requests in one count. Where only sockets are meant, write that it is for "connection".'
+    "for sockets and requests in one count."
 )
+UNSAID: Final = ' Where only sockets are meant, write that it is for "connection".'
+# One that ASGI_APPLICATION does not lead to may be served all the same.
+NO_CONSUMER: Final = "no consumer that this check could find has the mixin"
 
 
 def inflight_messages() -> Iterator[CheckMessage]:
@@ -127,7 +130,7 @@ def inflight_messages() -> Iterator[CheckMessage]:
     rules = [rule for rule in rules_given().rules.values() if rule.enabled and rule.events == ("connection",)]
     for rule, why in _mistaken(rules):
         message = f"rule {rule.name!r} counts open WebSockets alone, {why}"
-        yield Warning(message, hint=HINT, id="django_throttle.W045")
+        yield Warning(message, hint=HINT + UNSAID * (not _says_events(rule)), id="django_throttle.W045")
 
 
 def _mistaken(rules: Sequence[Rule]) -> Iterator[tuple[Rule, str]]:
@@ -148,7 +151,7 @@ def _mistaken(rules: Sequence[Rule]) -> Iterator[tuple[Rule, str]]:
         elif find_spec("channels") is None:
             yield rule, "and Channels, which serves them, is not installed"
         elif not (known or named or _says_events(rule) or rule.at_limit != "reject") and _sees_requests():
-            yield rule, "and no consumer has the mixin; it does not limit requests while they are being answered"
+            yield rule, f"and {NO_CONSUMER}; it does not limit requests while they are being answered"
 
 
 def _says_events(rule: Rule) -> bool:
