@@ -42,7 +42,7 @@ soak: $(VENV)/.with-test  ## The same load for long, with edits and kills, and s
 	@$(BIN)/python -m tests.campaign.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 matrix: $(VENV)/.with-matrix  ## Run the suite on every supported version, database and Redis (ARGS="py312-dj60-redis7": that row)
-	@$(BIN)/python -m tests.matrix $(ARGS)
+	@JOBS=$(JOBS) $(BIN)/python -m tests.matrix $(ARGS)
 
 house: $(VENV)/.with-test  ## Print the figures of the package's layout and their limits
 	@$(BIN)/python -m tests.house

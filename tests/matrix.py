@@ -124,7 +124,8 @@ def _suite(name: str, environment: dict[str, str], more: tuple[str, ...]) -> dic
     began = time.monotonic()
     left_out = [f"--ignore-glob=*/{file}" for file in LEFT_OUT]
     cache = ("-o", f"cache_dir=.tox/{name}/.pytest_cache")
-    first = _pytest(name, environment, *cache, *left_out, *more)
+    at_once = ("--numprocesses", os.environ.get("JOBS", "3"), "--dist", "loadfile")
+    first = _pytest(name, environment, *cache, *at_once, *left_out, *more)
     again = _pytest(name, environment, *cache, "--lf", "--lfnf=none") if first["failed"] else first
     return {
         **dict(zip(("python", "django", "redis-py"), versions, strict=True)),
