@@ -163,6 +163,20 @@ def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCap
         assert down.startswith("Redis does not answer") and re.fullmatch(r"Redis answers again, after \d+\.\d s", up)
 
 
+def test_threads_of_one_stall_are_one_failure(proxy: Proxy) -> None:
+    """And five stalls open the breaker."""
+    store: Any = RedisStore(proxy.url, deadline=0.2)
+    limiter = Limiter([Rule("rate", "1000/hour")], store)
+    assert not limiter.acquire("user:1").degraded
+    proxy.set("dead")
+    with ThreadPoolExecutor(10) as threads:
+        assert all(decision.degraded for decision in threads.map(limiter.acquire, ["user:1"] * 10))
+    for _ in range(4):
+        assert store.breaker.is_failing and not store.breaker.is_open
+        limiter.acquire("user:1")
+    assert store.breaker.is_open
+
+
 @pytest.mark.parametrize("reply", [b"", b"\0" * 16, b"\0" * 40, b"\0" * 88, b"\0" * 5], ids=len)
 def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
     rules = [Rule("one", "5/hour"), Rule("two", "5/hour", on_store_failure="deny")]
