@@ -15,6 +15,7 @@ from django_throttle.connections import reconcile
 from django_throttle.connections.control import Activity
 from django_throttle.connections.host import HostRefresher
 from django_throttle.core import Rule
+from django_throttle.core.command import Charge, Decide, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import FrozenClock
 from tests.connections.conftest import Site
@@ -59,6 +60,44 @@ def test_processes_are_counted_by_their_beats(make_site: Make) -> None:
     two.beat()
     one.beat()
     assert (one.store.fallback.processes.seen, two.store.fallback.processes.seen) == (2, 2)
+
+
+def share(site: Site) -> int:
+    """What this process would admit of twelve by itself."""
+    peek = Decide((Charge(Rule("twelve", "12/hour"), "user:1", 0),), commit=False)
+    (answer,) = site.store.execute(DecideLocally(peek))
+    return int(answer.remaining)
+
+
+def test_shares_stay_for_two_beats_after_redis_has_lost_its_data(clock: FrozenClock) -> None:
+    """Those who have not registered again are still there."""
+    with RedisServer() as server:
+        first, *_ = sites = [Site(server.url, clock) for _ in range(3)]
+        for site in (*sites, *sites):
+            site.beat()
+        server.restart()
+        first.store.link.wire.close_idle()  # they broke with it
+        shares = []
+        for _ in range(3):
+            first.beat()
+            shares.append(share(first))
+    assert shares == [4, 4, 12]
+
+
+def test_shares_stay_while_a_breaker_is_open(make_site: Make) -> None:
+    """Whoever is counted no more may only have been unable to beat."""
+    first, *others = sites = [make_site() for _ in range(3)]
+    for site in (*sites, first):
+        site.beat()
+    for _ in range(5):
+        first.store.breaker.failed()
+    for site in others:
+        site.refresher.leave()
+    first.beat(3)
+    assert share(first) == 4
+    first.store.breaker.succeeded()
+    first.beat(2)
+    assert share(first) == 12
 
 
 def test_the_silent_is_swept_and_its_slots_are_free(make_site: Make, clock: FrozenClock, redis: Redis) -> None:
