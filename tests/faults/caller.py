@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 
 from django.conf import settings
 
-URL, PROCESSES, OPTIONS, SECONDS, THREADS = json.loads(sys.argv[1])
+URL, PROCESSES, OPTIONS, SECONDS = json.loads(sys.argv[1])
 
 settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"BEAT_INTERVAL": 0.3, "PROCESS_TTL": 3.0})
 
@@ -21,26 +20,15 @@ from django_throttle.stores import RedisStore  # noqa: E402
 limiter = Limiter([Rule("api", **OPTIONS)], RedisStore(URL, processes=PROCESSES))
 
 
-admitted: list[tuple[float, bool]] = []
-
-
-def ask() -> None:
-    until, found = time.monotonic() + SECONDS, []
-    while time.monotonic() < until:
-        decision = limiter.acquire("user:1")
-        if decision.allowed:
-            found.append((time.time(), decision.degraded))
-        time.sleep(0.002)
-    admitted.extend(found)
-
-
 print("ready", flush=True)
 sys.stdin.readline()
-threads = [threading.Thread(target=ask) for _ in range(THREADS)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
+admitted: list[tuple[float, bool]] = []
+until = time.monotonic() + SECONDS
+while time.monotonic() < until:
+    decision = limiter.acquire("user:1")
+    if decision.allowed:
+        admitted.append((time.time(), decision.degraded))
+    time.sleep(0.002)
 for at, degraded in admitted:
     print(f"{at:.6f} {int(degraded)}")
 agent.stop()
