@@ -46,6 +46,8 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
     holds goes back when the callable returns, or when the response has been sent. Raises TypeError around
     what it can not limit, and says what to do instead.
     """
+    if not isinstance(rule, str):
+        raise TypeError('@throttle is given the name of a rule: @throttle("search")')
 
     def decorate(function: F) -> F:
         _check(function, cost, ident)

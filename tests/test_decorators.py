@@ -224,17 +224,23 @@ class TestWhatItGoesAround:
         with pytest.raises(TypeError, match=said):
             throttle("api", ident="everyone")(what)
 
+    def test_without_the_name_of_a_rule_it_is_one_too(self) -> None:
+        with pytest.raises(TypeError, match=r'the name of a rule: @throttle\("search"\)'):
+            throttle(lambda request: HttpResponse())  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("given", [{"cost": acost}, {"ident": acost}], ids=["cost", "ident"])
     def test_what_says_the_cost_or_the_ident_is_a_plain_function(self, given: dict[str, Any]) -> None:
         with pytest.raises(TypeError, match="plain functions"):
             throttle("api", **given)(lambda: None)
 
 
-def test_a_rule_that_does_not_exist_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rule_that_does_not_exist_is_said_once(enforce: Enforce, caplog: pytest.LogCaptureFixture) -> None:
+    enforce(search={"rate": "1/min"})
+
     @throttle("serach", ident="everyone")
     def work() -> str:
         return "done"
 
     assert [work(), work()] == ["done", "done"]
     said = [record.getMessage() for record in caplog.records if "serach" in record.getMessage()]
-    assert said == ["there is no rule 'serach', so what is under it is not limited"]
+    assert said == ["there is no rule 'serach', so what is under it is not limited; did you mean 'search'?"]

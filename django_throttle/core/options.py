@@ -36,6 +36,7 @@ __all__ = [
     "UNITS",
     "audience",
     "check_rule",
+    "meant",
     "methods",
     "names",
     "sequence",
@@ -83,7 +84,7 @@ MAX_WARNINGS: Final = 10
 def one_of(option: str, given: object, allowed: tuple[str, ...]) -> None:
     """Raise InvalidRule unless it is one of those allowed."""
     if given not in allowed:
-        raise InvalidRule(f"{option} is one of {', '.join(allowed)}, not {given!r}", option)
+        raise InvalidRule(f"{option} is one of {', '.join(allowed)}, not {given!r}{meant(given, allowed)}", option)
 
 
 def whole(option: str, given: object, least: int, most: int) -> None:
@@ -125,7 +126,7 @@ def methods(given: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.upper() for name in _names_if_any("methods", given)))
     for name in found:
         if name not in METHODS:
-            raise InvalidRule(f"there is no method {name!r}{_meant(name, METHODS)}", "methods")
+            raise InvalidRule(f"there is no method {name!r}{meant(name, METHODS)}", "methods")
     return found
 
 
@@ -172,8 +173,9 @@ def _names_if_any(option: str, given: object) -> tuple[str, ...]:
     return names(option, given) if given not in ((), []) else ()
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, tuple(known), n=1)
+def meant(word: object, known: Iterable[str]) -> str:
+    """The nearest of the known words, as the end of a message; empty where none is near."""
+    near = get_close_matches(str(word), tuple(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -201,7 +203,8 @@ def _key(rule: Rule) -> None:
     found = parts(rule.key)
     for part in found:
         if part not in JOINED and not is_dotted(part):
-            raise InvalidRule(f"a key joins {', '.join(JOINED)} and paths of functions, not {part!r}", "key")
+            near = meant(part, JOINED)
+            raise InvalidRule(f"a key joins {', '.join(JOINED)} and paths of functions, not {part!r}{near}", "key")
     if len(set(found)) < len(found):
         raise InvalidRule(f"the key {rule.key!r} has one of its parts twice", "key")
 
@@ -395,6 +398,8 @@ def _limit(rule: Rule) -> None:
                 "instead, such as 100/min",
                 "algorithm",
             )
+        if rule.rate is not None:
+            raise InvalidRule(f'a rate is text such as "5/min", not {rule.rate!r}', "rate")
         raise InvalidRule("it needs a rate, such as 100/min", "rate")
     if rule.limit is not None and not isinstance(rule.limit, RateLimit):
         raise InvalidRule("give a rate or a limit, not both: only a concurrency rule has a limit of its own", "limit")
@@ -416,8 +421,8 @@ def _held(rule: Rule) -> None:
     for event in rule.events:
         if (event in HELD) != is_concurrency:
             belongs = _CONCURRENCY if is_concurrency else _RATES
-            meant = f"; did you mean {_MEANT[event]!r}?" if event in _MEANT else ""
-            raise InvalidRule(f"{belongs}, not {event!r}{meant}", "events")
+            other = f"; did you mean {_MEANT[event]!r}?" if event in _MEANT else ""
+            raise InvalidRule(f"{belongs}, not {event!r}{other}", "events")
 
 
 def _bucket(rule: Rule) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from typing import Any, Final
 
 from django_throttle.core import options
 from django_throttle.core.key import short_id
+from django_throttle.core.options import meant
 from django_throttle.core.plan import Plan, make_plan, thresholds
 from django_throttle.core.rate import Rate, RateLimit
 from django_throttle.exceptions import InvalidRule
@@ -126,9 +126,7 @@ class Rule:
             raise InvalidRule(f"rule {name!r}: options are a mapping, not {type(options).__name__}")
         for option in options:
             if option not in OPTIONS:
-                near = get_close_matches(str(option), OPTIONS, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{hint}")
+                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{meant(option, OPTIONS)}")
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from django_throttle import costs
 from django_throttle.conf import conf
 from django_throttle.core import Charge, Outcome, Override, Reason, Rule
 from django_throttle.core.commands import charges_of
-from django_throttle.core.options import parts
+from django_throttle.core.options import meant, parts
 from django_throttle.core.overrides import Network, blocking, changed, relieved
 from django_throttle.facts import BY_KEY, Facts, Who
 from django_throttle.log_throttling import Complaints
@@ -249,7 +249,8 @@ class Snapshot:
     def _only(self, given: str | Rule) -> tuple[Rule, ...]:
         rule = given if isinstance(given, Rule) else self.by_name(given)
         if rule is None and _missed.due(str(given)):
-            logger.warning("there is no rule %r, so what is under it is not limited", given)
+            near = meant(given, self._by_name)
+            logger.warning("there is no rule %r, so what is under it is not limited%s", given, near)
         return (rule,) if rule is not None and rule.enabled else ()
 
     def _in_scope(self, facts: Facts) -> tuple[Rule, ...]:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from math import isfinite
 from typing import Final
 
+from django_throttle.core.options import meant
 from django_throttle.exceptions import InvalidSetting
-
-
-def meant(word: object, known: Iterable[str]) -> str:
-    """The nearest of the known words, as the end of a message; empty where none is near."""
-    near = get_close_matches(str(word), tuple(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_word(what: str, word: object, known: Iterable[str]) -> None:
