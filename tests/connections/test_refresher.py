@@ -15,7 +15,7 @@ from django_throttle.connections import reconcile
 from django_throttle.connections.control import Activity
 from django_throttle.connections.host import HostRefresher
 from django_throttle.core import Rule
-from django_throttle.core.command import Charge, Decide, DecideLocally
+from django_throttle.core.commands import Charge, Decide, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import FrozenClock
 from tests.connections.conftest import Site
