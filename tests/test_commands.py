@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.core.management import CommandError, call_command, get_commands
+from django.core.management import CommandError, call_command, get_commands, load_command_class
 
 from django_throttle.core.rule import OPTIONS
 from django_throttle.models import ThrottleOverride, ThrottleRule
@@ -118,3 +118,17 @@ def test_an_override_ends_in_a_year_that_has_local_times() -> None:
         run(*f"{OVERRIDE} --block --until 9999-12-31T23:59".split())
     run(*f"{OVERRIDE} --block --until 9998-12-31T23:59".split())
     assert ThrottleOverride.objects.get().until
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        *(("throttle_rules", words) for words in ("list", "check", "export", "import rules.json")),
+        *(("throttle_override", words) for words in ("add ip 192.0.2.1 --reason x", "list", "end 5")),
+    ],
+)
+def test_options_of_django_may_follow_a_subcommand(command: str, words: str) -> None:
+    parser = load_command_class("django_throttle", command).create_parser("manage.py", command)
+    found = parser.parse_args(["-v", "2", "--traceback", *words.split(), "--settings", "site.test", "--no-color"])
+    assert (found.verbosity, found.traceback, found.settings, found.no_color) == (2, True, "site.test", True)
+    assert parser.parse_args([*words.split(), "-v", "0"]).verbosity == 0

@@ -17,6 +17,7 @@ from django.utils.dateparse import parse_datetime
 from django_throttle.core import Rate
 from django_throttle.core.overrides import KINDS
 from django_throttle.exceptions import InvalidRate
+from django_throttle.management import django_options
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.doubts import doubts, misspelt
 from django_throttle.rulebook import sources
@@ -31,7 +32,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         todo = parser.add_subparsers(dest="todo", required=True, metavar="add|list|end")
-        add = todo.add_parser("add", help="make one; it is in force within a second")
+        parents = django_options()
+        add = todo.add_parser("add", help="make one; it is in force within a second", parents=parents)
         add.add_argument("kind", choices=KINDS, help="whom it is for: " + ", ".join(KINDS))
         add.add_argument("value", help="an id, name or e-mail address; an address or network; - reads it from input")
         add.add_argument("--rules", nargs="+", default=["*"], metavar="NAME", help="names of rules; else every rule")
@@ -46,9 +48,10 @@ class Command(BaseCommand):
         end.add_argument("--until", metavar="MOMENT", help="such as 2030-01-31T18:00")
         end.add_argument("--endless", action="store_true", help="until somebody ends it")
         add.add_argument("--reason", required=True, help="why, for whoever reads it next")
-        show = todo.add_parser("list", help="one line for each that is in force")
+        show = todo.add_parser("list", help="one line for each that is in force", parents=parents)
         show.add_argument("--all", action="store_true", help="also those that have ended")
-        todo.add_parser("end", help="end some now").add_argument("numbers", nargs="+", type=_number, metavar="NUMBER")
+        end_some = todo.add_parser("end", help="end some now", parents=parents)
+        end_some.add_argument("numbers", nargs="+", type=_number, metavar="NUMBER")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
         do = {"add": self.add, "list": self.list, "end": self.end}[todo]

@@ -14,6 +14,7 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
+from django_throttle.management import django_options
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.file import Diff, compare
@@ -27,13 +28,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import")
-        todo.add_parser("list", help="say in words what each rule means, and where it comes from")
-        todo.add_parser("check", help="exit with status 1 when a rule makes no sense, naming it")
-        export = todo.add_parser("export", help="write the database's rules as JSON")
+        parents = django_options()
+        todo.add_parser("list", help="say in words what each rule means, and where it comes from", parents=parents)
+        todo.add_parser("check", help="exit with status 1 when a rule makes no sense, naming it", parents=parents)
+        export = todo.add_parser("export", help="write the database's rules as JSON", parents=parents)
         export.add_argument("--output", metavar="FILE", help="a file rather than standard output")
         export.add_argument("--all", action="store_true", help="also the rules that only settings have")
         take = todo.add_parser(
             "import",
+            parents=parents,
             help="read rules from JSON into the database, all or none",
             description="Read rules from JSON into the database, all or none. A rule is replaced as a whole: an option "
             "that the file leaves out goes back to its default. Rules that the file does not name stay as they are.",
