@@ -85,6 +85,10 @@ def test_one_slot_too_many_is_held_and_one_is_lost() -> None:
     assert broken(held, held={"slots": (SLOTS - 1, SLOTS)}) == ["slots: the server counts 5 slots, 6 are held"]
 
 
+def test_a_slot_that_a_process_grants_alone_though_it_is_to_deny() -> None:
+    assert broken(calls("slots", 1, alone=True)) == ["slots: granted without the server"]
+
+
 def test_a_process_that_was_killed_holds_nothing_any_more() -> None:
     dead = [*calls("slots", SLOTS), *calls("slots", 1, outcome="unknown", alone=True)]
     later = [Operation(1, "slots", 1, 1.0, 1.001, "ok")]
@@ -110,9 +114,10 @@ def test_who_keeps_to_a_damped_limit_is_not_suppressed() -> None:
     assert len(broken(calls("calm", 1, outcome="refused"))) == 1
 
 
-def test_what_never_returned_counts_for_nothing() -> None:
+def test_what_never_returned_counts_for_nothing_and_only_the_dead_may_leave_it() -> None:
     lost = [Operation(0, "log", 1, at / 100, inf) for at in range(99)]
-    assert broken(lost) == []
+    assert broken(lost, killed={0: 1.0}) == []
+    assert broken(lost) == ["99 calls have not been answered"]
 
 
 def test_a_seed_is_the_same_plan_and_another_one_is_not() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from tests.bounds import most
@@ -38,7 +39,11 @@ class Breach(NamedTuple):
 
 def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
     """All that does not hold."""
-    found = [*late(history, limits), *(Breach(f"without a TTL: {key}") for key in history.immortal)]
+    found = [
+        *late(history, limits),
+        *unanswered(history),
+        *(Breach(f"without a TTL: {key}") for key in history.immortal),
+    ]
     found += [Breach(text) for text in history.odd]
     for limit in limits.values():
         found += CHECKS[limit.kind](history, limit)
@@ -52,6 +57,12 @@ def late(history: History, limits: Mapping[str, Limit]) -> Iterator[Breach]:
     if slow:
         slow.sort(key=lambda one: -one.took)
         yield Breach(f"{len(slow)} answers later than {bound:.3f} s, one after {slow[0].took:.3f} s", slow)
+
+
+def unanswered(history: History) -> Iterator[Breach]:
+    """Calls of processes that lived to the end, and never returned."""
+    if hung := [one for one in history.operations if one.returned == inf and one.process not in history.killed]:
+        yield Breach(f"{len(hung)} calls have not been answered", hung)
 
 
 def rates(history: History, limit: Limit) -> Iterator[Breach]:
@@ -141,6 +152,8 @@ def surely_counted(history: History, limit: Limit) -> int:
 def leases(history: History, limit: Limit) -> Iterator[Breach]:
     """Of slots that are surely held, no more at any moment than there are; and none that nobody holds."""
     taken = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    if limit.rule.on_store_failure == "deny" and (alone := [one for one in taken if one.alone]):
+        yield Breach(f"{limit.name}: granted without the server", alone)
     held: list[Operation] = []
     for one in sorted(taken, key=lambda one: one.returned):
         held = [other for other in held if _end(history, other) > one.returned]

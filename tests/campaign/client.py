@@ -58,6 +58,7 @@ from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()
 SAMPLE_SECONDS = 0.02
+REST_SECONDS = 20.0  # until all calls have ended that were under way
 LINES = Path(GIVEN["folder"]) / f"lines-{GIVEN['process']}.txt"
 
 
@@ -244,7 +245,9 @@ def main() -> None:
                 worker.start()
             case "rest":
                 client.resting.set()
-                worker.join()
+                worker.join(REST_SECONDS)
+                if worker.is_alive():
+                    client.recorder.write(ODD, f"calls that have not ended {REST_SECONDS:g} s after the last one began")
                 print(json.dumps(client.held()), flush=True)
             case "measure":
                 print(json.dumps(grown()), flush=True)

@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from select import select
 from typing import Any
 
 import django
@@ -41,6 +42,7 @@ ROOT = Path(__file__).parents[2]
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
 DATABASE = "rules.sqlite3"
 BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+HEAR_SECONDS = slack(60.0)  # until a process has started, or has come to rest
 MANY_SLOTS = 1_000  # by a rule of fewer one could not tell how many too many are held
 
 
@@ -56,7 +58,10 @@ class Process:
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **options)
 
     def hear(self) -> str:
+        """The answer to one word; fails when none comes."""
         assert self.process.stdout
+        heard, _, _ = select([self.process.stdout], [], [], HEAR_SECONDS)
+        assert heard, f"process {self.number} has said nothing for {HEAR_SECONDS:g} s"
         return self.process.stdout.readline().strip()
 
     def tell(self, word: str) -> None:
