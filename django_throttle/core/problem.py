@@ -16,6 +16,7 @@ _DETAILS: Final = {
     "blocked": "Access is blocked.",
     "limiter_unavailable": "The limiter is unavailable.",
 }
+_REQUESTS: Final = _DETAILS | {"connection_limit": "Too many requests are being answered at once."}
 # What the IETF's RateLimit draft registers; a block by an operator has nothing to do with quotas.
 _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _QUOTA: Final = "quota-exceeded"
@@ -32,12 +33,13 @@ def error_code(decision: Decision) -> str:
     return "connection_limit" if found and found.window is None else "rate_limited"
 
 
-def detail(decision: Decision, seconds: int | None) -> str:
+def detail(decision: Decision, seconds: int | None, *, is_request: bool = False) -> str:
     """One or two sentences for a person; ``seconds`` as in Retry-After."""
     code = error_code(decision)
+    said = (_REQUESTS if is_request else _DETAILS)[code]
     if seconds is not None:
-        return f"{_DETAILS[code]} Try again in {seconds} second{'' if seconds == 1 else 's'}."
-    return _DETAILS[code] if code == "blocked" else f"{_DETAILS[code]} {too_large(decision)}"
+        return f"{said} Try again in {seconds} second{'' if seconds == 1 else 's'}."
+    return said if code == "blocked" else f"{said} {too_large(decision)}"
 
 
 def is_too_large(decision: Decision) -> bool:
@@ -56,15 +58,20 @@ def too_large(decision: Decision) -> str:
     return f"This costs more than the limit ever allows: at most {found.largest:,} at once."
 
 
-def problem(decision: Decision, status: int, seconds: int | None) -> bytes:
-    """A problem document (RFC 9457) of the types that the IETF's RateLimit draft registers."""
+def problem(decision: Decision, status: int, seconds: int | None, *, is_request: bool = True) -> bytes:
+    """A problem document (RFC 9457) of the types that the IETF's RateLimit draft registers.
+
+    ``is_request`` is False for the handshake of a WebSocket, which stays open.
+    """
     code = error_code(decision)
     document: dict[str, Any] = {
         "type": "about:blank" if code == "blocked" else _TYPES + (_CAPACITY if decision.unavailable else _QUOTA),
         # RFC 9457, 4.2.1: without a type of its own it says no more than its status does.
-        "title": "Too Many Requests" if code == "blocked" else _DETAILS[code].rstrip("."),
+        "title": "Too Many Requests"
+        if code == "blocked"
+        else (_REQUESTS if is_request else _DETAILS)[code].rstrip("."),
         "status": status,
-        "detail": detail(decision, seconds),
+        "detail": detail(decision, seconds, is_request=is_request),
     }
     if code != "blocked":
         document["violated-policies"] = violated(decision)

@@ -122,7 +122,7 @@ async def by_http(scope: Scope, send: Send, decision: Decision, payload: object,
         return
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
-    body = problem(decision, status, seconds)
+    body = problem(decision, status, seconds, is_request=False)
     # Nothing may come between these two: a server may end the response after the first.
     await send({"type": "websocket.http.response.start", "status": status, "headers": _headers(seconds, body)})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})

@@ -46,6 +46,15 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     live.clear()
 
 
+def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = redis_store(redis_url)
+    monkeypatch.setattr(stores, "_store", store)
+    monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.0)
+    overview.look_again()
+    Refresher(store).beat()
+    assert run().splitlines()[0] == "0 open in 1 process"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

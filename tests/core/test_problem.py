@@ -57,6 +57,15 @@ def test_a_block_is_about_no_quota(seconds: int | None, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("is_request", "said"),
+    [(True, "Too many requests are being answered at once"), (False, "Too many open connections")],
+)
+def test_what_is_held_is_a_request_or_a_connection(is_request: bool, said: str) -> None:
+    found = json.loads(problem(conclude((refused(window=None),)), 429, 5, is_request=is_request))
+    assert (found["title"], found["detail"]) == (said, f"{said}. Try again in 5 seconds.")
+
+
+@pytest.mark.parametrize(
     ("outcome", "code", "said"),
     [
         (refused(), "rate_limited", "Rate limit exceeded. Try again in 5 seconds."),

@@ -49,7 +49,8 @@ def _patient(store: RedisStore, search: str) -> Overview:
 
 
 def _lines(overview: Overview, most: int) -> list[str]:
-    found = [f"{overview.open:,} open in {len(overview.processes)} processes"]
+    count = len(overview.processes)
+    found = [f"{overview.open:,} open in {count} process{'es' * (count != 1)}"]
     for process in overview.processes:
         said = "has not answered" if process.open is None and process.held else f"{process.open or 0:,} open"
         found.append(f"  {process.host} {process.pid}: {said}, {process.held:,} slots held")
