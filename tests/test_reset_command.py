@@ -133,11 +133,15 @@ def test_without_a_database_an_ident_is_taken_as_it_is(store: Any, monkeypatch: 
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("typed", ["anna", "ip:203.0.113.9", "ip:2001:db8::/64", "everyone", "account:bob"])
+@pytest.mark.parametrize("typed", ["ip:203.0.113.9", "ip:2001:db8::/64", "everyone", "account:bob"])
 def test_an_ident_that_nobody_counted(store: Any, typed: str) -> None:
-    User.objects.create_user("anna")
     said = run(typed)
     assert "nothing was counted" in said and "user:42" in said
+
+
+def test_a_user_of_whom_nothing_was_counted_is_named_as_typed(store: Any) -> None:
+    anna = User.objects.create_user("anna")
+    assert run("anna") == f"anna (user:{anna.pk}): nothing was counted\n"
 
 
 @pytest.mark.parametrize(

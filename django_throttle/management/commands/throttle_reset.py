@@ -40,7 +40,7 @@ class Command(BaseCommand):
             store = get_store()
             if not isinstance(store, RedisStore):
                 raise CommandError(f"{why_in_memory()}: each process counts by itself.")
-            ident = self._found(ident)
+            typed, ident = ident, self._found(ident)
             removed = Limiter(_resettable(found, rules), store).reset(ident)
         except (InvalidIdent, InvalidSetting) as error:
             raise CommandError(str(error)) from error
@@ -48,9 +48,11 @@ class Command(BaseCommand):
             raise CommandError(f"nothing was reset, as Redis does not answer: {error}") from error
         if not removed:
             self._check(ident)
-        ident = ident.encode(errors="backslashreplace").decode()  # as it was typed, it may not be one
+        typed, ident = _printable(typed), _printable(ident)
         if removed:
             self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
+        elif ident != typed:
+            self.stdout.write(f"{typed} ({ident}): nothing was counted")
         else:
             self.stdout.write(f"{ident}: nothing was counted. Identities are written with their kind: {KINDS[0]}")
 
@@ -71,6 +73,11 @@ class Command(BaseCommand):
             raise CommandError("\n".join(error.messages)) from error
         except DatabaseError:  # which has been said
             return
+
+
+def _printable(text: str) -> str:
+    """As it was typed it may not be."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _resettable(found: Any, names: list[str]) -> list[Rule]:
