@@ -11,14 +11,14 @@ from tests.campaign.limits import LIMIT, LIMITS, SLOTS
 from tests.campaign.plan import SERVERS, Round
 
 LOG, SLOT, TALLY = LIMITS["log"], LIMITS["slots"], LIMITS["tally"]
-ONLY = {name: LIMITS[name] for name in ("log", "slots", "tally", "local_log", "calm", "queue")}
+ONLY = {name: LIMITS[name] for name in ("log", "slots", "tally", "local_log", "calm", "queue", "batched")}
 
 
 def calls(name: str, number: int, *, begin: float = 0.0, every: float = 0.01, **more: object) -> list[Operation]:
     """So many that passed, one after the other."""
     times = [begin + every * place for place in range(number)]
-    given = {"outcome": "ok", "took": 0.001, **more}
-    return [Operation(0, name, 1, at, at + 0.001, **given) for at in times]  # type: ignore[arg-type]
+    given = {"process": 0, "outcome": "ok", "took": 0.001, **more}
+    return [Operation(limit=name, cost=1, invoked=at, returned=at + 0.001, **given) for at in times]  # type: ignore[arg-type]
 
 
 def broken(operations: list[Operation], *faults: Fault, **found: object) -> list[str]:
@@ -108,6 +108,14 @@ def test_a_late_answer_an_immortal_key_and_a_surprise() -> None:
     assert broken(late, Fault(0.0, 0.1, "starve")) == []
     assert broken([], immortal=["dt:{x}:r"]) == ["without a TTL: dt:{x}:r"]
     assert broken([], odd=["process 1: ValueError"]) == ["process 1: ValueError"]
+
+
+def test_a_process_that_admits_more_than_the_bound_of_a_batched_limit() -> None:
+    """Each has it by itself, and a loss of the server's gives it no more."""
+    kill = Fault(0.395, 0.399, "kill", 1)
+    each = [one for process in range(3) for one in calls("batched", 2 * LIMIT, process=process)]
+    assert broken(each, kill) == []
+    assert broken([*each, *calls("batched", 1, begin=0.9)], kill) == ["batched: 81 in 0.9010 s, at most 80 in 2 s"]
 
 
 def test_who_keeps_to_a_damped_limit_is_not_suppressed() -> None:

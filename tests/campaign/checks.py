@@ -100,19 +100,15 @@ def prepaid(history: History, limit: Limit) -> Iterator[Breach]:
 
 
 def batched(history: History, limit: Limit) -> Iterator[Breach]:
-    """The bound, and what all processes let through while they do not hear of each other."""
-    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    alone, lost = most(limit.rule), limit.rule.plan.limit
-    bound, each = (number * history.incarnations() for number in (alone, lost))
-    yield from too_many(history, limit, admitted, limit.rule.rate.window, bound, each=each)
+    """The bound for each process by itself, whatever the server loses; faults keep them from hearing of each other."""
+    for own in by_process(history, limit):
+        yield from too_many(history, limit, own, limit.rule.rate.window, most(limit.rule), each=0)
 
 
 def dampers(history: History, limit: Limit) -> Iterator[Breach]:
     """No process alone admits more than 1.5 times the rate over two seconds, and a tenth more by chance."""
     rate = limit.rule.rate.limit / limit.rule.rate.window
-    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    for process in {one.process for one in admitted}:
-        own = [one for one in admitted if one.process == process]
+    for own in by_process(history, limit):
         yield from too_many(history, limit, own, 2.0, round(2 * 1.65 * rate), each=0)
 
 
@@ -215,6 +211,13 @@ def too_many(
         inside.sort(key=lambda one: one.invoked)
         total = sum(one.cost for one in inside)
         yield Breach(f"{limit.name}: {total} in {last - begin:.4f} s, at most {allowed} in {span:g} s", inside)
+
+
+def by_process(history: History, limit: Limit) -> Iterator[list[Operation]]:
+    """What each process admitted."""
+    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    for process in sorted({one.process for one in admitted}):
+        yield [one for one in admitted if one.process == process]
 
 
 def fullest(history: History, limit: Limit) -> int:
