@@ -147,10 +147,10 @@ def test_they_are_loaded_as_the_server_would(settings: Any, monkeypatch: pytest.
 
 
 def test_attributes_of_consumers_that_mean_nothing() -> None:
-    class Misspelt(Guarded):
+    class Typo(Guarded):
         throttle_max_aeg = 60
 
-    found = [message for message in sockets.check_names(None) if Misspelt.__name__ in message.msg]
+    found = [message for message in sockets.check_names(None) if Typo.__name__ in message.msg]
     assert [(message.id, message.msg) for message in found] == [
-        ("django_throttle.W044", "Misspelt.throttle_max_aeg means nothing; did you mean 'throttle_max_age'?")
+        ("django_throttle.W044", "Typo.throttle_max_aeg means nothing; did you mean 'throttle_max_age'?")
     ]
