@@ -32,6 +32,8 @@ Figure = Callable[..., None]
 def test_while_it_loads_the_policy_decides(figure: Figure) -> None:
     with RedisServer() as server:
         with server.client() as client:
+            if not client.config_get("loading-process-events-interval-bytes"):
+                pytest.skip("before Redis 7.0 no option lets it be heard while it loads so little")
             client.eval("for i = 1, 8000 do redis.call('SET', 'other:' .. i, 1, 'EX', 600) end", 0)
         limiter, copy = Limiter([HUNDRED], RedisStore(server.url)), server.copy()
         store: Any = limiter.store
