@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside faults campaign soak matrix coverage lint types bench docs clean
+.PHONY: help demo demo-check test outside faults campaign soak matrix simulation coverage lint types bench docs clean
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME
 
 help:  ## Say what there is to make
@@ -43,6 +43,9 @@ soak: $(VENV)/.with-test  ## The same load for long, with edits and kills, and s
 
 matrix: $(VENV)/.with-matrix  ## Run the suite on every supported version, database and Redis (ARGS="py312-dj60-redis7": that row)
 	@JOBS=$(JOBS) $(BIN)/python -m tests.matrix $(ARGS)
+
+simulation: $(VENV)/.with-test  ## Play a damper on a virtual clock: figures and pictures (ARGS="--scene gap --picture gap.svg", ARGS=--docs: the pages' own, ARGS=--help)
+	@$(BIN)/python -m docs.simulation $(ARGS)
 
 house: $(VENV)/.with-test  ## Print the figures of the package's layout and their limits
 	@$(BIN)/python -m tests.house

@@ -23,7 +23,6 @@ JUNK = [
     "999999999999999/day", "1000000000000000/day",
 ]  # fmt: skip
 OVERRIDE = "throttle_override add ip 192.0.2.1 --reason x"
-SIMULATE = "throttle_simulate damper --nodes 1 --limit 2 --interval 5"
 CALLS = [
     *(f"throttle_override add {kind} JUNK --block --reason x" for kind in ("user", "ip", "group", "api_key", "tenant")),
     "throttle_override add JUNK x --block --reason x",
@@ -43,10 +42,6 @@ CALLS = [
     "throttle_rules check",
     "throttle_rules export --output JUNK",
     "throttle_rules import JUNK",
-    "throttle_simulate JUNK",
-    *(f"{SIMULATE} {option} JUNK" for option in ("--demand", "--scene", "--interval", "--estimator", "--controller")),
-    *(f"{SIMULATE} {option} JUNK" for option in ("--limit", "--cost", "--seed", "--picture")),
-    "throttle_simulate damper --nodes JUNK",
     "refresh_connections --once --interval JUNK",
 ]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
-from django_throttle.damper.simulation.results import SCENES, figures, release, scene, unfairness
-from django_throttle.damper.simulation.world import BIN, EPOCH, QUIET, Setting, World, parse_demand
-from django_throttle.exceptions import InvalidSetting
+from docs.simulation.__main__ import PICTURES, SHOWN, main
+from docs.simulation.results import SCENES, figures, release, scene, unfairness
+from docs.simulation.world import BIN, EPOCH, QUIET, Setting, World, parse_demand
 
 ESTIMATORS = pytest.mark.parametrize("estimator", ["fast", "average"])
 
@@ -140,7 +139,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     "text", ["", "step", "step:5", "step:5x-2x", "fall:5x", "leap:5x", "step:-1x", "ramp:x-5x", "step:1000x"]
 )
 def test_demand_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(InvalidSetting, match="demand is like step:5x"):
+    with pytest.raises(ValueError, match="demand is like step:5x"):
         parse_demand(text)
 
 
@@ -148,28 +147,31 @@ def test_every_scene_can_be_played() -> None:
     for name in SCENES:
         setting = scene(name)
         assert setting.shape.demand(30.0) > 0
-    with pytest.raises(InvalidSetting, match="did you mean 'ramp'"):
+    with pytest.raises(ValueError, match="did you mean 'ramp'"):
         scene("ramps")
     assert EPOCH % 6 != 0  # a step need not begin with a sub-interval
 
 
-def run(*args: str) -> str:
-    out = io.StringIO()
-    call_command("throttle_simulate", "damper", *args, stdout=out, stderr=io.StringIO())
-    return out.getvalue()
-
-
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_command_says_and_draws_what_happened(tmp_path: Path, ending: str) -> None:
-    pytest.importorskip("matplotlib")
+def test_the_command_says_and_draws_what_happened(
+    tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / f"run.{ending}"
-    told = run("--nodes", "3", "--limit", "100", "--demand", "step:5x", "--controller", "all", "--picture", str(path))
+    args = ["--nodes", "3", "--limit", "100", "--demand", "step:5x", "--controller", "all", "--picture", str(path)]
+    main(args)
+    told = capsys.readouterr().out
     assert told.count("attempted/s") == 3
     assert "linear" in told
     drawn = path.read_bytes()
     assert drawn.startswith({"png": b"\x89PNG", "svg": b"<?xml"}[ending])
-    run("--nodes", "3", "--limit", "100", "--demand", "step:5x", "--controller", "all", "--picture", str(path))
+    main(args)
     assert path.read_bytes() == drawn
+
+
+def test_the_pages_pictures_are_drawn_by_it() -> None:
+    page = (PICTURES.parent / "damping.rst").read_text(encoding="utf-8")
+    assert set(SHOWN) == set(re.findall(r"image:: pictures/([\w-]+)\.svg", page))
+    assert set(SHOWN) == {path.stem for path in PICTURES.iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -179,6 +181,7 @@ def test_the_command_says_and_draws_what_happened(tmp_path: Path, ending: str) -
         ("--nodes", "0"),
         ("--nodes", "many"),
         ("--interval", "0"),
+        ("--interval", "soon"),
         ("--scene", "none"),
         ("--picture", "run.gif"),
         ("--picture", "no/such/folder/run.svg", "--nodes", "1", "--limit", "10"),
@@ -186,5 +189,6 @@ def test_the_command_says_and_draws_what_happened(tmp_path: Path, ending: str) -
     ],
 )
 def test_the_command_says_what_it_does_not_understand(args: tuple[str, ...]) -> None:
-    with pytest.raises(CommandError):
-        run(*args)
+    with pytest.raises(SystemExit) as raised:
+        main(args)
+    assert raised.value.code == 2

@@ -17,7 +17,6 @@ from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import KEPT, SUB, Aggregates
 from django_throttle.damper.meters import Meters
-from django_throttle.exceptions import InvalidSetting
 
 QUIET: Final = 12.0  # seconds before anything happens
 SHAPES: Final = "step:5x, steady:0.9x, fall:5x-0.8x, ramp:0.5x-5x, bursts:5x-0.2x"
@@ -38,11 +37,11 @@ class Shape:
 
 
 def parse_demand(text: str) -> Shape:
-    """A shape by its text, such as "step:5x"; raises InvalidSetting for another."""
+    """A shape by its text, such as "step:5x"; raises ValueError for another."""
     found = _SHAPE.fullmatch(text.strip())
     two = found is not None and found[1] in ("fall", "ramp", "bursts")
     if found is None or two != (found[3] is not None):
-        raise InvalidSetting(f"demand is like {SHAPES}; not {text!r}")
+        raise ValueError(f"demand is like {SHAPES}; not {text!r}")
     return _SHAPES[found[1]](text, float(found[2]), float(found[3] or 0))
 
 
@@ -208,37 +207,37 @@ class Damping:
         return self._aggregates.damp([report for _, report in sent])
 
 
-class _Mean:
-    """A plain moving average over 24 seconds of what arrives, when it arrives."""
+class Mean:
+    """A plain moving average over 24 seconds of what arrives, when it arrives.
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit  # a second
+    ``factor(attempted, admitted)`` computes the factor from both rates, as multiples of the limit.
+    """
+
+    def __init__(self, limit: float, factor: Callable[[float, float], float]) -> None:
+        self._whole = limit * KEPT * SUB
+        self._factor = factor
         self._arrived: deque[tuple[float, Told]] = deque()
 
     def reply(self, sent: Told, now: float) -> float:
         self._arrived.append((now, sent))
         while self._arrived[0][0] <= now - KEPT * SUB:
             self._arrived.popleft()
-        attempted = sum(told.attempted for _, told in self._arrived) / (KEPT * SUB)
-        admitted = sum(told.admitted for _, told in self._arrived) / (KEPT * SUB)
-        return min(1.0, max(0.0, self.factor(attempted, admitted)))
-
-    def factor(self, attempted: float, admitted: float) -> float:
-        raise NotImplementedError
+        attempted = sum(told.attempted for _, told in self._arrived) / self._whole
+        admitted = sum(told.admitted for _, told in self._arrived) / self._whole
+        return min(1.0, max(0.0, self._factor(attempted, admitted)))
 
 
-class Naive(_Mean):
+def naive(attempted: float, admitted: float) -> float:
     """1 - limit ÷ attempted, from a plain average: slow, and what comes late counts late."""
-
-    def factor(self, attempted: float, admitted: float) -> float:
-        return 1 - self.limit / attempted if attempted else 0.0
+    return 1 - 1 / attempted if attempted else 0.0
 
 
-class Linear(_Mean):
-    """The authors' first attempt: from nothing at the limit to everything at its double, by what was *achieved*."""
+def linear(attempted: float, admitted: float) -> float:
+    """The authors' first attempt: from nothing at the limit to everything at its double, by what was *admitted*."""
+    return admitted - 1
 
-    def factor(self, attempted: float, admitted: float) -> float:
-        return admitted / self.limit - 1
+
+COMPARED: Final = {"naive": naive, "linear": linear}
 
 
 EPOCH: Final = 1_800_000_003.0  # somewhere within a sub-interval
@@ -246,7 +245,7 @@ TICK: Final = 0.02
 BIN: Final = 0.1  # seconds that are counted as one
 JITTER: Final = 0.1  # share of the interval by which a flush is early or late
 LATENCY: Final = (0.001, 0.02)  # seconds one way
-CONTROLLERS: Final = ("damper", "naive", "linear")
+CONTROLLERS: Final = ("damper", *COMPARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +286,7 @@ class World:
 
     def __init__(self, setting: Setting) -> None:
         if setting.controller not in CONTROLLERS:
-            raise InvalidSetting(f"a controller is one of {', '.join(CONTROLLERS)}, not {setting.controller!r}")
+            raise ValueError(f"a controller is one of {', '.join(CONTROLLERS)}, not {setting.controller!r}")
         self.setting = setting
         self.now = EPOCH
         self.track = Track()
@@ -365,7 +364,7 @@ class World:
     def _make_aggregator(self) -> Aggregator:
         if self.setting.controller == "damper":
             return Damping()
-        return (Naive if self.setting.controller == "naive" else Linear)(self.setting.limit)
+        return Mean(self.setting.limit, COMPARED[self.setting.controller])
 
     def _flush(self, number: int, offset: float) -> None:
         """A node that is gone flushes no more; what it had not told is lost, as after kill -9."""

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from django_throttle.damper.simulation.world import BIN, QUIET, Setting, Track, parse_demand
-from django_throttle.exceptions import InvalidSetting
+from docs.simulation.world import BIN, QUIET, Setting, Track, parse_demand
 
 PER_SECOND: Final = round(1 / BIN)
 SETTLED: Final = 36.0  # seconds at the end of a phase that count as settled
@@ -90,6 +89,8 @@ def _reaction(admitted: Sequence[int], limit: int) -> float:
     return max(0, max(late, default=0) - step + 1) / PER_SECOND if late else 0.0
 
 
+Run = tuple[str, Setting, Track]  # the name of the controller, what was played, what happened
+
 SIZE: Final = (5.2, 4.6)  # inches a column
 # Both can be told apart by lightness alone.
 ACHIEVED, ATTEMPTED, FACTOR, LIMIT = "#0b5394", "#b7b7b7", "#a64d00", "#333333"
@@ -98,7 +99,7 @@ SAME: Final[Any] = {"svg.hashsalt": "django_throttle"}
 NO_DATE: Final[dict[str, Any]] = {".svg": {"Date": None}, ".png": {"Software": None}}
 
 
-def draw(runs: Sequence[tuple[str, Setting, Track]], title: str, path: Path) -> None:
+def draw(runs: Sequence[Run], title: str, path: Path) -> None:
     """Write a PNG or SVG, by the name's ending; raises ValueError for one that matplotlib does not write."""
     with rc_context(SAME):
         figure = Figure(figsize=(SIZE[0] * len(runs), SIZE[1]), layout="constrained")
@@ -156,11 +157,11 @@ SCENES: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
 
 
 def scene(name: str, **changes: Any) -> Setting:
-    """The setting of a scene, with these fields changed; raises InvalidSetting for a name that does not exist."""
+    """The setting of a scene, with these fields changed; raises ValueError for a name that does not exist."""
     if name not in SCENES:
         near = get_close_matches(name, SCENES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(SCENES)}"
-        raise InvalidSetting(f"there is no scene {name!r}{hint}")
+        raise ValueError(f"there is no scene {name!r}{hint}")
     _, demand, special = SCENES[name]
     return replace(Setting(parse_demand(demand), **special), **changes)
 
