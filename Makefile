@@ -14,7 +14,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside faults campaign soak matrix simulation coverage lint types bench docs clean
+.PHONY: help demo demo-check test outside faults campaign soak matrix simulation coverage lint types bench bench-commits docs clean
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME
 
 help:  ## Say what there is to make
@@ -65,6 +65,9 @@ types: $(VENV)/.with-lint  ## Check types
 
 bench: $(VENV)/.with-bench  ## Measure decisions beside a PING and other limiters (ARGS=--quick: shorter; BENCH_JSON=path: also as JSON)
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+bench-commits: $(VENV)/.with-bench  ## Measure this tree beside a commit, in turns, on one core (AGAINST=commit)
+	@$(BIN)/python -m tests.benchmarks.commits $(AGAINST) $(ARGS)
 
 docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html

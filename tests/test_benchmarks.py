@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import sockets
+from tests.benchmarks import commits, sockets
 from tests.benchmarks.player import Result, Round, Subject, compare
 from tests.benchmarks.table import Row, show, write
 
@@ -60,3 +60,10 @@ def test_a_row_says_whether_its_figure_is_met(row: Row, verdict: str, tmp_path: 
     assert verdict in show([row]).splitlines()[-1]
     write([row], {"rounds": 1}, tmp_path / "bench.json")
     assert json.loads((tmp_path / "bench.json").read_text())["figures"][0]["verdict"] == verdict
+
+
+def test_two_trees_are_compared(redis_url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    commits.compare(commits.ROOT, redis_url, 2, "1 rule")
+    printed = [line.split() for line in capfd.readouterr().out.splitlines()[1:]]
+    assert len(printed) == sum("1 rule" in subject.name for subject in commits.SUBJECTS)
+    assert all(float(before) > 0 and float(now) > 0 and float(ratio) > 0 for *_, before, now, ratio, _ in printed)
