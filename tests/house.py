@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ LIMITS = {
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),
     "in circles with types": Limit(26, 0),
+    "lines of sync and async twins": Limit(350, 120),
 }
 
 
@@ -56,6 +59,7 @@ def measure() -> dict[str, float]:
         "longest function": max(length for tree in trees.values() for length in _lengths(tree)),
         "in circles at run time": len(in_circles(at_once)),
         "in circles with types": len(in_circles(everything)),
+        "lines of sync and async twins": sum(twin.lines for name, tree in trees.items() for twin in twins(name, tree)),
     }
 
 
@@ -72,6 +76,49 @@ def _lengths(tree: ast.Module) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield (node.end_lineno or 0) - node.lineno + 1
+
+
+class Twin(NamedTuple):
+    """Two functions that do the same, one of them on an event loop, and the lines of both bodies."""
+
+    module: str
+    sync: str
+    awaited: str
+    lines: int
+
+
+def twins(module: str, tree: ast.AST) -> list[Twin]:
+    """The pairs of a module named as ``x`` and ``ax`` whose bodies are the same, half of their lines at least."""
+    found = []
+    for scope in ast.walk(tree):
+        body = getattr(scope, "body", None)
+        here = [one for one in body if isinstance(one, FUNCTIONS)] if isinstance(body, list) else []
+        for sync in here:
+            names = {"a" + sync.name.strip("_"), f"{sync.name.strip('_')}_async"}
+            named = [one for one in here if one.name.strip("_") in names and _are_alike(sync, one)]
+            found += [Twin(module, sync.name, one.name, _length(sync) + _length(one)) for one in named]
+    return found
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _are_alike(sync: ast.AST, awaited: ast.AST) -> bool:
+    texts = [
+        [re.sub(r"\b(?:await|async) |\b(_*)a(?=[a-z])", r"\1", line.strip()) for line in ast.unparse(one).splitlines()]
+        for one in (_without_words(sync), _without_words(awaited))
+    ]
+    return SequenceMatcher(None, *texts).ratio() >= 0.5
+
+
+def _without_words(function: Any) -> ast.Module:
+    """The body, without its docstring."""
+    return ast.Module(function.body[ast.get_docstring(function) is not None :], [])
+
+
+def _length(function: Any) -> int:
+    body = _without_words(function).body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
 def _imported(tree: ast.Module, known: dict[str, Path], *, at_once: bool = False) -> Iterator[str]:
@@ -102,7 +149,10 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
 
 
 def main() -> None:
-    """Print each figure, the most that it may be, and what it is to come down to."""
+    """Print each pair of twins, then each figure, the most that it may be, and what it is to come down to."""
+    for name, path in modules().items():
+        for twin in twins(name, ast.parse(path.read_text(encoding="utf-8"))):
+            print(f"{twin.lines:4} lines  {twin.module}: {twin.sync}, {twin.awaited}")
     print(f"{'':24}{'is':>8}{'at most':>10}{'goal':>8}")
     for name, figure in measure().items():
         print(f"{name:24}{figure:>8}{LIMITS[name].most:>10}{LIMITS[name].goal:>8}")

@@ -7,13 +7,10 @@ is somewhat dearer than the problem document, and REST framework raises an error
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core.handlers.wsgi import WSGIHandler
-from django.core.signals import request_started
-from django.db import close_old_connections
 from django.test import RequestFactory
 from rest_framework.response import Response
 
@@ -42,14 +39,6 @@ TOLD = {
 DOORS = {"/middleware/ok": site.MIDDLEWARE, "/decorated/ok": [], "/drf/answer": []}
 DRF = "/drf/answer"
 BOUNDS = {"problem": 1.2, "page": 1.25, DRF: 1.35}  # times an allowed request
-
-
-@pytest.fixture
-def no_databases() -> Iterator[None]:
-    """Django looks after its connections as a request begins, and these tests have no database."""
-    request_started.disconnect(close_old_connections)
-    yield
-    request_started.connect(close_old_connections)
 
 
 @REDIS
