@@ -1,6 +1,6 @@
 """The table of docs/bounds.rst: each rule's stated bound beside the most that the search finds.
 
-``python -m tests.published`` writes it anew; ``tests/test_bounds.py`` fails when it is not current.
+``python -m tests.published`` writes it anew; ``tests/docs/test_bounds.py`` fails when it is not current.
 """
 
 from __future__ import annotations

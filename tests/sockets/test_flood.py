@@ -16,7 +16,7 @@ from django_throttle.sockets.open_sockets import live
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, live_enforcer, texts
-from tests.sockets.test_allowance import asked
+from tests.sockets.test_prepaid import asked
 
 enforce = pytest.fixture(enforcer)
 enforce_live = pytest.fixture(live_enforcer)

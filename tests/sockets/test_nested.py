@@ -14,7 +14,7 @@ from django_throttle.sockets.open_sockets import live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer
 from tests.sockets.guarded import Line
-from tests.sockets.test_review import Pin, blocked, change
+from tests.sockets.test_rule_change import Pin, blocked, change
 
 __all__ = ["change", "enforce"]
 

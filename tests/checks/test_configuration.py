@@ -1,0 +1,409 @@
+"""Every way in which settings and rules can be wrong has its number."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import CheckMessage
+from django.core.checks.registry import registry
+from django.core.management import call_command
+from django.db import connection
+from django.test import override_settings
+from django.urls import include, path
+from rest_framework import throttling
+from rest_framework.views import APIView
+
+from django_throttle import checks
+from django_throttle.checks import configuration, sockets
+from django_throttle.conf import Conf
+from django_throttle.drf import UserRateThrottle
+from django_throttle.models import ThrottleRule
+
+LOCMEM = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+REDIS = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}}
+
+
+def found(given: Any, **settings: Any) -> list[CheckMessage]:
+    with override_settings(DJANGO_THROTTLE=given, **settings):
+        return checks.check_settings(None)
+
+
+def numbers(given: Any, **settings: Any) -> list[str]:
+    return [str(message.id).removeprefix("django_throttle.") for message in found(given, **settings)]
+
+
+async def tenant(subject: object) -> str:
+    return "acme"
+
+
+async def tenants(subject: object) -> AsyncIterator[str]:
+    yield "acme"
+
+
+class Tenant:
+    async def __call__(self, subject: object) -> str:
+        return "acme"
+
+
+partly, called = partial(tenant), Tenant()
+
+
+class Unmakable:
+    def __init__(self, what: object) -> None:
+        """No hook is given anything."""
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("E001", ["RULES"]),
+    ("E001", None),
+    ("E002", {"RULLES": {}}),
+    ("E002", {"rules": {}}),
+    ("E003", {"RULES": ["api"]}),
+    ("E004", {"RULES": {"api": {"rate": "100"}}}),
+    ("E004", {"RULES": {"api": {"rat": "100/min"}}}),
+    ("E004", {"RULES": {"api": "100/min"}}),
+    ("E004", {"RULES": {"": {"rate": "100/min"}}}),
+    ("E004", {"RULES": {5: {"rate": "100/min"}}}),
+    ("E005", {"RULES": {"api": {"rate": "100/min", "key": "shop.limits.tenant"}}}),
+    ("E005", {"RULES": {"api": {"rate": "100/min", "key": "os.sep"}}}),
+    ("E005", {"RULES": {"api": {"rate": "100/min", "key": "ip+shop.limits.tenant"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "ip+tests.checks.test_configuration.tenant"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "key": "."}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "key": "a..b"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "scopes": ["a,b"]}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.tenant"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.tenants"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.partly"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.called"}}}),
+    ("E010", {"STORE": "disk"}),
+    ("E011", {"STORE": "memory", "REDIS": None}),
+    ("E011", {"STORE": "memory", "REDIS": ""}),
+    ("E012", {"PREFIX": 5}),
+    ("E012", {"PREFIX": ""}),
+    ("E012", {"PREFIX": "a{b"}),
+    ("E013", {"KEY_SECRET": b"bytes"}),
+    ("E014", {"DATABASE_RULES": "yes"}),
+    ("E015", {"AGENT": 1}),
+    ("E017", {"TESTS_IN_MEMORY": "no"}),
+    ("E018", {"RULES_WAIT": 5}),
+    ("E016", {"REFUSE_SOCKET": "politely"}),
+    ("E050", {"RETRY_JITTER": -0.1}),
+    ("E050", {"RETRY_JITTER": 1.1}),
+    ("E050", {"RETRY_JITTER": float("nan")}),
+    ("E050", {"RETRY_JITTER": True}),
+    ("E050", {"RETRY_JITTER": "10 %"}),
+    ("E051", {"RATELIMIT_HEADERS": "draft-5"}),
+    ("E051", {"RATELIMIT_HEADERS": False}),
+    ("E052", {"X_RATELIMIT_HEADERS": True}),
+    ("E053", {"TELL_KEYS": "shop.limits.tenant"}),
+    ("E053", {"TELL_KEYS": ["tenant"]}),
+    ("E053", {"TELL_KEYS": [5]}),
+    ("E053", {"TELL_KEYS": None}),
+    ("E060", {"SHADOW": "no"}),
+    ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "shop.limits.price"}}}),
+    ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "os.sep"}}}),
+    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_configuration.tenant"}}}),
+    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_configuration.called"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "cost": "five"}}}),
+    ("E004", {"RULES": {"api": {"rate": "100/min", "methods": ["PSOT"]}}}),
+    ("E020", {"RULES_POLL": 0}),
+    ("E021", {"RULES_REREAD": "30"}),
+    ("E022", {"DEADLINE": -0.1}),
+    ("E022", {"DEADLINE": True}),
+    ("E022", {"DEADLINE": float("nan")}),
+    ("E023", {"MAX_CONNECTIONS": 2.5}),
+    ("E024", {"BEAT_INTERVAL": None}),
+    ("E025", {"PROCESS_TTL": 10**6}),
+    ("E026", {"CONNECTION_TTL": float("inf")}),
+    ("E027", {"EXTEND_INTERVAL": 0}),
+    ("E028", {"IPV6_PREFIX": 129}),
+    ("E029", {"MAX_VIOLATIONS": -1}),
+    ("E072", {"SOCKET_ACCEPT_TIMEOUT": -1}),
+    ("E073", {"SOCKET_IDLE_TIMEOUT": True}),
+    ("E074", {"SOCKET_MAX_AGE": "a day"}),
+    ("E080", {"DAMPER_INTERVAL": 0.4}),
+    ("E081", {"PROCESSES": -1}),
+    ("E030", {"REDIS": "http://127.0.0.1/0"}),
+    ("E030", {"REDIS": "redis+sentinel://127.0.0.1:26379"}),
+    ("E030", {"REDIS": "redis+cluster://127.0.0.1:7000/1"}),
+    ("E030", {"REDIS": "redis+cluster://127.0.0.1:seven"}),
+    ("E031", {"REDIS": "nowhere"}),
+    ("E032", {"REDIS": "default"}),
+    ("E040", {"TRUSTED_PROXIES": "10.0.0.0/8"}),
+    ("E040", {"TRUSTED_PROXIES": ["10.0.0.0/33"]}),
+    ("E040", {"TRUSTED_PROXIES": ["10.0.0.7/8"]}),
+    ("E040", {"TRUSTED_PROXIES": ["*"]}),
+    ("E040", {"TRUSTED_PROXIES": ["0.0.0.0/0"]}),
+    ("E040", {"TRUSTED_PROXIES": -1}),
+    ("E040", {"TRUSTED_PROXIES": True}),
+    ("E041", {"TRUSTED_PROXIES": 1, "PROXY_HEADER": "HTTP_X_FORWARDED_FOR"}),
+    ("E041", {"TRUSTED_PROXIES": 1, "PROXY_HEADER": ""}),
+    ("E041", {"TRUSTED_PROXIES": 1, "PROXY_HEADER": None}),
+    ("E042", {"NO_ADDRESS": "guess"}),
+    ("E043", {"TENANT": 5}),
+    ("E043", {"TENANT": "user..tenant"}),
+    ("E043", {"TENANT": "tests.limits.tenant"}),
+    ("E043", {"TENANT": "tests.checks.test_configuration.tenant"}),
+    ("E043", {"TENANT": "tests.checks.test_configuration.WRONG"}),
+    ("E044", {"USER_IDENT": 5}),
+    ("E044", {"USER_IDENT": "account"}),
+    ("E044", {"USER_IDENT": "shop.limits.account"}),
+    ("E044", {"USER_IDENT": "tests.checks.test_configuration.tenant"}),
+    ("E045", {"RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}}),
+    ("E045", {"RULES": {"api": {"rate": "100/min", "audience": ["tenant:acme"]}}}),
+    ("W010", {"PROXY_HEADER": "X-Real-IP"}),
+    ("W010", {"PROXY_HEADER": "X-Real-IP", "TRUSTED_PROXIES": 0}),
+    ("W011", {"PROXY_HEADER": "CF-Connecting-IP", "TRUSTED_PROXIES": 2}),
+    ("E033", {"PROCESS_TTL": 6, "BEAT_INTERVAL": 5}),
+    ("E034", {"CONNECTION_TTL": 300, "EXTEND_INTERVAL": 180}),
+    ("E075", {"HOOKS": "shop.limits.count"}),
+    ("E075", {"HOOKS": None}),
+    ("E075", {"HOOKS": [print]}),
+    ("E076", {"HOOKS": ["shop.limits.count"]}),
+    ("E076", {"HOOKS": [""]}),
+    ("E076", {"HOOKS": ["os.sep"]}),
+    ("E076", {"HOOKS": ["tests.checks.test_configuration.Unmakable"]}),
+    ("E077", {"HOOKS": ["tests.checks.test_configuration.tenant"]}),
+    ("E077", {"HOOKS": ["tests.checks.test_configuration.Tenant"]}),
+]
+
+
+@pytest.mark.parametrize(("number", "given"), WRONG, ids=[f"{number} {given}" for number, given in WRONG])
+def test_wrong(number: str, given: Any) -> None:
+    assert numbers(given, CACHES=LOCMEM) == [number]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"RULES": {"api": {"rate": "100/min", "key": "os.path.basename", "cost": "os.path.getsize"}}},
+        {"SHADOW": True},
+        {"REDIS": "redis://127.0.0.1:6379/0"},
+        {"REDIS": "rediss://:secret@redis.example:6379/0"},
+        {"STORE": "memory", "REDIS": "nowhere"},
+        {"HOOKS": ["django_throttle.observe.prometheus.count", "builtins.print"]},
+        {"HOOKS": ("tests.observe.test_hooks.Note",)},
+        {"BEAT_INTERVAL": 1, "PROCESS_TTL": 2, "MAX_VIOLATIONS": 0},
+        {"TRUSTED_PROXIES": ["10.0.0.7", "2001:db8::/32", "unix"], "NO_ADDRESS": "refuse"},
+        {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
+        {"TRUSTED_PROXIES": 1, "PROXY_HEADER": "X-Real-IP"},
+        {"TENANT": "user.tenant_id", "RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}},
+        {"TENANT": "tests.checks.test_configuration.found", "USER_IDENT": "tests.checks.test_configuration.found"},
+    ],
+    ids=str,
+)
+def test_right(given: Any) -> None:
+    assert numbers(given, CACHES=LOCMEM) == []
+
+
+def test_a_module_that_fails_to_import_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_limits.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    (message,) = found({"RULES": {"api": {"rate": "100/min", "key": "broken_limits.tenant"}}})
+    assert message.id == "django_throttle.E005"
+    assert "cannot be imported (division by zero)" in message.msg
+
+
+@pytest.mark.django_db
+def test_no_check_falls_over_what_another_says(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "DAPHNE", "django_throttle")  # as if it were installed
+    settings.CACHES = LOCMEM
+    ours = [check for check in registry.get_checks(True) if check.__module__.startswith("django_throttle.")]
+    for given in (given for _, given in WRONG):
+        settings.DJANGO_THROTTLE = given
+        assert [message for check in ours for message in check(app_configs=None, databases=["default"])]
+
+
+def test_an_alias_that_django_redis_serves_is_right() -> None:
+    assert numbers({"REDIS": "default"}, CACHES=REDIS) == []
+
+
+def test_the_nearest_setting_is_named() -> None:
+    (message,) = found({"DEADLIN": 1})
+    assert message.msg.endswith("did you mean 'DEADLINE'?")
+
+
+def test_every_bad_rule_is_named() -> None:
+    messages = found({"RULES": {"one": {"rate": "x"}, "two": {"rate": "5/s", "burts": 3}, "fine": {"rate": "5/s"}}})
+    assert [message.msg.split(":")[0] for message in messages] == ["rule 'one'", "rule 'two'"]
+    assert "did you mean 'burst'?" in messages[1].msg
+
+
+def test_every_setting_has_its_check_and_every_check_its_test() -> None:
+    checked = {
+        *configuration.NUMBERS,
+        *configuration.TEXTS,
+        *configuration.SWITCHES,
+        *configuration.CHOICES,
+        "RULES",
+        "REDIS",
+        "HOOKS",
+    }
+    checked |= {"RETRY_JITTER", "TELL_KEYS"}  # what clients are told
+    checked |= {"TRUSTED_PROXIES", "PROXY_HEADER", "TENANT", "USER_IDENT"}  # who is asking
+    assert checked == {setting.name for setting in fields(Conf)}
+    ids = [
+        number
+        for number, *_ in (*configuration.NUMBERS.values(), *configuration.CHOICES.values(), *configuration.PAIRS)
+    ]
+    ids += [*configuration.TEXTS.values(), *configuration.SWITCHES.values()]
+    assert len(set(ids)) == len(ids)
+    assert set(ids) <= {number for number, _ in WRONG}
+
+
+def test_the_defaults_are_right() -> None:
+    assert numbers({}) == []
+
+
+class TestDoors:
+    OURS = "django_throttle.middleware.ThrottleMiddleware"
+    LOGIN = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+    @pytest.mark.parametrize(
+        ("listed", "wanted"),
+        [
+            ([], []),
+            ([LOGIN, OURS], []),
+            ([OURS], []),
+            ([OURS, LOGIN], ["W040"]),
+            ([LOGIN, OURS, OURS], ["W041"]),
+            (["django_throttle.channels.ThrottleMiddleware"], ["E070"]),
+        ],
+    )
+    def test_where_the_middleware_stands(self, listed: list[str], wanted: list[str], settings: Any) -> None:
+        settings.MIDDLEWARE = listed
+        found = [str(message.id).removeprefix("django_throttle.") for message in checks.check_middleware(None)]
+        assert found == wanted
+
+    @pytest.mark.parametrize(
+        ("throttle", "rates", "wanted"),
+        [
+            ("django_throttle.drf.UserRateThrottle", {"a": "0/day", "b": "5/m", "c": None, "d": "1/year"}, ["a", "d"]),
+            ("django_throttle.drf.RuleThrottle", {"a": "0/day"}, []),
+            ("rest_framework.throttling.UserRateThrottle", {"a": "0/day"}, []),
+        ],
+    )
+    def test_rates_of_rest_framework(
+        self, throttle: str, rates: dict[str, str | None], wanted: list[str], settings: Any
+    ) -> None:
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": [throttle], "DEFAULT_THROTTLE_RATES": rates}
+        found = checks.check_rates(None)
+        assert {message.id for message in found} <= {"django_throttle.E071"}
+        assert [str(message.msg).split("'")[1] for message in found] == wanted
+
+    @pytest.mark.parametrize(("throttle", "wanted"), [(UserRateThrottle, ["a"]), (throttling.UserRateThrottle, [])])
+    def test_rates_of_a_throttle_that_one_view_names(self, throttle: type, wanted: list[str], settings: Any) -> None:
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"a": "10/month"}}
+        settings.ROOT_URLCONF = (path("api/", include([path("a", APIView.as_view(throttle_classes=[throttle]))])),)
+        assert [str(message.msg).split("'")[1] for message in checks.check_rates(None)] == wanted
+
+
+class TestStore:
+    def found(self, given: Any, debug: bool = False) -> list[CheckMessage]:
+        with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
+            return checks.check_store(None)
+
+    def test_memory_in_production_is_a_warning(self) -> None:
+        assert [message.id for message in self.found({})] == ["django_throttle.W001"]
+        assert [message.id for message in self.found({"STORE": "memory", "REDIS": "default"})] == [
+            "django_throttle.W001"
+        ]
+
+    def test_also_where_debug_is_on_as_it_is_for_a_deployment(self) -> None:
+        assert [message.id for message in self.found({}, debug=True)] == ["django_throttle.W001"]
+
+    def test_redis_is_none(self) -> None:
+        assert self.found({"REDIS": "default"}) == []
+        assert self.found("nonsense") == []
+
+
+class TestShares:
+    RULES = {"STORE": "redis", "RULES": {"api": {"rate": "5/min"}, "b": {"rate": "5/min", "on_store_failure": "deny"}}}
+
+    def found(self, **given: Any) -> list[CheckMessage]:
+        with override_settings(DJANGO_THROTTLE={**self.RULES, **given}):
+            return checks.check_shares(None)
+
+    def test_how_many_processes_share_a_limit_is_asked_for(self) -> None:
+        (message,) = self.found()
+        assert message.id == "django_throttle.W081"
+        assert message.msg.endswith("the whole limit of api")
+
+    @pytest.mark.parametrize("given", [{"PROCESSES": 4}, {"STORE": "memory"}, {"RULES": {}}], ids=str)
+    def test_not_where_it_is_known_or_does_not_matter(self, given: dict[str, Any]) -> None:
+        assert self.found(**given) == []
+
+
+class TestAddresses:
+    RULES = {"RULES": {"api": {"rate": "5/min"}, "all": {"rate": "5/min", "key": "everyone"}}}
+
+    def found(self, given: Any, debug: bool = False) -> list[CheckMessage]:
+        with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
+            return checks.check_addresses(None)
+
+    def test_who_counts_by_address_says_which_proxies_there_are(self) -> None:
+        (message,) = self.found(self.RULES)
+        assert message.id == "django_throttle.W012"
+        assert message.msg.startswith("rules count by address (api)")
+
+    @pytest.mark.parametrize("proxies", [(), 0, 1, ["10.0.0.0/8"]], ids=str)
+    def test_none_is_an_answer_too(self, proxies: Any) -> None:
+        assert self.found({**self.RULES, "TRUSTED_PROXIES": proxies}) == []
+
+    def test_also_where_debug_is_on_as_it_is_for_a_deployment(self) -> None:
+        assert [message.id for message in self.found(self.RULES, debug=True)] == ["django_throttle.W012"]
+
+    def test_it_is_no_matter_elsewhere(self) -> None:
+        assert self.found({"RULES": {"all": {"rate": "5/min", "key": "everyone"}, "bad": {}}}) == []
+        assert self.found({"RULES": "nonsense"}) == self.found("nonsense") == []
+
+
+class TestShadow:
+    def found(self, given: Any) -> list[Any]:
+        with override_settings(DJANGO_THROTTLE=given):
+            return [message.id for message in checks.check_shadow(None)]
+
+    def test_a_switch_that_was_left_on_is_a_warning_before_a_deployment(self) -> None:
+        assert self.found({"SHADOW": True}) == ["django_throttle.W030"]
+        assert self.found({}) == self.found({"SHADOW": False}) == self.found(["SHADOW"]) == []
+
+
+class TestRows:
+    def test_without_leave_the_database_is_not_touched(self) -> None:
+        assert checks.check_rows(None) == []
+        assert checks.check_rows(None, databases=[]) == []
+
+    @pytest.mark.django_db
+    def test_a_row_that_is_not_in_force_is_a_warning(self) -> None:
+        ThrottleRule.objects.create(name="fine", rate="5/s")
+        ThrottleRule.objects.create(name="sad", rate="5/s", key="gone.away")
+        (message,) = checks.check_rows(None, databases=["default"])
+        assert message.id == "django_throttle.W002"
+        assert message.msg.startswith("rule 'sad' in the database: the key 'gone.away'")
+
+    @pytest.mark.row("F57")
+    @pytest.mark.django_db(transaction=True)
+    def test_a_table_that_is_not_there_yet_is_no_matter(self) -> None:
+        with connection.schema_editor() as editor:
+            editor.delete_model(ThrottleRule)
+        try:
+            assert checks.check_rows(None, databases=["default"]) == []
+        finally:
+            with connection.schema_editor() as editor:
+                editor.create_model(ThrottleRule)
+
+
+def test_the_demo_site_passes_them_all() -> None:
+    call_command("check")
+
+
+@pytest.mark.row("F57")
+@pytest.mark.django_db
+def test_the_models_have_their_migrations() -> None:
+    call_command("makemigrations", "--check", "--dry-run", verbosity=0)

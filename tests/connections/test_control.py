@@ -1,0 +1,563 @@
+"""Orders reach the process that they are for, once, whatever fails on the way, and are carried out on its sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from channels.testing import WebsocketCommunicator
+
+from django_throttle import limiter
+from django_throttle.connections import control, overview
+from django_throttle.connections.control import Activity, Duties, Reporter
+from django_throttle.connections.overview import Overview, look
+from django_throttle.connections.reconcile import Refresher
+from django_throttle.core import Rule
+from django_throttle.core.control import CLOSE, CLOSED, RESET, Order
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.facts import Facts
+from django_throttle.identity import ScopeWho
+from django_throttle.limiter import Limiter
+from django_throttle.sockets.open_sockets import live
+from django_throttle.stores import RedisStore
+from django_throttle.stores.control import TTL_MS
+from tests import doors
+from tests.clock import FrozenClock
+from tests.connections.evictions import redis_store
+from tests.consumers import KINDS, TWO_SOCKETS, AsyncEcho, opened
+from tests.doors import BOTH, REDIS, Enforce, Store
+from tests.servers import RedisServer, free_port
+
+enforce = pytest.fixture(doors.enforcer)
+Pair = tuple[RedisStore, RedisStore]
+EVICTING = {**TWO_SOCKETS, "at_limit": "evict_oldest"}
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    live.clear()
+    overview.look_again()
+    monkeypatch.setattr(overview, "FRESH_SECONDS", 0.001)
+    monkeypatch.setattr(overview, "QUIET_MS", 1)  # an order for all is given each time
+    yield
+    live.clear()
+
+
+async def crowd(clock: FrozenClock, number: int, app: Any = KINDS["async"]) -> list[WebsocketCommunicator]:
+    """So many sockets, one after the other."""
+    found = []
+    for _ in range(number):
+        found.append(await opened(app))
+        clock.tick(0.001)
+    return found
+
+
+async def duties(store: Store) -> None:
+    """What the agent does twice a second, and the loops then."""
+    await asyncio.to_thread(Duties(store))
+    await asyncio.sleep(0)
+
+
+async def goodbye(one: WebsocketCommunicator) -> tuple[dict[str, Any], int]:
+    """What a client is told before it is closed, and the code."""
+    told = json.loads((await one.receive_output())["text"])
+    closed = await one.receive_output()
+    assert closed["type"] == "websocket.close"
+    await one.disconnect()
+    return told, closed["code"]
+
+
+class TestOnTheWay:
+    @pytest.fixture
+    def pair(self, redis_url: str) -> Pair:
+        """Two processes that Redis knows."""
+        stores = redis_store(redis_url), redis_store(redis_url)
+        for store in stores:
+            Refresher(store).beat()
+        return stores
+
+    def test_one_for_a_process_is_for_nobody_else_and_comes_once(self, pair: Pair) -> None:
+        one, two = pair
+        order = Order(CLOSE, uid=two.leases.uid, lease="~abc", why=CLOSED)
+        one.orders.give((order,))
+        assert not one.orders.fetch()
+        assert list(two.orders.fetch()) == [order._replace(uid="")]
+        assert not two.orders.fetch()
+
+    def test_one_for_all_is_for_everyone_that_lives(self, pair: Pair) -> None:
+        one, _ = pair
+        one.orders.give((Order(RESET, ident="user:1"),))
+        for store in pair:
+            (order,) = store.orders.fetch()
+            assert (order.kind, order.ident, order.tag) == (RESET, "", one.orders.tag("user:1"))
+
+    def test_redis_never_hears_of_an_ident(self, pair: Pair, redis_server: RedisServer) -> None:
+        one, _ = pair
+        Limiter([Rule("api", "5/min")], one).reset("user:canary")
+        with redis_server.client() as client:
+            lists = {key: client.lrange(key, 0, -1) for key in client.keys("*:orders:*")}
+            assert len(lists) == 2 and "canary" not in str(lists)
+
+    def test_a_reply_that_was_lost_loses_no_order(self, pair: Pair, monkeypatch: Any) -> None:
+        one, two = pair
+        one.orders.give((Order(CLOSE, uid=two.leases.uid, lease="~abc"),))
+        call = two.call
+
+        def lost(*args: Any) -> Any:
+            call(*args)
+            raise StoreError(Cause.UNAVAILABLE)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(two, "call", lost)
+            with pytest.raises(StoreError):
+                two.orders.fetch()
+        assert [order.lease for order in two.orders.fetch()] == ["~abc"]
+
+    def test_what_was_found_is_not_lost_when_there_is_more(self, pair: Pair, monkeypatch: Any) -> None:
+        one, two = pair
+        one.orders.give(Order(CLOSE, uid=two.leases.uid, lease=f"~{number}") for number in range(1100))
+        call, calls = two.call, []
+
+        def flaky(*args: Any) -> Any:
+            calls.append(args)
+            if len(calls) == 2:
+                raise StoreError(Cause.UNAVAILABLE)
+            return call(*args)
+
+        monkeypatch.setattr(two, "call", flaky)
+        heard = [order.lease for _ in range(2) for order in two.orders.fetch()]
+        assert heard == [f"~{number}" for number in range(1100)]
+
+    def test_nothing_is_lost_when_the_uid_is_replaced(self, pair: Pair) -> None:
+        """What came last under the old one, and what is the same under the new one."""
+        one, two = pair
+        order, last = Order(RESET, ident="user:1"), Order(RESET, ident="user:2")
+        one.orders.give((order,))
+        assert len(two.orders.fetch()) == 1
+        one.orders.give((last,))
+        two.leases.renew()
+        Refresher(two).beat()
+        one.orders.give((order,))
+        assert [given.tag for given in two.orders.fetch()] == [one.orders.tag("user:2"), one.orders.tag("user:1")]
+        assert not two.orders.fetch()
+
+    def test_an_order_of_an_older_version_is_about_whoever_is_there(
+        self, pair: Pair, redis_server: RedisServer
+    ) -> None:
+        one, _ = pair
+        with redis_server.client() as client:
+            client.rpush(one.process_key(f"orders:{one.leases.uid}"), '{"kind":"reset","tag":"abc"}')
+        before = time.monotonic()
+        assert list(one.orders.fetch().values()) >= [before]
+        assert not one.orders.fetch()
+
+    def test_when_it_was_given_is_known_whatever_the_clock_does(self, pair: Pair, redis_server: RedisServer) -> None:
+        one, two = pair
+        before = time.monotonic()
+        one.orders.give((Order(RESET, ident="user:1"),))
+        given = time.monotonic()
+        time.sleep(0.1)
+        asked = time.monotonic()
+        (at,) = two.orders.fetch().values()
+        round_trip = time.monotonic() - asked
+        assert before - 0.01 <= at <= given + round_trip + 0.01
+        with redis_server.client() as client:  # by a clock that has gone back since
+            client.rpush(one.process_key(f"orders:{two.leases.uid}"), '{"kind":"reset","at":9999999999999999}')
+        (at,) = two.orders.fetch().values()
+        assert at <= time.monotonic()
+        with redis_server.client() as client:  # and by one that a server which has taken over is an hour ahead of
+            client.rpush(one.process_key(f"orders:{two.leases.uid}"), '{"kind":"reset","ident":"user:2","at":1}')
+        (at,) = two.orders.fetch().values()
+        assert at >= before - TTL_MS / 1000
+        assert not two.orders.fetch()
+
+    def test_whoever_orders_hears_that_a_node_is_away(self, pair: Pair, monkeypatch: Any) -> None:
+        """In a Cluster that is told in place of the reply; the order is given later all the same."""
+        one, two = pair
+        with monkeypatch.context() as broken:
+            broken.setattr(one.link, "send_all", lambda calls, *_: [ConnectionError("away") for _ in calls])
+            with pytest.raises(StoreError, match="away"):
+                one.orders.give((Order(CLOSE, uid=two.leases.uid, lease="~abc"),))
+        one.orders.resend()
+        assert [order.lease for order in two.orders.fetch()] == ["~abc"]
+
+    def test_what_redis_does_not_take_is_sent_again(self, pair: Pair) -> None:
+        one, two = pair
+        away = redis_store(f"redis://127.0.0.1:{free_port()}/0", deadline=0.2)
+        with suppress(StoreError):
+            away.orders.give((Order(CLOSE, uid=two.leases.uid, lease="~abc"),))
+        with pytest.raises(StoreError):
+            away.orders.resend()
+        away.link = one.link
+        for _ in range(2):
+            away.orders.resend()
+        assert [order.lease for order in two.orders.fetch()] == ["~abc"]
+
+    def test_nobody_s_list_grows_without_end(self, pair: Pair, redis_server: RedisServer) -> None:
+        one, two = pair
+        key = one.process_key(f"orders:{two.leases.uid}")
+        with redis_server.client() as client:
+            client.rpush(key, *(json.dumps({"kind": "reset", "tag": str(number)}) for number in range(10_000)))
+            one.orders.give(Order(CLOSE, uid=two.leases.uid, lease=f"~{number}") for number in range(10))
+            one.orders.give((Order(RESET, ident="user:1"),))
+            assert client.llen(key) == 10_000
+            assert len(two.orders.fetch()) == 10_000
+            assert not two.orders.fetch()
+
+    @pytest.mark.parametrize("nonsense", ["", "{", "[]", "5", '{"kind": "close"}', '{"a": 1}', '{"kind": "dance"}'])
+    def test_nonsense_is_passed_over(self, pair: Pair, nonsense: str, redis_server: RedisServer) -> None:
+        one, _ = pair
+        one.leases.hold("rule", "user:1", "~abc")
+        with redis_server.client() as client:
+            client.rpush(one.process_key(f"orders:{one.leases.uid}"), nonsense)
+        for _ in range(2):
+            Duties(one)()
+        assert not one.orders.fetch()
+
+    def test_a_foreign_value_in_the_way_is_replaced(self, pair: Pair, redis_server: RedisServer) -> None:
+        one, two = pair
+        with redis_server.client() as client:
+            client.set(one.process_key(f"orders:{two.leases.uid}"), "what?")
+            assert not two.orders.fetch()
+            client.set(one.process_key(f"orders:{two.leases.uid}"), "what?")
+            one.orders.give((Order(CLOSE, uid=two.leases.uid, lease="~abc"), Order(RESET, ident="user:1")))
+        assert len(two.orders.fetch()) == 2
+
+    def test_where_no_socket_is_open_nothing_is_asked(self, pair: Pair, redis_server: RedisServer) -> None:
+        one, _ = pair
+        work = Duties(one)
+        with redis_server.client() as client:
+            before = client.info("commandstats")
+            for _ in range(5):
+                work()
+            assert client.info("commandstats").get("cmdstat_evalsha") == before.get("cmdstat_evalsha")
+            one.leases.hold("rule", "user:1", "~abc")
+            asked = client.info("stats")["total_commands_processed"]
+            for _ in range(5):
+                work()
+            # Our own two questions are among them, and what a script does counts too: LRANGE.
+            assert client.info("stats")["total_commands_processed"] - asked <= 5 * 2 + 2
+
+
+@BOTH
+class TestCarriedOut:
+    async def test_a_newcomer_closes_the_oldest(self, enforce: Enforce, clock: FrozenClock) -> None:
+        store = enforce(sockets=EVICTING)
+        first, second, third = await crowd(clock, 3)
+        await duties(store)
+        told, code = await goodbye(first)
+        assert (told["type"], told["code"], told["rule"], told["limit"]) == ("error", "evicted", "sockets", 2)
+        assert told["retry_after"] is None
+        assert code == 4430
+        for one in (second, third):
+            await one.send_to("still here")
+            assert await one.receive_from() == "still here"
+        assert len(live) == len(store.leases) == 2
+        for one in (second, third):
+            await one.disconnect()
+        assert len(store.leases) == 0
+
+    async def test_one_whose_handshake_is_not_through(self, enforce: Enforce, clock: FrozenClock) -> None:
+        """Its order is there before its socket is."""
+        store = enforce(sockets=EVICTING)
+        facts = Facts("chat", ("connect", "connection"), ScopeWho({}))
+        leases = []
+        for _ in range(3):
+            leases.append((await limiter.adecide(facts)).lease)
+            clock.tick(0.001)
+        work = Duties(store)
+        await asyncio.to_thread(work)
+        one = await opened()
+        (guard,) = live.everyone()
+        guard.leases = (leases[0],)  # type: ignore[assignment]
+        await asyncio.to_thread(work)
+        told, _ = await goodbye(one)
+        assert told["code"] == "evicted"
+
+    async def test_one_whose_handshake_waits_for_longer_than_any_order(
+        self, enforce: Enforce, clock: FrozenClock, monkeypatch: Any
+    ) -> None:
+        """It holds its lease while it waits for its turn."""
+        monkeypatch.setattr(control, "PATIENCE", 0.0)
+        store = enforce(sockets=EVICTING)
+        leases = []
+        for _ in range(3):
+            leases.append((await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease)
+            clock.tick(0.001)
+        work = Duties(store)
+        for _ in range(3):
+            await asyncio.to_thread(work)
+        one = await opened()
+        (guard,) = live.everyone()
+        guard.leases = (leases[0],)  # type: ignore[assignment]
+        await asyncio.to_thread(work)
+        assert (await goodbye(one))[0]["code"] == "evicted"
+
+    async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: Any) -> None:
+        """Nobody waits for it for longer than an answer of the store may take."""
+        monkeypatch.setattr(control, "PATIENCE", 0.0)
+        store = enforce(sockets=EVICTING)
+        leases = [(await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease for _ in "123"]
+        work = Duties(store)
+        for _ in range(2):
+            await asyncio.to_thread(work)
+            assert len(work._early) == 1
+        for lease in leases:
+            await limiter.arelease(lease)
+        await asyncio.to_thread(work)
+        assert len(work._early) == 0
+
+    async def test_a_site_has_its_own_codes(self, enforce: Enforce, clock: FrozenClock) -> None:
+        class Own(AsyncEcho):
+            throttle_close_codes = {"evicted": 4999}
+
+        store = enforce(sockets=EVICTING)
+        first, *others = await crowd(clock, 3, Own.as_asgi())
+        await duties(store)
+        assert (await goodbye(first))[1] == 4999
+        for one in others:
+            await one.disconnect()
+
+    async def test_by_its_own_id(self, enforce: Enforce) -> None:
+        store = enforce()
+        one, other = await opened(), await opened()
+        store.orders.give((Order(CLOSE, uid=store.leases.uid, socket=live.everyone()[0].id, why=CLOSED),))
+        await duties(store)
+        if isinstance(store, RedisStore):
+            assert len(live) == 1
+        told, code = await goodbye(one)
+        assert (told["code"], code) == ("closed", 4410)
+        await other.disconnect()
+
+    async def test_all_of_an_identity_and_of_nobody_else(self, enforce: Enforce) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        mine = [await opened(client=["192.0.2.1", 5]) for _ in range(2)]
+        other = await opened(client=["192.0.2.10", 5])
+        introduce(store)
+        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        await duties(store)
+        for one in mine:
+            assert (await goodbye(one))[0]["code"] == "closed"
+        assert len(live) == len(store.leases) == 1
+        await other.disconnect()
+
+    async def test_who_comes_later_is_not_meant(self, enforce: Enforce) -> None:
+        """An order of a time when nothing was open here, and nothing asked for."""
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        introduce(store)
+        work = Duties(store)
+        work()
+        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        one = await opened(client=["192.0.2.1", 5])
+        (guard,) = live.everyone()
+        guard.opened += 60  # longer after the order than any round trip
+        await asyncio.to_thread(work)
+        await one.send_to("x")
+        assert await one.receive_from() == "x"
+        guard.opened -= 60
+        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        await asyncio.to_thread(work)
+        assert (await goodbye(one))[0]["code"] == "closed"
+
+    async def test_the_first_socket_of_a_process_hears_what_is_ordered_at_once(self, enforce: Enforce) -> None:
+        """Nothing has been asked for since it came: the order is for it all the same."""
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        introduce(store)
+        work = Duties(store)
+        work()
+        one = await opened(client=["192.0.2.1", 5])
+        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        await asyncio.to_thread(work)
+        assert (await goodbye(one))[0]["code"] == "closed"
+
+    async def test_who_comes_after_the_order_is_not_meant_where_others_are(self, enforce: Enforce) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        introduce(store)
+        first = await opened(client=["192.0.2.1", 5])
+        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        second = await opened(client=["192.0.2.1", 5])
+        live.everyone()[-1].opened += 60  # longer after the order than any round trip
+        await duties(store)
+        assert (await goodbye(first))[0]["code"] == "closed"
+        await second.send_to("x")
+        assert await second.receive_from() == "x"
+        await second.disconnect()
+
+    async def test_a_reset_reaches_an_open_socket(self, enforce: Enforce) -> None:
+        store = enforce(frames={"rate": "1/hour", "events": ["message"], "key": "everyone", "algorithm": "gcra"})
+        one = await opened()
+        introduce(store)
+        for _ in range(2):
+            await one.send_to("x")
+        assert await one.receive_from() == "x"
+        assert json.loads(await one.receive_from())["code"] == "rate_limited"
+        await asyncio.to_thread(Limiter([rule_in_force()], store).reset, "everyone")
+        await duties(store)
+        await one.send_to("y")
+        assert await one.receive_from() == "y"
+        await one.disconnect()
+
+
+def introduce(store: Store) -> None:
+    """Have Redis know of this process, as the first beat does."""
+    if isinstance(store, RedisStore):
+        Refresher(store).beat()
+
+
+def rule_in_force() -> Rule:
+    (rule,) = limiter.rulebook.current().rules
+    return rule
+
+
+class TestIdle:
+    @BOTH
+    async def test_the_one_that_has_been_silent_for_longest_goes(self, enforce: Enforce) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "at_limit": "evict_idle"})
+        first, second = await opened(), await opened()
+        await first.send_to("x")
+        assert await first.receive_from() == "x"
+        await asyncio.to_thread(Activity(store))
+        third = await opened()
+        await duties(store)
+        assert (await goodbye(second))[0]["code"] == "evicted"
+        for one in (first, third):
+            await one.disconnect()
+
+    @REDIS
+    async def test_nobody_is_told_of_where_no_rule_asks(self, enforce: Enforce, monkeypatch: Any) -> None:
+        store = enforce(sockets=EVICTING)
+        one = await opened()
+        work = Activity(store)
+        monkeypatch.setattr(store, "pipeline", None)
+        await asyncio.to_thread(work)
+        await one.disconnect()
+
+    @REDIS
+    async def test_it_costs_a_command_for_each_identity(self, enforce: Enforce, monkeypatch: Any) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 20, "at_limit": "evict_idle", "key": "ip"})
+        sockets = [await opened(client=[f"192.0.2.{number % 5}", 5]) for number in range(15)]
+        assert isinstance(store, RedisStore)
+        sent: list[int] = []
+        pipeline = store.pipeline
+        monkeypatch.setattr(store, "pipeline", lambda calls: (sent.append(len(calls)), pipeline(calls))[1])
+        work = Activity(store)
+        await asyncio.to_thread(work)  # what was opened since
+        await asyncio.to_thread(work)
+        assert sent == [5]
+        for one in sockets[:3]:
+            await one.send_to("x")
+            await one.receive_from()
+        await asyncio.to_thread(work)
+        assert sent == [5, 3]
+        for one in sockets:
+            await one.disconnect()
+
+    @REDIS
+    async def test_redis_lost_everything_and_knows_again(self, enforce: Enforce, redis_server: RedisServer) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "at_limit": "evict_idle"})
+        first, second = await opened(), await opened()
+        await first.send_to("x")
+        assert await first.receive_from() == "x"
+        await asyncio.to_thread(Activity(store))
+        with redis_server.client() as client:
+            client.flushall()
+        assert isinstance(store, RedisStore)
+        await asyncio.to_thread(Refresher(store).beat)
+        third = await opened()
+        await duties(store)
+        assert (await goodbye(second))[0]["code"] == "evicted"
+        for one in (first, third):
+            await one.disconnect()
+
+
+class TestOverview:
+    @BOTH
+    async def test_what_is_open(self, enforce: Enforce) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        introduce(store)
+        mine = [await opened(client=["192.0.2.1", 5]) for _ in range(2)]
+        await mine[0].send_to("x")
+        await mine[0].receive_from()
+        found = await seen(store)
+        assert (found.open, len(found.connections), found.is_whole) == (2, 2, True)
+        assert [(one.shown, one.open, one.processes) for one in found.idents] == [("ip:192.0.2.1", 2, 1)]
+        assert [one.open for one in found.processes] == [2]
+        first = next(one for one in found.connections if one.received)
+        assert (first.received, first.sent, first.address, first.scope, first.path) == (
+            1,
+            1,
+            "192.0.2.1",
+            "chat",
+            "/chat",
+        )
+        assert 0 <= first.silent <= first.age < 20
+        for one in mine:
+            await one.disconnect()
+
+    @BOTH
+    async def test_a_search(self, enforce: Enforce) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 99, "key": "ip"})
+        introduce(store)
+        sockets = [await opened(client=[address, 5]) for address in ("192.0.2.1", "192.0.2.11", "198.51.100.7")]
+        for search, number in (("192.0.2.1", 2), ('"ip:192.0.2.1"', 1), ("CHAT", 3), ("user:1", 0), ("", 3)):
+            assert (await seen(store, search)).open == number, search
+        for one in sockets:
+            await one.disconnect()
+
+    async def test_no_more_is_listed_than_is_wanted(self, enforce: Enforce) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 999, "key": "ip"})
+        sockets = [await opened(client=["192.0.2.1", 5]) for _ in range(30)]
+        told = Reporter(store, live).listed("", most=20)
+        assert (told["open"], len(told["sockets"])) == (30, 20)
+        assert told["idents"] == [["ip:192.0.2.1", store.orders.tag("ip:192.0.2.1"), 30]]
+        for one in sockets:
+            await one.disconnect()
+
+    @REDIS
+    async def test_looking_ten_times_costs_as_much_as_once(self, enforce: Enforce, monkeypatch: Any) -> None:
+        store = enforce(sockets=TWO_SOCKETS)
+        introduce(store)
+        one = await opened()
+        await seen(store)
+        sent: list[int] = []
+        assert isinstance(store, RedisStore)
+        monkeypatch.setattr(overview, "FRESH_SECONDS", 60)
+        await asyncio.to_thread(look, store)
+        monkeypatch.setattr(store.link, "send_all", lambda calls, *rest: sent.append(len(calls)))
+        for _ in range(10):
+            await asyncio.to_thread(look, store)
+        assert sent == []
+        await one.disconnect()
+
+    @BOTH
+    async def test_a_session_s_key_is_nobody_s_business(self, enforce: Enforce, redis_server: RedisServer) -> None:
+        store = enforce(sockets={**TWO_SOCKETS, "key": "tests.connections.test_control.session"})
+        introduce(store)
+        one = await opened()
+        live.everyone()[0].leases = (limiter.Lease("~1", (("rule", "session:canary"),)),)
+        found = await seen(store)
+        shown = next(ident.shown for ident in found.idents if "session" in ident.shown)
+        assert shown.startswith("session:#") and "canary" not in str(found)
+        assert (await seen(store, f'"{shown}"')).open == 1
+        if isinstance(store, RedisStore):
+            with redis_server.client() as client:
+                assert not any("canary" in (client.get(key) or "") for key in client.keys("*:sockets:*"))
+        live.everyone()[0].leases = ()
+        await one.disconnect()
+
+
+def session(scope: dict[str, Any]) -> str:
+    return "canary"
+
+
+async def seen(store: Store, search: str = "") -> Overview:
+    """The second look: by then the process has been asked, and has answered."""
+    await asyncio.to_thread(look, store, search)
+    await asyncio.to_thread(Duties(store))
+    overview.look_again()
+    return await asyncio.to_thread(look, store, search)

@@ -1,0 +1,51 @@
+"""What docs/deployment.rst gives to copy works as it stands; its rights are in test_rights.py."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_throttle import checks
+
+PAGE = (Path(__file__).parents[2] / "docs" / "deployment.rst").read_text(encoding="utf-8")
+SERVER = logging.getLogger("uvicorn.error")
+
+
+@pytest.fixture
+def logged() -> Iterator[None]:
+    before = SERVER.filters[:]
+    yield
+    SERVER.filters[:] = before
+
+
+@pytest.mark.usefixtures("logged")
+def test_the_filter_keeps_refused_handshakes_out_of_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    block = re.search(r"^   LOGGING = .*?^   }$", PAGE, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(block[0]), names)
+    logging.config.dictConfig(names["LOGGING"])
+    SERVER.error("ASGI callable returned without completing handshake.")
+    SERVER.error("Exception in ASGI application")
+    assert [record.getMessage() for record in caplog.records] == ["Exception in ASGI application"]
+
+
+PROXIES = re.findall(r"^   DJANGO_THROTTLE = (\{\"TRUSTED.*?\}|\{\n.*?^   \})$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", PROXIES)
+def test_every_way_to_name_proxies_passes_the_checks(block: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = eval(textwrap.dedent(block))
+    assert checks.check_settings(None) == checks.check_addresses(None) == []
+
+
+def test_they_are_all_there() -> None:
+    assert len(PROXIES) == 5
+    assert [header in PAGE for header in ("CF-Connecting-IP", "unix:/run/site.sock")] == [True, True]

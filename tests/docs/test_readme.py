@@ -1,0 +1,238 @@
+"""The code in the README, the quickstart and the page of the doors is run, and the rule reference is complete."""
+
+from __future__ import annotations
+
+import re
+from asyncio import to_thread
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.testing import WebsocketCommunicator
+from django.contrib.auth.models import AnonymousUser, User
+from django.test import Client, RequestFactory
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+from rest_framework.views import APIView
+
+from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.core import Rule, options
+from django_throttle.core.rule import OPTIONS
+from django_throttle.drf import RuleThrottle
+from django_throttle.exceptions import Refused
+from tests.outside import pages as outside
+from tests.pages import block, shown
+from tests.servers import RedisServer
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+SETTINGS, DOORS, ENGINE = BLOCKS
+QUIET = {"DATABASE_RULES": False, "AGENT": False, "DEADLINE": 5.0}
+
+
+QUICKSTART = shown("quickstart")
+NAMES = {
+    "APIView": APIView,
+    "RuleThrottle": RuleThrottle,
+    "ThrottledConsumerMixin": ThrottledConsumerMixin,
+    "AsyncJsonWebsocketConsumer": AsyncJsonWebsocketConsumer,
+}
+
+
+@pytest.fixture
+def site(settings: Any, redis_url: str) -> dict[str, Any]:
+    """What the code shown defines, with its settings in force on a Redis of our own."""
+    names: dict[str, Any] = {"INSTALLED_APPS": []}
+    exec(SETTINGS.replace("redis://localhost:6379/0", redis_url), names)
+    assert names["INSTALLED_APPS"] == ["django_throttle"]
+    settings.DJANGO_THROTTLE = {**names["DJANGO_THROTTLE"], **QUIET}
+    return run(DOORS)
+
+
+@pytest.fixture
+def rules(settings: Any) -> Callable[..., None]:
+    """Put rules in force, counted in memory."""
+
+    def enforce(**rules: dict[str, Any]) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": rules, **QUIET}
+
+    return enforce
+
+
+def run(*code: str, **names: Any) -> dict[str, Any]:
+    """Run code as one module in which these names are there already; returns all of its names."""
+    found = {**NAMES, "__name__": "shown", **names}
+    for each in code:
+        exec(each, found)
+    return found
+
+
+def search(site: dict[str, Any], address: str) -> Response:
+    class View(site["SearchView"]):  # type: ignore[misc]
+        def get(self, request: Any) -> Response:
+            return Response()
+
+    return View.as_view(authentication_classes=[])(APIRequestFactory().get("/", REMOTE_ADDR=address))
+
+
+def socket(site: dict[str, Any], address: str) -> WebsocketCommunicator:
+    communicator = WebsocketCommunicator(site["ChatConsumer"].as_asgi(), "/")
+    communicator.scope |= {"client": (address, 1), "user": AnonymousUser()}
+    return communicator
+
+
+def test_the_view_is_limited(site: dict[str, Any]) -> None:
+    answers = [search(site, "203.0.113.7") for _ in range(101)]
+    assert [answer.status_code for answer in answers] == [200] * 100 + [429]
+    assert 1 <= int(answers[-1]["Retry-After"]) <= 121
+    assert search(site, "203.0.113.8").status_code == 200
+
+
+@pytest.mark.django_db  # Channels closes old connections before each event
+async def test_the_consumer_is_limited(site: dict[str, Any]) -> None:
+    sockets = [socket(site, "203.0.113.9") for _ in range(6)]
+    accepted = [(await each.connect(timeout=20))[0] for each in sockets]
+    for each in sockets[:5]:
+        await each.disconnect(timeout=20)
+    assert accepted == [True] * 5 + [False]
+
+
+def test_the_engine_is_as_shown() -> None:
+    exec(ENGINE, {})
+
+
+class TestQuickstart:
+    """Its site is started, and acted on, by tests/outside."""
+
+    def test_the_engine_and_its_lease(self, rules: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+        engine, lease = (code for code in QUICKSTART if "limiter" in code)
+        rules()
+        names = run(engine, lease)
+        assert capsys.readouterr().out == "the report is rendered here\n"
+        assert names["decision"].allowed
+        assert not run(engine)["decision"].allowed, "the third within a second"
+        assert capsys.readouterr().out.startswith("mail burst: again in ")
+
+    def test_a_receiver_hears_of_refusals(self, rules: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+        rules(api={"rate": "1/min", "key": "everyone"})
+        view, *_, receiver = (code for code in QUICKSTART if "SearchView(APIView)" in code or "@receiver" in code)
+        names = run(view, receiver)
+        try:
+            for _ in range(2):
+                search(names, "203.0.113.11")
+        finally:
+            names["throttled"].disconnect(names["note"])
+        assert [record.getMessage() for record in caplog.records if record.name == "mysite"] == [
+            "refused on search by api"
+        ]
+
+
+class TestDoors:
+    # The others: http/test_shown.py and publishing/.
+    VIEW = block("doors", "throttle_cost = 3")
+    SWITCH = block("doors", "class BurstThrottle")
+    MIDDLEWARE = block("doors", "MIDDLEWARE += ")
+    DECORATOR = block("doors", "def send(")
+    CONSUMER = block("doors", "class ChatConsumer")
+    ENGINE = block("doors", "make_report()")
+
+    def test_the_view_and_its_cost(self, rules: Callable[..., None]) -> None:
+        rules(api={"rate": "7/min", "scopes": ["search"]})
+        names = run(self.VIEW)
+        assert [search(names, "203.0.113.12").status_code for _ in range(3)] == [200, 200, 429]
+
+    def test_a_throttle_of_rest_framework_s_kind(self, rules: Callable[..., None]) -> None:
+        rules()
+        names = run(self.VIEW, self.SWITCH, "SearchView.throttle_classes = [BurstThrottle]")
+        answers = [search(names, "203.0.113.14").status_code for _ in range(61)]
+        assert answers == [200] * 60 + [429]
+
+    def test_the_middleware(self, rules: Callable[..., None], settings: Any, client: Client) -> None:
+        rules(page={"rate": "2/min", "scopes": ["page"], "key": "ip"})
+        without = [name for name in settings.MIDDLEWARE if not name.startswith("django_throttle")]
+        settings.MIDDLEWARE = run(self.MIDDLEWARE, MIDDLEWARE=without)["MIDDLEWARE"]
+        answers = [client.get("/") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[2]["Retry-After"]
+
+    async def test_the_decorator(self, rules: Callable[..., None]) -> None:
+        rules(search={"rate": "1/min", "key": "ip"}, mail={"rate": "3/day"})
+        names = run(self.DECORATOR)
+        requests = [RequestFactory().get("/") for _ in range(2)]
+        for request in requests:
+            request.user = AnonymousUser()
+        answers = [await names["search"](request) for request in requests]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        user = User(pk=1)
+        assert await to_thread(names["send"], user, ["one", "two"]) == 2
+        with pytest.raises(Refused):
+            await to_thread(names["send"], user, ["one", "two"])
+        assert await to_thread(names["send"], user, ["one"]) == 1
+
+    async def test_the_consumer_tells_in_a_frame(self, rules: Callable[..., None]) -> None:
+        rules(sockets={"limit": 1, "algorithm": "concurrency", "scopes": ["chat"]})
+        names = run(self.CONSUMER)
+        first, second = (socket(names, "203.0.113.13") for _ in range(2))
+        assert (await first.connect(timeout=20))[0] and (await second.connect(timeout=20))[0]
+        assert (await second.receive_json_from(timeout=5))["code"] == "connection_limit"
+        assert (await second.receive_output(timeout=5))["code"] == 4430
+        await first.disconnect(timeout=20)
+
+    def test_the_engine(self, rules: Callable[..., None]) -> None:
+        rules()
+
+        def make_report() -> None:
+            reports.append(True)
+            if len(reports) < 3:
+                exec(self.ENGINE, names)
+
+        reports: list[bool] = []
+        names = {"Rule": Rule, "user": SimpleNamespace(pk=1), "make_report": make_report}
+        with pytest.raises(Refused):
+            exec(self.ENGINE, names)
+        assert len(reports) == 2
+        exec(self.ENGINE, names)
+        assert len(reports) == 3, "the slots came back"
+
+
+def test_the_two_commands_come_first() -> None:
+    first = README.split("```")[1]
+    assert "make demo" in first
+    assert "make test" in first
+
+
+def test_adding_it_takes_ten_lines() -> None:
+    lines = [line for block in (SETTINGS, DOORS) for line in block.splitlines() if line.strip()]
+    assert len(lines) <= 10
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(*OPTIONS, *options.EVENTS, *options.KEYS, *options.ALGORITHMS, *options.AUDIENCES),
+        *(*options.ACTIONS, *options.REFILLS, *options.FAILURE_POLICIES),
+    ],
+)
+def test_the_rule_reference_is_complete(name: str) -> None:
+    assert f"``{name}``" in (ROOT / "docs" / "rules.rst").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_rule_reference_is_a_rule() -> None:
+    ((name, options),) = run(block("rules", '"search": {'))["DJANGO_THROTTLE"]["RULES"].items()
+    assert Rule.from_options(name, options).burst == 20
+
+
+def test_of_two_blocks_for_one_file_the_second_says_that_it_is_appended() -> None:
+    anew = [(one.page, one.caption) for one in outside.BLOCKS if one.file and not one.is_appended]
+    assert len(anew) > 10
+    assert sorted(set(anew)) == sorted(anew)
+
+
+def test_a_redis_of_our_own_is_used(site: dict[str, Any], redis_server: RedisServer) -> None:
+    search(site, "203.0.113.10")
+    with redis_server.client() as client:
+        assert client.dbsize() == 1

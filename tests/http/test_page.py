@@ -1,0 +1,205 @@
+"""What the page of the doors shows beyond one door: Django Ninja, requests in flight, and every way in (A40)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from asgiref.sync import async_to_sync
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.testing import WebsocketCommunicator
+from django.contrib import admin
+from django.contrib.auth import authenticate
+from django.contrib.auth.models import User
+from django.contrib.auth.views import PasswordResetView
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+from rest_framework.authtoken.serializers import AuthTokenSerializer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.exceptions import Refused
+from tests.docs.test_readme import run
+from tests.doors import Enforce
+from tests.http import site
+from tests.pages import block
+
+NINJA = block("doors", "NinjaAPI()")
+SLOTS = block("doors", '"reports": {')
+LOGINS = block("doors", '"logins": {')
+BACKEND = block("doors", "class LimitedBackend")
+ADDRESS = "203.0.113.40"
+QUICK = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+WRONG = {"username": "anna", "password": "wrong"}
+
+
+class Token(APIView):
+    """As REST framework's own, without its table of tokens."""
+
+    authentication_classes: ClassVar[Any] = []
+
+    def post(self, request: Request) -> Response:
+        AuthTokenSerializer(data=request.data, context={"request": request}).is_valid(raise_exception=True)
+        return Response()
+
+
+class Chat(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
+    throttle_scope = "chat"
+
+    async def receive_json(self, content: Any, **_: Any) -> None:
+        try:
+            user = await database_sync_to_async(authenticate)(None, **content)
+        except Refused as refused:
+            await self.send_json({"refused": refused.decision.rule})
+        else:
+            await self.send_json({"user": user and user.pk})
+
+
+meanwhile: list[Callable[[], str]] = []
+
+
+def report(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(meanwhile.pop()() if meanwhile else "made")
+
+
+urlpatterns = [
+    path("report", report, name="report"),
+    path("admin/", admin.site.urls),
+    path("token", Token.as_view(), name="token"),
+    path("reset", PasswordResetView.as_view(success_url="/"), name="password_reset"),
+]
+
+
+DEFAULT = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+
+
+def ways_in() -> dict[str, Callable[[], int]]:
+    client = Client(REMOTE_ADDR=ADDRESS)
+    return {
+        "admin": lambda: client.post("/admin/login/", WRONG).status_code,
+        "token": lambda: client.post("/token", WRONG).status_code,
+        "reset": lambda: client.post("/reset", {"email": "anna@example.com"}).status_code,
+    }
+
+
+def socket() -> WebsocketCommunicator:
+    communicator = WebsocketCommunicator(Chat.as_asgi(), "/")
+    communicator.scope |= {"client": (ADDRESS, 1)}
+    return communicator
+
+
+class TestNinja:
+    @pytest.fixture
+    def api(self, settings: Any) -> Any:
+        """The operations of the page, served at the root."""
+        found = run(NINJA)["api"]
+        served = ModuleType("tests.http.ninja_shown")
+        served.urlpatterns = [path("", found.urls)]  # type: ignore[attr-defined]
+        sys.modules[served.__name__] = served
+        settings.ROOT_URLCONF = served.__name__
+        return found
+
+    async def test_an_asynchronous_operation(self, enforce: Enforce, api: Any) -> None:
+        enforce(search={"rate": "2/min", "key": "everyone"})
+        client = AsyncClient()
+        answers = [await client.get("/search?q=x") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[0].json() == {"found": "x"}
+        assert int(answers[2]["Retry-After"]) >= 1
+        assert answers[2]["Content-Type"] == "application/problem+json"
+
+    @pytest.mark.django_db
+    def test_a_synchronous_one(self, enforce: Enforce, api: Any, settings: Any) -> None:
+        settings.PASSWORD_HASHERS = QUICK
+        enforce(logins={"rate": "2/min", "key": "everyone", "count_on": [401]})
+        User.objects.create_user("anna", password="right")
+        asked = [Client().post(f"/login?name=anna&password={word}") for word in ("right", "x", "right", "y", "right")]
+        assert [answer.status_code for answer in asked] == [200, 401, 200, 401, 429]
+
+    def test_its_signature_is_still_that_of_the_function(self, api: Any) -> None:
+        schema = api.get_openapi_schema()
+        assert [one["name"] for one in schema["paths"]["/search"]["get"]["parameters"]] == ["q"]
+
+
+@pytest.mark.django_db
+def test_two_reports_at_once_for_each_user(enforce: Enforce, settings: Any) -> None:
+    """While a report is made for one of them, both ask for the next."""
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [*DEFAULT, *site.MIDDLEWARE]
+    enforce(**run(SLOTS)["DJANGO_THROTTLE"]["RULES"])
+    anna, otto = Client(), Client()
+    for client, name in ((anna, "anna"), (otto, "otto")):
+        client.force_login(User.objects.create_user(name))
+    statuses: list[int] = []
+
+    def ask(*clients: Client) -> str:
+        statuses.extend(client.get("/report").status_code for client in clients)
+        return "made"
+
+    meanwhile[:] = [lambda: ask(anna, otto), lambda: ask(anna)]
+    ask(anna)
+    assert statuses == [429, 200, 200, 200]
+
+
+@pytest.mark.row("A40")
+@pytest.mark.django_db(transaction=True)
+class TestEveryWayIn:
+    """A40: one counter for all doors to the same credential."""
+
+    @pytest.fixture(autouse=True)
+    def here(self, settings: Any) -> None:
+        settings.ROOT_URLCONF = __name__
+        settings.MIDDLEWARE = [*DEFAULT, *site.MIDDLEWARE]
+        settings.PASSWORD_HASHERS = QUICK
+
+    def test_one_rule_over_all_their_scopes(self, enforce: Enforce) -> None:
+        """Ten in all, however they are spread: three at each door of HTTP, and one socket."""
+        enforce(**run(LOGINS)["DJANGO_THROTTLE"]["RULES"])
+        tried = [way() for _ in range(3) for way in ways_in().values()]
+        assert 429 not in tried
+        assert async_to_sync(connects)() is True
+        assert [way() for way in ways_in().values()] == [429] * 3
+        assert async_to_sync(connects)() is False
+
+    def test_what_all_of_them_call(self, enforce: Enforce, settings: Any) -> None:
+        """By account, however its name is written, and whoever asks."""
+        User.objects.create_user("anna", password="right")
+        backend = ModuleType("tests.http.backend_shown")
+        backend.__dict__.update(run(BACKEND))
+        sys.modules[backend.__name__] = backend
+        settings.AUTHENTICATION_BACKENDS = [f"{backend.__name__}.LimitedBackend"]
+        enforce(passwords={"rate": "5/15m", "algorithm": "fixed_window"})
+        ways = ways_in()
+        assert [ways["admin"](), ways["token"](), ways["admin"]()] == [200, 400, 200]
+        assert async_to_sync(says)({"username": "ANNA ", "password": "wrong"}) == {"user": None}
+        assert Client().post("/token", {"username": "anna", "password": "right"}).status_code == 200
+        assert [ways["admin"](), ways["token"]()] == [429, 429]
+        assert async_to_sync(says)(WRONG) == {"refused": "passwords"}
+        assert Client().post("/token", {"username": "otto", "password": "x"}).status_code == 400
+
+
+async def connects() -> bool:
+    communicator = socket()
+    accepted, _ = await communicator.connect(timeout=5)
+    await communicator.disconnect(timeout=5)
+    return bool(accepted)
+
+
+async def says(content: dict[str, str]) -> Any:
+    communicator = socket()
+    await communicator.connect(timeout=5)
+    await communicator.send_json_to(content)
+    answer = await communicator.receive_json_from(timeout=5)
+    await communicator.disconnect(timeout=5)
+    return answer

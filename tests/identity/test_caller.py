@@ -1,0 +1,140 @@
+"""Who is asking has one ident, whichever server and door the call came through."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.test import RequestFactory
+
+from django_throttle import identity
+from django_throttle.exceptions import InvalidIdent
+from django_throttle.identity import HttpWho, ScopeWho, network
+
+PATH = "tests.identity.test_caller.named"
+returned: Any = None
+
+
+def named(subject: object) -> Any:
+    """A key function of a site; returns what the test says."""
+    return returned() if callable(returned) else returned
+
+
+async def later() -> str:
+    return "acme"
+
+
+@pytest.fixture(autouse=True)
+def nobody_warned() -> Iterator[None]:
+    identity.caller._warned.clear()
+    yield
+    identity.caller._warned.clear()
+
+
+def over(address: object) -> HttpWho:
+    request = RequestFactory().get("/")
+    request.META["REMOTE_ADDR"] = address
+    return HttpWho(request)
+
+
+@pytest.mark.parametrize(
+    ("reported", "meant"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1:555", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("[::ffff:192.0.2.1]:80", "192.0.2.1"),
+        ("[::1]", "::/64"),
+        ("[2001:db8::1]:443", "2001:db8::/64"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::1%eth0", "2001:db8::/64"),
+        ("[fe80::1%eth0]:443", "fe80::/64"),
+        ("", None),
+        (None, None),
+        ("unix:", None),
+        ("unix:/run/site.sock", None),
+        ("192.0.2.1:", None),
+        ("192.0.2.1:port", None),
+        ("192.0.2.1:1234567", None),
+        ("[192.0.2.1", None),
+        ("[]", None),
+        ("[]:80", None),
+        (":80", None),
+        ("testserver:80", None),
+        ("1" * 10_000, None),
+    ],
+)
+def test_an_address_has_one_text(reported: object, meant: str | None) -> None:
+    assert network(reported, 64) == meant
+
+
+class TestWithoutAddress:
+    @pytest.mark.parametrize("who", [over(""), over("unix:"), ScopeWho({}), ScopeWho({"client": None})])
+    @pytest.mark.parametrize("key", ["ip", "user_or_ip"])
+    def test_the_rule_does_not_apply_and_the_log_says_so_once(
+        self, who: Any, key: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(3):
+            assert who.ident(key) is None
+        (line,) = caplog.records
+        assert line.levelno == logging.WARNING
+        assert f"rules of key {key!r} do not apply" in line.getMessage()
+
+    def test_a_key_that_needs_none_is_not_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert over("").ident("user") is None
+        assert over("").ident("session") is None
+        assert over("192.0.2.1:555").ident("user_or_ip") == "ip:192.0.2.1"
+        assert caplog.records == []
+
+    def test_what_a_client_may_have_written_is_cut_short(self, caplog: pytest.LogCaptureFixture) -> None:
+        over("x\n" * 10_000).ident("ip")
+        assert len(caplog.records[0].getMessage()) < 300
+        assert "\n" not in caplog.records[0].getMessage()
+
+
+class TestKeyFunctions:
+    @pytest.mark.parametrize(
+        ("value", "ident"),
+        [
+            ("acme", f"{PATH}:acme"),
+            (5, f"{PATH}:5"),
+            (0, f"{PATH}:0"),
+            (Decimal("1.5"), f"{PATH}:1.5"),
+            (UUID(int=1), f"{PATH}:00000000-0000-0000-0000-000000000001"),
+            (None, None),
+            ("", None),
+        ],
+    )
+    def test_a_text_or_a_number_names_the_caller(
+        self, monkeypatch: pytest.MonkeyPatch, value: object, ident: str | None
+    ) -> None:
+        monkeypatch.setattr("tests.identity.test_caller.returned", value)
+        assert ScopeWho({}).ident(PATH) == ident
+
+    @pytest.mark.parametrize(
+        ("value", "said"),
+        [
+            (later, "not coroutine; it must not be async"),
+            (object(), "not object"),
+            (b"acme", "not bytes"),
+            ({"acme"}, "not set"),
+        ],
+    )
+    def test_what_would_be_another_caller_each_time_is_an_error(
+        self, monkeypatch: pytest.MonkeyPatch, value: object, said: str
+    ) -> None:
+        monkeypatch.setattr("tests.identity.test_caller.returned", value)
+        with pytest.raises(InvalidIdent, match=f"the key '{PATH}' returns a text, a number or None, {said}"):
+            ScopeWho({}).ident(PATH)
+
+    @pytest.mark.parametrize("value", [["acme"], {}, {"a": []}, True, False], ids=str)
+    def test_what_a_client_may_have_sent_as_json_is_counted_by_the_address(
+        self, monkeypatch: pytest.MonkeyPatch, value: object
+    ) -> None:
+        monkeypatch.setattr("tests.identity.test_caller.returned", value)
+        assert over("192.0.2.1").ident(PATH) == "ip:192.0.2.1"
+        assert over("").ident(PATH) is None

@@ -1,0 +1,202 @@
+"""manage.py throttle_reset: what was used up is there again."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError
+
+from django_throttle import stores
+from django_throttle.connections.control import Duties
+from django_throttle.connections.reconcile import Refresher
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.management.commands import throttle_reset
+from django_throttle.rulebook import sources
+from django_throttle.sockets.open_sockets import live
+from tests.connections.evictions import redis_store
+from tests.connections.recorder import Recorder, sockets
+
+pytestmark = pytest.mark.django_db
+RULES: dict[str, dict[str, Any]] = {
+    "api": {"rate": "2/h", "key": "user"},
+    "bucket": {"rate": "2/h", "key": "user", "algorithm": "gcra"},
+    "flood": {"rate": "100/s", "key": "user", "algorithm": "damper"},
+    "sockets": {"limit": 2, "key": "user", "algorithm": "concurrency"},
+    "inward": {"rate": "2/s", "key": "connection", "events": ["message"]},
+}
+SHARED = [Rule.from_options(name, options) for name, options in RULES.items() if options["key"] == "user"]
+RATES = [rule for rule in SHARED if rule.name in ("api", "bucket")]
+
+
+def run(*words: str) -> str:
+    said = io.StringIO()
+    call_command("throttle_reset", *words, stdout=said, stderr=said, no_color=True)
+    return said.getvalue()
+
+
+@pytest.fixture
+def store(settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    settings.DJANGO_THROTTLE = {"RULES": RULES, "AGENT": False, "DATABASE_RULES": False}
+    store = redis_store(redis_url)
+    monkeypatch.setattr(stores, "_store", store)
+    return store
+
+
+def test_every_rate_is_full_again_and_what_is_open_stays(store: Any) -> None:
+    limiter = Limiter([rule for rule in SHARED if not rule.is_damper], store)
+    for ident in ("user:1", "user:2"):
+        assert limiter.acquire(ident).allowed
+        assert limiter.acquire(ident).allowed
+    assert run("user:1") == "user:1: 2 budgets full again\n"
+    held = Limiter([SHARED[-1]], store)
+    assert [Limiter(RATES, store).peek(ident).remaining for ident in ("user:1", "user:2")] == [2, 0]
+    assert held.peek("user:1").remaining == 0
+
+
+def test_only_some_rules(store: Any) -> None:
+    for rule in RATES:
+        Limiter([rule], store).acquire("user:1")
+    assert run("user:1", "--rules", "bucket") == "user:1: 1 budget full again\n"
+    assert [Limiter([rule], store).peek("user:1").remaining for rule in RATES] == [1, 2]
+
+
+def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    live.clear()
+    (socket,) = sockets(("a", "user:1"))
+    resets: list[str] = []
+    monkeypatch.setattr(Recorder, "forget", lambda self: resets.append(self.id))
+    Refresher(store).beat()
+    duties = Duties(store)
+    duties()
+    Limiter(RATES, store).acquire("user:1")
+    run("user:1")
+    duties()
+    assert resets == [socket.id]
+    live.clear()
+
+
+@pytest.mark.parametrize(
+    "typed", ["{pk}", "user:{pk}", "anna", "user:anna", "ANNA@example.org", "user:anna@example.org"]
+)
+def test_a_user_is_typed_as_for_an_override(store: Any, typed: str) -> None:
+    anna = User.objects.create_user("anna", email="anna@example.org")
+    Limiter(RATES, store).acquire(f"user:{anna.pk}")
+    assert run(typed.format(pk=anna.pk)) == f"user:{anna.pk}: 2 budgets full again\n"
+
+
+@pytest.mark.parametrize("typed", ["{pk}", "user:{pk}"])
+def test_what_may_be_several_users_is_an_error(store: Any, typed: str) -> None:
+    anna = User.objects.create_user("anna")
+    User.objects.create_user(str(anna.pk))
+    for command, words in (("throttle_reset", ()), ("throttle_override", ("--block", "--reason", "spam"))):
+        given = (typed,) if not words else ("add", "user", "{pk}")
+        with pytest.raises(CommandError, match=rf"any of anna \(id {anna.pk}\), {anna.pk} "):
+            call_command(command, *(word.format(pk=anna.pk) for word in given), *words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "ident"),
+    [
+        ("203.0.113.9", "ip:203.0.113.9"),
+        ("ip:203.0.113.9", "ip:203.0.113.9"),
+        ("::ffff:203.0.113.9", "ip:203.0.113.9"),
+        ("2001:db8::1", "ip:2001:db8::/64"),
+        ("ip:2001:db8::1", "ip:2001:db8::/64"),
+        ("ip:2001:db8::/64", "ip:2001:db8::/64"),
+        ("everyone", "everyone"),
+        ("user:org-5", "user:org-5"),
+        ("user:4711", "user:4711"),
+        ("account:anna", "account:anna"),
+        ("session:ip:5", "session:ip:5"),
+    ],
+)
+def test_any_other_ident_is_typed_as_it_is_counted(store: Any, typed: str, ident: str) -> None:
+    User.objects.create_user("everyone")
+    Limiter(RATES, store).acquire(ident)
+    assert run(typed) == f"{ident}: 2 budgets full again\n"
+
+
+def test_without_a_database_an_ident_is_taken_as_it_is(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(typed: str) -> str:
+        raise DatabaseError("no such table: auth_user")
+
+    monkeypatch.setattr(throttle_reset, "typed_ident", fail)
+    Limiter(RATES, store).acquire("user:1")
+    assert run("user:1").splitlines() == [
+        "no user can be looked up: no such table: auth_user", "user:1: 2 budgets full again"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("typed", ["ip:203.0.113.9", "ip:2001:db8::/64", "everyone", "account:bob"])
+def test_an_ident_that_nobody_counted(store: Any, typed: str) -> None:
+    said = run(typed)
+    assert "nothing was counted" in said and "user:42" in said
+
+
+def test_a_user_of_whom_nothing_was_counted_is_named_as_typed(store: Any) -> None:
+    anna = User.objects.create_user("anna")
+    assert run("anna") == f"anna (user:{anna.pk}): nothing was counted\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("bob", "There is no user with .* 'bob'"),
+        ("user:bob", "There is no user with .* 'bob'"),
+        ("42000", "There is no user with .* '42000'"),
+        ("999.1.1.1", "There is no user"),
+        ("ip:999.1.1.1", "'999.1.1.1' is no address"),
+        ("ip:", "is no address"),
+    ],
+)
+def test_who_is_nobody_is_an_error(store: Any, typed: str, said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        run(typed)
+
+
+def test_what_a_site_s_own_function_names_users_by_is_not_looked_up(
+    store: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DJANGO_THROTTLE = {
+        **settings.DJANGO_THROTTLE,
+        "USER_IDENT": "tests.management.commands.test_throttle_reset.organisation",
+    }
+    monkeypatch.setattr(stores, "_store", store)
+    assert "nothing was counted" in run("user:org-5")
+    with pytest.raises(CommandError, match="There is no user"):
+        run("org-5")
+
+
+def organisation(user: User) -> str:
+    return f"org-{user.pk}"
+
+
+def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = sources.read()
+    monkeypatch.setattr(sources, "read", lambda: replace(reading, failure=DatabaseError("no such table")))
+    assert run("everyone").startswith("only rules of the settings")
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        (("user:1",), {"STORE": "memory"}, 'is "memory"'),
+        (("user:1",), {"REDIS": "redis://127.0.0.1:1/0"}, "nothing was reset"),
+        (("user:1", "--rules", "ap"), {}, "ap"),
+        (("user:1", "--rules", "drf-anon"), {}, "There is no rule 'drf-anon'"),
+        (("",), {}, "ident"),
+    ],
+    ids=str,
+)
+def test_it_says_plainly_what_is_wrong(
+    settings: Any, redis_url: str, words: tuple[str, ...], given: dict[str, str], said: str
+) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": RULES, "AGENT": False, "DATABASE_RULES": False, **given}
+    with pytest.raises(CommandError, match=said):
+        run(*words)

@@ -1,0 +1,294 @@
+"""What can be mistyped in an override is refused by the row and by the database; the rest is in force."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core import serializers
+from django.core.exceptions import ValidationError
+from django.db import DataError, IntegrityError, transaction
+from django.utils import timezone
+
+from django_throttle import rulebook
+from django_throttle.checks import check_rows
+from django_throttle.conf import conf
+from django_throttle.core import Override, Rate
+from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.core.overrides import EFFECTS, KINDS
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.exceptions import InvalidOverride
+from django_throttle.identity.keys import api_key
+from django_throttle.models import ThrottleOverride
+from django_throttle.models.override import EFFECT_LABELS, KIND_LABELS
+from django_throttle.rulebook import in_force
+from tests.raw_rows import force, write
+
+pytestmark = pytest.mark.django_db
+
+BLOCK = {"kind": "ip", "value": "192.0.2.7", "effect": "block"}
+TIMES = {**BLOCK, "effect": "multiply", "factor": 2}
+RATE = {**BLOCK, "effect": "replace", "rate": "5/min"}
+
+# Options that make no sense, and the field under which an operator reads so.
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({**BLOCK, "kind": "shoe"}, "kind"),
+    ({**BLOCK, "value": ""}, "value"),
+    ({**BLOCK, "value": "somewhere"}, "value"),
+    ({**BLOCK, "value": "192.0.2.256"}, "value"),
+    ({**BLOCK, "value": "192.0.2.0/33"}, "value"),
+    ({**BLOCK, "value": "0.0.0.0/0"}, "value"),
+    ({**BLOCK, "value": "::/0"}, "value"),
+    ({**BLOCK, "value": "2001:db8::1/128"}, "value"),
+    ({**BLOCK, "value": "x" * 301}, "value"),
+    ({**BLOCK, "kind": "tenant", "value": "a\x00b"}, "value"),
+    ({**BLOCK, "kind": "user", "value": "nobody"}, "value"),
+    ({**BLOCK, "kind": "user", "value": "4711"}, "value"),
+    ({**BLOCK, "kind": "user", "value": "9" * 40}, "value"),
+    ({**BLOCK, "kind": "user", "value": "nobody@example.com"}, "value"),
+    ({**BLOCK, "rules": ()}, "rules"),
+    ({**BLOCK, "rules": ("x" * 1001,)}, "rules"),
+    ({**BLOCK, "effect": "scold"}, "effect"),
+    ({**TIMES, "factor": None}, "factor"),
+    ({**TIMES, "factor": 0}, "factor"),
+    ({**TIMES, "factor": -2}, "factor"),
+    ({**TIMES, "factor": float("inf")}, "factor"),
+    ({**TIMES, "factor": 10_000_000}, "factor"),
+    ({**BLOCK, "factor": 2}, "factor"),
+    ({**RATE, "rate": ""}, "rate"),
+    ({**RATE, "rate": "often"}, "rate"),
+    ({**RATE, "rate": "0/min"}, "rate"),
+    ({**RATE, "rate": "5/600w"}, "rate"),
+    ({**RATE, "rate": "5/min, 6/min"}, "rate"),
+    ({**BLOCK, "rate": "5/min"}, "rate"),
+    ({**RATE, "limit": 0}, "limit"),
+    ({**RATE, "limit": 10**18}, "limit"),
+    ({**BLOCK, "limit": 5}, "limit"),
+    ({**BLOCK, "reason": ""}, "reason"),
+    ({**BLOCK, "reason": "  "}, "reason"),
+]
+# What only the override as a whole, or another table, can tell.
+BEYOND_CONSTRAINTS = (
+    {"value": "192.0.2.256"}, {"value": "192.0.2.0/33"}, {"value": "0.0.0.0/0"}, {"value": "::/0"}, {"kind": "user"},
+    {"value": "2001:db8::1/128"}, {"kind": "tenant"}, {"rules": ("x" * 1001,)}, {"rate": "5/600w"},
+    {"rate": "5/min, 6/min"},
+)  # fmt: skip
+CONSTRAINED = [one for one, _ in WRONG if not any(mark.items() <= one.items() for mark in BEYOND_CONSTRAINTS)]
+
+
+def row(**options: Any) -> ThrottleOverride:
+    return ThrottleOverride(**{"reason": "because", **options})
+
+
+def cleaned(**options: Any) -> ThrottleOverride:
+    found = row(**options)
+    found.full_clean()
+    return found
+
+
+@pytest.fixture
+def anna() -> User:
+    return User.objects.create_user("anna", "Anna@example.com")
+
+
+@pytest.fixture
+def fresh_book() -> Iterator[None]:
+    yield
+    in_force._forget(setting="DATABASES")
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("options", "field"), WRONG, ids=[str(options)[:90] for options, _ in WRONG])
+    def test_under_the_field_where_it_is_mended(self, options: dict[str, Any], field: str) -> None:
+        with pytest.raises(ValidationError) as caught:
+            row(**options).full_clean()
+        assert next(iter(caught.value.message_dict)) == field
+        assert all(message.strip() for message in caught.value.messages)
+
+    @pytest.mark.parametrize("options", CONSTRAINED, ids=lambda options: str(options)[:90])
+    def test_by_the_database_too(self, options: dict[str, Any]) -> None:
+        with pytest.raises((IntegrityError, DataError)), transaction.atomic():
+            ThrottleOverride.objects.bulk_create([row(**options)])
+
+    @pytest.mark.parametrize(
+        ("column", "value"),
+        [
+            ("kind", "shoe"),
+            ("kind", "api_key"),  # an address is no hash
+            ("value", ""),
+            ("value", "here"),
+            ("rules", ""),
+            ("effect", "scold"),
+            ("effect", "replace"),
+            ("factor", 0),
+            ("factor", None),
+            ("rate", "5/min"),
+            ("limit", 7),
+            ("reason", ""),
+            ("reason", "   "),
+            ("created_at", None),
+        ],
+    )
+    def test_in_raw_sql_too(self, column: str, value: object) -> None:
+        row(**TIMES).save()
+        with pytest.raises(IntegrityError), transaction.atomic():
+            write(ThrottleOverride, **{column: value})
+
+    def test_two_users_that_one_text_may_mean(self, anna: User) -> None:
+        User.objects.create_user(str(anna.pk), "other@example.com")
+        with pytest.raises(ValidationError, match="write what only one of them has"):
+            cleaned(kind="user", value=str(anna.pk), effect="block")
+        assert cleaned(kind="user", value="anna", effect="block").value == str(anna.pk)
+        User.objects.create_user("annas-twin", "anna@example.com")
+        with pytest.raises(ValidationError, match="annas-twin"):
+            cleaned(kind="user", value="anna@example.com", effect="block")
+
+
+class TestStored:
+    @pytest.mark.parametrize("typed", ["anna", " anna ", "anna@example.com", "ANNA@EXAMPLE.COM", "{pk}"])
+    def test_a_user_is_stored_by_the_id(self, anna: User, typed: str) -> None:
+        found = cleaned(kind="user", value=typed.format(pk=anna.pk), effect="block")
+        assert found.value == str(anna.pk)
+        assert found.as_override().subject == f"user:{anna.pk}"
+
+    def test_a_site_may_count_its_users_under_something_else(self, anna: User, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"USER_IDENT": "tests.models.test_override.upper_name"}
+        assert cleaned(kind="user", value="anna", effect="block").as_override().subject == "user:ANNA"
+
+    @pytest.mark.parametrize(
+        ("typed", "stored"),
+        [
+            ("192.0.2.7", "192.0.2.7"),
+            ("192.0.2.7:443", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("192.0.2.7/32", "192.0.2.7"),
+            ("192.0.2.7/24", "192.0.2.0/24"),
+            ("192.0.2.0/255.255.255.0", "192.0.2.0/24"),
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+            ("2001:DB8::1", "2001:db8::/64"),
+            ("[2001:db8::1]", "2001:db8::/64"),
+            ("fe80::1%eth0", "fe80::/64"),
+            ("2001:db8::1/64", "2001:db8::/64"),
+            ("2001:db8::1/32", "2001:db8::/32"),
+        ],
+    )
+    def test_an_address_has_one_notation(self, typed: str, stored: str) -> None:
+        found = cleaned(kind="ip", value=typed, effect="block")
+        assert found.value == stored
+        assert found.as_override().subject == f"ip:{stored}"
+        found.save()  # which the constraint lets through
+
+    def test_as_wide_as_callers_are_told_apart(self, settings: Any) -> None:
+        found = cleaned(kind="ip", value="2001:db8:0:1::1", effect="block")
+        settings.DJANGO_THROTTLE = {"IPV6_PREFIX": 48}
+        assert found.as_override().subject == "ip:2001:db8::/48"
+
+    def test_of_an_api_key_only_a_keyed_hash(self) -> None:
+        found = cleaned(kind="api_key", value="canary-4711", effect="block")
+        found.save()
+        tag = ident_tag("api_key:canary-4711", secret_bytes(conf().KEY_SECRET))
+        assert found.value == f"hash:{tag}"
+        assert found.as_override().subject == f"api_key:{tag}" == api_key("canary-4711")
+        assert "canary" not in str(ThrottleOverride.objects.values()) + str(found) + repr(found.as_override())
+        found.full_clean()  # saving it again does not hash the hash
+        assert found.value == f"hash:{tag}"
+
+    def test_what_is_stored_is_not_asked_for_again(self, anna: User) -> None:
+        cleaned(kind="user", value="anna", effect="block").save()
+        anna.delete()
+        found = ThrottleOverride.objects.get()
+        found.reason = "gone, and for good"
+        found.full_clean()
+        found.value = "someone"
+        with pytest.raises(ValidationError):
+            found.full_clean()
+
+    def test_all_of_it_survives_the_table_and_fixtures(self) -> None:
+        until = timezone.now() + timedelta(hours=2)
+        made = cleaned(
+            **{**RATE, "kind": "tenant", "value": "acme", "rate": "500/Min, 10/s", "limit": 9},
+            rules=("api*", "chat"),
+            until=until,
+        )
+        made.save()
+        text = serializers.serialize("json", ThrottleOverride.objects.all())
+        ThrottleOverride.objects.all().delete()
+        for each in serializers.deserialize("json", text):
+            each.save()
+        assert ThrottleOverride.objects.get().as_override() == Override(
+            subject="tenant:acme",
+            effect="replace",
+            rules=("api*", "chat"),
+            rates=(Rate(500, 60), Rate(10, 1)),
+            limit=9,
+            # A fixture has milliseconds.
+            until=until.replace(microsecond=until.microsecond // 1000 * 1000).timestamp(),
+            number=made.pk or ThrottleOverride.objects.get().pk,
+        )
+
+    def test_every_choice_has_a_label_and_every_field_explains_itself(self) -> None:
+        assert {kind for kind, _ in KIND_LABELS} == set(KINDS)
+        assert {effect for effect, _ in EFFECT_LABELS} == set(EFFECTS)
+        fields = ThrottleOverride._meta.get_fields()
+        assert [field.name for field in fields if not getattr(field, "help_text", "") and field.name != "id"] == []
+
+    def test_limits_fit_their_columns(self) -> None:
+        cleaned(**{**RATE, "limit": MAX_LIMIT, "rate": f"{MAX_LIMIT}/min"}).save()
+
+
+@pytest.mark.usefixtures("fresh_book")
+class TestInForce:
+    def subjects(self) -> list[str]:
+        return [override.subject for override in rulebook.refresh().relief.overrides]
+
+    def test_what_has_not_ended(self) -> None:
+        now = timezone.now()
+        for value, until in (("1", None), ("2", now + timedelta(hours=1)), ("3", now), ("4", now - timedelta(days=1))):
+            row(kind="tenant", value=value, effect="block", until=until).save()
+        assert self.subjects() == ["tenant:2", "tenant:1"]
+        assert ThrottleOverride.objects.expired().count() == 2
+
+    def test_a_bad_row_is_skipped_with_one_line_and_the_others_work(self, caplog: pytest.LogCaptureFixture) -> None:
+        row(kind="tenant", value="good", effect="block").save()
+        bad = ThrottleOverride.objects.create(**{**BLOCK, "reason": "x"})
+        force(ThrottleOverride, {"id": bad.pk}, value="x")
+        with caplog.at_level(logging.ERROR):
+            for _ in range(3):
+                assert self.subjects() == ["tenant:good"]
+        said = f"override {bad.pk} is skipped: 'x' is no address and no network"
+        assert [record.getMessage() for record in caplog.records] == [said]
+        bad.refresh_from_db()
+        assert bad.fault and bad.meaning.startswith("Not in force: 'x'")
+        (warning,) = check_rows(None, databases=["default"])
+        assert warning.id == "django_throttle.W065"
+
+    def test_edits_of_every_kind_are_told_once_committed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[str] = []
+        monkeypatch.setattr(in_force, "changed", lambda: told.append("told"))
+        from django.test import TestCase
+
+        edits = (
+            lambda: row(**BLOCK).save(),
+            lambda: ThrottleOverride.objects.bulk_create([row(**BLOCK), row(**TIMES)]),
+            lambda: ThrottleOverride.objects.update(until=timezone.now()),
+            lambda: ThrottleOverride.objects.bulk_update(ThrottleOverride.objects.all(), ["reason"]),
+            lambda: ThrottleOverride.objects.first().delete(),  # type: ignore[union-attr]
+            lambda: ThrottleOverride.objects.all().delete(),
+        )
+        for number, edit in enumerate(edits, 1):
+            with TestCase.captureOnCommitCallbacks(execute=True):
+                edit()
+                assert len(told) == number - 1
+            assert len(told) == number
+
+    def test_an_error_names_its_option(self) -> None:
+        with pytest.raises(InvalidOverride):
+            row(**{**BLOCK, "value": "x"}).as_override()
+
+
+def upper_name(user: User) -> str:
+    return user.get_username().upper()

@@ -1,0 +1,150 @@
+"""A process that starts while its database hangs answers all the same, by the rules of settings, until it is back."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.databases import PostgreSQL
+from tests.http.server import Visit
+from tests.http.servers import Server
+from tests.proxy import Proxy
+from tests.servers import RedisServer, slack, wait_until
+
+ROOT = Path(__file__).parents[2]
+# In settings five calls are allowed; an operator has made two of them.
+RULES = {"api": {"rate": "5/h", "key": "ip", "scopes": ["middleware"]}}
+ROW = {**RULES["api"], "rate": "2/h"}
+MAKE = f"""
+import django
+django.setup()
+from django.core.management import call_command
+from django_throttle.models import ThrottleRule
+call_command("migrate", "django_throttle", verbosity=0)
+ThrottleRule.objects.create(name="api", **{ROW!r})
+"""
+# A hundred callers on one event loop, which goes on meanwhile; then what they got.
+WAITING = """
+import asyncio, django
+from django.conf import settings
+settings.DJANGO_THROTTLE = {"RULES_WAIT": True, "DEADLINE": 0.05}
+django.setup()
+from django.db.backends.signals import connection_created
+from django_throttle import rulebook
+made = []
+connection_created.connect(lambda **_: made.append(1), weak=False)
+async def main():
+    found = asyncio.gather(*[rulebook.acurrent() for _ in range(100)])
+    await asyncio.sleep(0.3)
+    print("waiting" if not found.done() else "in force", flush=True)
+    await asyncio.to_thread(input)
+    print(*{str(one.by_name("api").rate) for one in await found}, len(made), flush=True)
+asyncio.run(main())
+"""
+DEADLINE = 0.5
+GRACE = 1.0  # the decision itself, a server that has just started, a busy machine
+
+Free = Callable[[], None]
+
+
+@contextmanager
+def locked_file(folder: Path, environ: Callable[[str], None]) -> Iterator[Free]:
+    """A SQLite file in which another process writes, and takes its time."""
+    file = str(folder / "db.sqlite3")
+    environ(file)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        yield lambda: other.execute("ROLLBACK") and None
+
+
+@contextmanager
+def silent_server(folder: Path, environ: Callable[[str], None]) -> Iterator[Free]:
+    """PostgreSQL, on a network that swallows whatever is sent."""
+    with PostgreSQL() as server, Proxy(server.port) as proxy:
+        parts = urlsplit(server.url)
+        environ(parts._replace(netloc=parts.netloc.replace(str(server.port), str(proxy.port))).geturl())
+        proxy.set("dead")
+
+        def free() -> None:
+            proxy.set("pass")
+            proxy.cut()
+
+        yield free
+
+
+@pytest.fixture
+def hanging(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Free]:
+    def prepare(address: str) -> None:
+        monkeypatch.setenv("DATABASE", address)
+        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", MAKE], env=environment, cwd=ROOT, check=True)
+
+    with request.param(tmp_path, prepare) as free:
+        yield free
+
+
+def ask(server: Server, where: str) -> tuple[int, float]:
+    """The status of the answer, and after how many seconds it came."""
+    began = time.monotonic()
+    with Visit(server, where) as visit:
+        (status,) = visit.statuses()
+    return status, time.monotonic() - began
+
+
+def at_once(server: Server, *wheres: str) -> list[tuple[int, float]]:
+    with ThreadPoolExecutor(len(wheres)) as pool:
+        return list(pool.map(lambda where: ask(server, where), wheres))
+
+
+@pytest.mark.row("F56")
+@pytest.mark.usefixtures("redis_url")
+@pytest.mark.parametrize(
+    ("hanging", "kind"), [(locked_file, "uvicorn-h11"), (silent_server, "gunicorn")], indirect=["hanging"]
+)
+def test_it_answers_by_the_rules_of_settings_until_the_database_has_said_others(
+    hanging: Free, kind: str, redis_server: RedisServer, figure: Callable[..., None]
+) -> None:
+    with Server(kind, redis_server, RULES, DATABASE_RULES=True, DEADLINE=DEADLINE) as server:
+        answers = at_once(server, *["/middleware/quick/one"] * 7, "/no/rule/here")
+        figure("longest answer, with a deadline of 0.5 s,", max(seconds for _, seconds in answers), "s")
+        assert Counter(status for status, _ in answers) == {200: 5, 429: 2, 404: 1}
+        assert max(seconds for _, seconds in answers) < 2 * DEADLINE + slack(GRACE)
+        hanging()
+        wait_until(lambda: is_said(server, ";q=2;w=3600"), timeout=slack(10), every=0.1)
+    (line,) = [line for line in server.log.read_text().splitlines() if "has not said its rules" in line]
+    assert "only those in settings hold" in line
+
+
+def is_said(server: Server, limit: str) -> bool:
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+        connection.request("GET", "/middleware/quick/one")
+        return limit in (connection.getresponse().headers["RateLimit-Policy"] or "")
+
+
+@pytest.mark.row("F56")
+@pytest.mark.parametrize("hanging", [locked_file], indirect=True)
+def test_where_that_is_asked_for_it_waits_and_nothing_else_does(hanging: Free) -> None:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "PYTHONPATH": str(ROOT)}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", WAITING], env=environment, cwd=ROOT, **pipes) as process:
+        try:
+            assert process.stdout.readline() == "waiting\n"
+            hanging()
+            rates, connections = process.communicate("\n", timeout=30)[0].split()
+        finally:
+            process.kill()
+    assert (rates, connections) == ("2/hour", "1")

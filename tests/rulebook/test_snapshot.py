@@ -1,0 +1,307 @@
+"""What a rule asks of a call beyond its scope and event: methods, audience, a cost of the site's own making."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.test import RequestFactory
+
+from django_throttle import costs
+from django_throttle.core import Rule
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.facts import Facts
+from django_throttle.identity import HttpWho
+from django_throttle.log_throttling import Complaints
+from django_throttle.rulebook import Snapshot
+from tests.servers import slack
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_complaints", Complaints())
+
+
+PRICES: list[Any] = []
+
+
+def price(subject: Any) -> Any:
+    return PRICES[0]
+
+
+def asks(subject: Any) -> int:
+    raise SynchronousOnlyOperation
+
+
+async def later(subject: Any) -> int:
+    return 1
+
+
+def length(subject: Any) -> int:
+    return len(subject["path"])
+
+
+class Caller:
+    """A caller with the same ident under every key, and some traits."""
+
+    def __init__(self, *traits: str, subject: Any = "request") -> None:
+        self.traits = traits
+        self.subject = subject
+
+    def ident(self, key: str) -> str | None:
+        return "user:1"
+
+    def is_(self, trait: str) -> bool:
+        return trait in self.traits
+
+
+class Unasked(Caller):
+    """One who must not be asked: a site whose rules name no audience pays nothing for the option."""
+
+    def is_(self, trait: str) -> bool:
+        raise AssertionError(trait)
+
+
+def matched(snapshot: Snapshot, who: Caller | None = None, method: str = "", **options: Any) -> list[str]:
+    facts = Facts("search", ("request",), who or Caller(), method=method, **options)
+    return [charge.rule.name for charge in snapshot.match(facts)]
+
+
+class TestMethods:
+    SNAPSHOT = Snapshot(
+        [
+            Rule("all", "9/min"),
+            Rule("reads", "9/min", methods=["get"]),
+            Rule("writes", "9/min", methods=["POST", "put"]),
+            Rule("heads", "9/min", methods=["HEAD"]),
+        ]
+    )
+
+    @pytest.mark.parametrize(
+        ("method", "rules"),
+        [
+            ("GET", ["all", "reads"]),
+            ("HEAD", ["all", "heads", "reads"]),
+            ("POST", ["all", "writes"]),
+            ("PUT", ["all", "writes"]),
+            ("OPTIONS", ["all"]),
+            ("BREW", ["all"]),
+            ("", ["all"]),
+        ],
+    )
+    def test_only_rules_that_name_it_or_none(self, method: str, rules: list[str]) -> None:
+        assert matched(self.SNAPSHOT, method=method) == rules
+
+    def test_also_where_one_rule_is_named(self) -> None:
+        assert matched(self.SNAPSHOT, method="POST", rule="writes") == ["writes"]
+        assert matched(self.SNAPSHOT, method="GET", rule="writes") == []
+        assert matched(self.SNAPSHOT, rule="writes") == []
+
+    def test_what_is_remembered_of_a_scope_is_of_all_methods(self) -> None:
+        snapshot = Snapshot(self.SNAPSHOT.rules)
+        for method in ("POST", "GET", "POST"):
+            assert matched(snapshot, method=method)[-1] == {"GET": "reads", "POST": "writes"}[method]
+
+
+class TestAudience:
+    SNAPSHOT = Snapshot(
+        [
+            Rule("all", "9/min"),
+            Rule("guests", "9/min", audience=["anonymous"]),
+            Rule("some", "9/min", audience=["staff", "group:night shift", "tenant:a:b"]),
+        ]
+    )
+
+    @pytest.mark.parametrize(
+        ("traits", "rules"),
+        [
+            ((), ["all"]),
+            (("anonymous",), ["all", "guests"]),
+            (("authenticated",), ["all"]),
+            (("authenticated", "staff"), ["all", "some"]),
+            (("authenticated", "group:night shift"), ["all", "some"]),
+            (("group:night",), ["all"]),
+            (("tenant:a:b",), ["all", "some"]),
+        ],
+    )
+    def test_one_of_the_entries_is_enough(self, traits: tuple[str, ...], rules: list[str]) -> None:
+        assert matched(self.SNAPSHOT, Caller(*traits)) == rules
+
+    def test_who_asks_for_groups_says_so(self) -> None:
+        assert self.SNAPSHOT.asks_groups
+        assert not Snapshot([Rule("some", "9/min", audience=["staff", "tenant:x"])]).asks_groups
+        assert not Snapshot([Rule("off", "9/min", audience=["group:x"], enabled=False)]).asks_groups
+
+    def test_where_no_rule_names_one_nobody_is_asked(self) -> None:
+        assert matched(Snapshot([Rule("all", "9/min"), Rule("writes", "9/min", methods=["POST"])]), Unasked()) == [
+            "all"
+        ]
+
+    @pytest.mark.row("A34")
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"X-Staff": "1"},
+            {"X-User": "admin", "X-Remote-User": "admin", "Remote-User": "admin"},
+            {"X-Group": "night shift", "X-Groups": "night shift,staff"},
+            {"X-Tenant": "a:b", "X-Tenant-Id": "a:b"},
+            {"X-RateLimit-Bypass": "true", "X-Throttle-Skip": "1", "X-Internal": "true"},
+            {"X-Original-Method": "OPTIONS", "X-HTTP-Method-Override": "OPTIONS", "X-Rewrite-Url": "/static/"},
+            {"Authorization": "Bearer staff", "Cookie": "is_staff=1; sessionid=staff"},
+            {"User-Agent": "ELB-HealthChecker/2.0"},
+            {"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "Forwarded": "for=127.0.0.1"},
+        ],
+        ids=lambda headers: next(iter(headers)),
+    )
+    def test_nothing_that_a_client_writes_changes_which_rules_hold(self, headers: dict[str, str]) -> None:
+        def found(**sent: str) -> list[tuple[str, str]]:
+            request = RequestFactory().post("/", headers=sent)
+            facts = Facts("search", ("request",), HttpWho(request), method=request.method or "")
+            return [(charge.rule.name, charge.ident) for charge in self.SNAPSHOT.match(facts)]
+
+        assert found(**headers) == found() == [("all", "ip:127.0.0.1"), ("guests", "ip:127.0.0.1")]
+
+
+class TestCost:
+    SNAPSHOT = Snapshot(
+        [Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.price"), Rule("plain", "100/min", cost=2)]
+    )
+
+    def costs(self, cost: int = 1, **caller: Any) -> list[int]:
+        facts = Facts("search", ("request",), Caller(**caller), cost)
+        return [charge.cost for charge in self.SNAPSHOT.match(facts)]
+
+    @pytest.mark.parametrize(("said", "charged"), [(1, 1), (0, 0), (7, 7), (MAX_LIMIT, MAX_LIMIT)])
+    def test_it_is_what_the_function_says(self, said: int, charged: int) -> None:
+        PRICES[:] = [said]
+        assert self.costs() == [2, charged]
+
+    def test_it_is_times_what_the_door_says(self) -> None:
+        PRICES[:] = [7]
+        assert self.costs(3) == [6, 21]
+        assert self.costs(0) == [0, 0]
+
+    @pytest.mark.parametrize("said", [-1, True, 1.0, float("nan"), float("inf"), "5", None, [1]], ids=repr)
+    def test_what_is_no_cost_counts_one_and_the_log_names_rule_and_function(self, said: Any, caplog: Any) -> None:
+        PRICES[:] = [said]
+        assert self.costs() == [2, 1]
+        (line,) = caplog.messages
+        assert "tests.rulebook.test_snapshot.price says that a call under rule 'priced' costs" in line
+
+    @pytest.mark.parametrize("said", [MAX_LIMIT + 1, 2**63, 10**30])
+    def test_what_is_larger_than_any_limit_stays_that(self, said: int, caplog: Any) -> None:
+        PRICES[:] = [said]
+        assert self.costs() == [2, MAX_LIMIT + 1]
+        assert not caplog.messages
+
+    def test_nor_is_a_promise(self, caplog: Any) -> None:
+        snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.later")])
+        (charge,) = snapshot.match(Facts("search", ("request",), Caller()))
+        assert charge.cost == 1
+        assert "must not be async" in caplog.text
+
+    def test_nor_is_an_error(self, caplog: Any) -> None:
+        PRICES[:] = []
+        assert self.costs() == [2, 1]
+        assert "tests.rulebook.test_snapshot.price raised this" in caplog.text
+
+    def test_a_function_that_asks_the_database_is_called_where_it_may(self) -> None:
+        """Whoever matches rules on an event loop is told, and matches them again in a thread."""
+        snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.asks")])
+        with pytest.raises(SynchronousOnlyOperation):
+            snapshot.match(Facts("search", ("request",), Caller()))
+
+    def test_it_is_asked_of_the_scope_of_a_socket(self) -> None:
+        snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.length", events=["message"])])
+        (charge,) = snapshot.match(Facts("chat", ("message",), Caller(subject={"path": "/chat/"})))
+        assert charge.cost == 6
+
+    def test_a_callable_without_a_request_has_the_cost_that_it_was_given(self) -> None:
+        PRICES[:] = [7]
+        assert self.costs(3, subject=None) == [6, 3]
+
+    def test_it_is_not_asked_when_the_rule_does_not_apply(self) -> None:
+        PRICES[:] = ["nonsense"]
+        snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.price", methods=["POST"])])
+        assert snapshot.match(Facts("search", ("request",), Caller(), method="GET")) == ()
+
+    def test_each_rate_is_charged_so_much(self) -> None:
+        PRICES[:] = [7]
+        snapshot = Snapshot([Rule("priced", rates=("100/min", "900/day"), cost="tests.rulebook.test_snapshot.price")])
+        assert [charge.cost for charge in snapshot.match(Facts("search", ("request",), Caller()))] == [7, 7]
+
+
+EVIL = [
+    "^(a+)+$",
+    "(a|aa)+$",
+    "([a-zA-Z]+)*$",
+    "(.*)*b",
+    "(.*a){20}",
+    "a" * 200 + "*",
+    "*a" * 40,
+    "?" * 200,
+    "*?" * 100,
+    "[" * 100,
+    "[!" * 50,
+    "[a-z" * 30,
+    "[]" * 50,
+    "]" * 100,
+    "(?=a)" * 20,
+    "(?i)A",
+    "\\" * 50,
+    "{9}",
+    "a{2147483647}",
+    "*" * 500,
+    "**a**b" * 20,
+    "(",
+    ")",
+    "|" * 50,
+    "^" * 50,
+    "$" * 50,
+    "+" * 50,
+    "\x00*",
+    "é*" * 30,
+    "*[a-z]*[a-z]*[a-z]*b",
+]
+
+
+@pytest.mark.row("A51")
+def test_no_pattern_takes_long_whatever_it_looks_like(figure: Callable[..., None]) -> None:
+    """Patterns are names and globs; what they are compared with is the name of a route."""
+    snapshot = Snapshot([Rule(f"rule {number}", "9/min", scopes=[scope]) for number, scope in enumerate(EVIL)])
+    began = time.perf_counter()
+    for scope in ("a" * 2048, "a" * 2047 + "!", "ab" * 1024):
+        snapshot.match(Facts(scope, ("request",), Caller()))
+    took = time.perf_counter() - began
+    figure("thirty patterns, three long names", took * 1000, "ms")
+    assert took < slack(0.5)
+
+
+@pytest.mark.row("A50")
+def test_a_bracket_alone_is_a_name_and_never_everything() -> None:
+    snapshot = Snapshot([Rule("bracket", "9/min", scopes=["("]), Rule("open", "9/min", scopes=["[a"])])
+    assert snapshot.match(Facts("a", ("request",), Caller())) == ()
+    assert [charge.rule.name for charge in snapshot.match(Facts("(", ("request",), Caller()))] == ["bracket"]
+
+
+@pytest.mark.row("A52")
+def test_a_thousand_orders_of_the_same_rules_charge_the_same() -> None:
+    rules = [
+        *(
+            Rule(f"rule {number}", f"{number + 1}/min", scopes=["s*"], methods=["POST"][: number % 2])
+            for number in range(6)
+        ),
+        Rule("exact", "3/min", scopes=["search"], audience=["staff"]),
+    ]
+    facts = Facts("search", ("request",), Caller("staff"), method="POST")
+    wanted = Snapshot(rules).match(facts)
+    assert len(wanted) == 7
+    order = random.Random(52)
+    for _ in range(1000):
+        order.shuffle(rules)
+        snapshot = Snapshot(rules)
+        assert snapshot.match(facts) == wanted

@@ -1,0 +1,683 @@
+"""The JavaScript helper in a real browser: it waits, paces, queues and comes back as the server says.
+
+By a clock that stands still and a server that the test plays; at the end by the day's, and a real one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from django_throttle.sockets.frames import notice
+from django_throttle.sockets.options import CODES
+from tests.demo.test_page import FLAGS
+from tests.servers import RedisServer, slack
+from tests.sockets.servers import Server
+from tests.sockets_page import Stage, load, serving
+
+MONTH = 30 * 86400
+LIMITED = {"type": "error", "code": "rate_limited", "detail": "Slow down.", "rule": "chat", "limit": 20, "remaining": 0}
+CROWDED = {**LIMITED, "code": "connection_limit", "limit": 5, "window": None}
+
+
+@pytest.fixture(scope="module")
+def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
+    chromium = need_binary("chromium")
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=FLAGS) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def empty(browser: Browser, address: str) -> Iterator[Stage]:
+    with browser.new_page() as page:
+        yield Stage(page, address)
+
+
+@pytest.fixture
+def stage(empty: Stage) -> Iterator[Stage]:
+    mistakes: list[str] = []
+    empty.page.on("pageerror", lambda error: mistakes.append(str(error)))
+    yield empty.reset()
+    assert mistakes == []
+
+
+def limited(retry_after: Any, limit: int = 20, window: float = 1, **others: Any) -> dict[str, Any]:
+    return {**LIMITED, "limit": limit, "window": window, "retry_after": retry_after, **others}
+
+
+def gaps(stage: Stage, kind: str = "sent") -> list[float]:
+    """Seconds between events of a kind."""
+    return [round(after["at"] - before["at"], 3) for before, after in pairwise(stage.told(kind))]
+
+
+def numbers(count: int, first: int = 0) -> list[str]:
+    return [str(number) for number in range(first, first + count)]
+
+
+class TestQueue:
+    def test_what_is_sent_before_the_connection_is_open_waits_in_order(self, stage: Stage) -> None:
+        stage.begin()
+        assert stage.send("one", "two") == [False, False]
+        stage.accept()
+        stage.run(0.1)
+        assert stage.texts() == ["one", "two"]
+        assert stage.send("three") == [True]
+        assert stage.do("[socket.queued, socket.readyState, socket.wait]") == [0, 1, 0]
+
+    def test_a_handshake_that_is_refused_by_a_frame_swallows_no_message(self, stage: Stage) -> None:
+        """The server accepts, says why not, and closes: what waited was sent to nobody."""
+        stage.begin()
+        stage.send("one")
+        stage.accept()
+        stage.run(0.01).say({**CROWDED, "retry_after": 5})
+        stage.end(4430)
+        assert (stage.texts(), stage.do("socket.queued")) == ([], 1)
+        stage.run(5).accept()
+        stage.run(0.1)
+        assert stage.texts() == ["one"]
+
+    def test_a_long_queue_goes_out_gently_until_a_frame_says_how_much_may(self, stage: Stage) -> None:
+        """At five a second, and answers that take 50 ms: of twenty the server drops a few, not fifteen."""
+        stage.begin()
+        stage.send(*numbers(20))
+        stage.accept()
+        for _ in range(1000):
+            stage.run(0.005)
+            if len(stage.texts()) > 5:
+                break
+        stage.run(0.05).say(limited(1, limit=5))
+        lost = len(stage.texts()) - 5
+        assert 1 <= lost <= 2
+        stage.run(10)
+        assert stage.texts() == numbers(20)
+        assert min(gaps(stage)[4 + lost :]) >= 0.2
+
+    def test_a_long_queue_goes_out_faster_and_faster_where_nothing_is_refused(self, stage: Stage) -> None:
+        stage.begin()
+        stage.send(*numbers(1000))
+        stage.accept()
+        stage.run(1.1)
+        assert 90 < len(stage.texts()) < 130
+        stage.run(3)
+        assert stage.texts() == numbers(1000)
+        assert all(stage.send(*numbers(100)))
+
+    def test_a_known_pace_is_kept_from_the_first_message_on(self, stage: Stage) -> None:
+        """So many in any such window, which no algorithm refuses."""
+        stage.begin(pace={"limit": 5, "window": 2})
+        stage.send(*numbers(12))
+        stage.accept()
+        stage.run(0.1)
+        assert stage.texts() == numbers(5)
+        assert stage.do("socket.wait") == pytest.approx(2, abs=0.2)
+        stage.run(10)
+        assert stage.texts() == numbers(12)
+        times = [one["at"] for one in stage.told("sent")]
+        assert all(later - sooner >= 2 for sooner, later in zip(times, times[5:], strict=False))
+        assert times[-1] - times[0] < 4.5
+
+    def test_it_is_bounded_and_says_what_it_drops(self, stage: Stage) -> None:
+        stage.opened(maxQueue=2).send("refused")
+        stage.say(limited(0.3))
+        stage.send("a", "b", "c")
+        assert stage.told("dropped") == [
+            {"type": "dropped", "data": "a", "reason": "full", "at": stage.do("told.at(-1).at")}
+        ]
+        stage.run(1)
+        assert stage.texts() == ["refused", "b", "c"]
+
+    def test_without_a_queue_only_what_can_go_at_once_is_sent(self, stage: Stage) -> None:
+        stage.opened(maxQueue=0)
+        assert stage.send("now") == [True]
+        stage.say(limited(1))
+        assert stage.send("later") == [False]
+        assert (stage.texts(), stage.texts("dropped")) == (["now"], ["later"])
+
+    def test_old_messages_are_dropped_when_they_are_too_old(self, stage: Stage) -> None:
+        """And not only when their turn comes, which may be in a month."""
+        stage.opened(maxAge=2).send("refused")
+        stage.say(limited(MONTH))
+        stage.send("stale")
+        stage.run(1).send("stale, too")
+        stage.run(1.5)
+        assert stage.texts("dropped") == ["stale"]
+        stage.run(1)
+        assert [(one["data"], one["reason"]) for one in stage.told("dropped")] == [
+            ("stale", "old"),
+            ("stale, too", "old"),
+        ]
+        assert stage.do("socket.queued") == 0
+
+
+class TestRefusals:
+    def test_a_refused_message_makes_the_others_wait_as_long_as_the_server_says(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(4))
+        (refused,) = stage.told("throttled")
+        assert (refused["rule"], refused["code"], refused["message"]) == ("chat", "rate_limited", "Slow down.")
+        assert refused["seconds"] == 4
+        assert stage.send("later") == [False]
+        assert stage.do("[socket.queued, socket.wait]") == [1, 4]
+        stage.run(3.99)
+        assert stage.kinds() == ["open", "sent", "throttled"]
+        stage.run(0.02)
+        assert stage.kinds() == ["open", "sent", "throttled", "resumed", "sent"]
+
+    @pytest.mark.parametrize(("chance", "seconds"), [(0.0, 8), (0.5, 9), (1.0, 10)])
+    def test_some_of_a_wait_is_random(self, stage: Stage, chance: float, seconds: float) -> None:
+        """So that a crowd which was refused together comes back apart."""
+        stage.opened(chance=chance).send("refused")
+        stage.say(limited(8))
+        assert stage.told("throttled")[0]["seconds"] == pytest.approx(seconds)
+        stage.end(4429)
+        stage.run(seconds - 0.01)
+        assert stage.connections == 1
+        stage.run(0.02)
+        assert stage.connections == 2
+
+    def test_of_a_month_a_minute_is_random(self, stage: Stage) -> None:
+        stage.opened(chance=1).send("refused")
+        stage.say(limited(MONTH))
+        assert stage.told("throttled")[0]["seconds"] == MONTH + 60
+
+    def test_it_keeps_the_pace_of_the_rule_afterwards(self, stage: Stage) -> None:
+        """20 in 2 seconds: a tenth of a second apart, however many wait."""
+        stage.opened().send("refused")
+        stage.say(limited(0.1, window=2))
+        stage.send(*numbers(100))
+        stage.run(11)
+        assert stage.texts() == ["refused", *numbers(100)]
+        assert set(gaps(stage)[1:]) == {0.1}
+
+    def test_the_pace_is_over_when_nothing_has_waited_for_two_windows(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(1, window=2))
+        assert stage.send("a", "b") == [False, False]
+        stage.run(3)
+        assert stage.send("c", "d") == [True, False]
+        stage.run(5)
+        assert all(stage.send(*numbers(20)))
+
+    def test_a_pace_that_is_over_is_forgotten(self, stage: Stage) -> None:
+        """Also by what queues up later, or waits for another rule."""
+        stage.opened().send("refused")
+        stage.say(limited(1, limit=1, window=MONTH))
+        stage.run(100).send("a")
+        stage.end(1006)
+        stage.send("b", "c")
+        stage.run(1).accept()
+        stage.run(1)
+        assert stage.texts() == ["refused", "a", "b", "c"]
+        stage.say(limited(1, limit=10, window=1))
+        stage.send("d", "e")
+        stage.run(2)
+        assert stage.texts()[4:] == ["d", "e"]
+
+    def test_the_pace_outlives_the_connection(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(2, limit=1))
+        stage.send(*numbers(3))
+        stage.end(1006)
+        stage.run(0.5).accept()
+        stage.run(10)
+        assert stage.texts() == ["refused", *numbers(3)]
+        assert stage.told("sent")[1]["at"] >= stage.told("throttled")[0]["at"] + 2
+        assert min(gaps(stage)[1:]) >= 1
+
+    @pytest.mark.parametrize("code", ["limiter_unavailable", "blocked"])
+    def test_a_failure_and_a_block_make_it_rest_too(self, stage: Stage, code: str) -> None:
+        """Without a pace: the rule's numbers are not what refused."""
+        stage.opened().send("refused")
+        stage.say(limited(5, code=code, limit=1, window=60))
+        stage.send("a", "b")
+        stage.run(4.9)
+        assert stage.texts() == ["refused"]
+        stage.run(0.2)
+        assert stage.texts() == ["refused", "a", "b"]
+
+    def test_a_block_without_an_end_is_tried_again_now_and_then(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say({**notice("blocked", "Access is blocked."), "rule": "chat"})
+        stage.send("later")
+        stage.run(59)
+        assert stage.texts() == ["refused"]
+        stage.run(2)
+        assert stage.texts() == ["refused", "later"]
+
+    def test_a_message_too_large_for_ever_holds_up_no_other(self, stage: Stage) -> None:
+        stage.opened().send("large")
+        stage.say(limited(None))
+        assert stage.told("throttled")[0]["seconds"] == 0
+        assert stage.send("small", "small") == [True, True]
+        stage.end(1006)
+        assert stage.told("waiting")[0]["seconds"] < 1
+
+    def test_lost_continuity_is_told_to_the_page(self, stage: Stage) -> None:
+        stage.opened().say({"type": "continuity_lost", "lost": 7, "since": "2026-11-20T12:34:56.789Z"})
+        assert stage.told("lost")[0]["lost"] == 7
+
+
+class TestFrames:
+    @pytest.mark.parametrize("code", CODES)
+    def test_ours_are_known(self, stage: Stage, code: str) -> None:
+        stage.opened().say(notice(code, "Why."))
+        assert [one["code"] for one in stage.told("throttled")] == [code]
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            {"type": "error", "text": "mine"},
+            {"type": "error", "code": "invalid_input", "detail": "mine"},
+            {"type": "error", "code": "rate_limited", "detail": "mine, too"},
+            {"type": "error", "code": "out_of_stock", "rule": "one each", "retry_after": 5},
+            {"type": "continuity_lost", "chapter": 7},
+            '{"type": "error", oops',
+            '{"type": "error", "code": null}',
+            "plain",
+        ],
+        ids=str,
+    )
+    def test_those_of_the_application_are_its_own(self, stage: Stage, frame: Any) -> None:
+        stage.opened().say(frame)
+        assert stage.texts("message") == [frame if isinstance(frame, str) else json.dumps(frame)]
+        assert stage.told("throttled", "lost") == []
+        stage.end(1006)
+        assert stage.told("waiting")[0]["seconds"] < 1
+
+    def test_a_site_with_a_payload_of_its_own_says_how_to_read_it(self, stage: Stage) -> None:
+        stage.do(
+            """() => begin("/ws/chat/", { parse: (data) => {
+              const { error } = JSON.parse(data);
+              return error ? { type: "error", code: "rate_limited", retry_after: error.seconds } : parseError(data);
+            } })"""
+        )
+        stage.accept()
+        stage.run(0.1).send("refused")
+        stage.say({"error": {"code": "slow_down", "seconds": 3}})
+        assert stage.do("socket.wait") == 3
+
+
+class TestComingBack:
+    def test_after_a_loss_it_sends_what_waited(self, stage: Stage) -> None:
+        stage.opened().end(1012)
+        stage.send("still here")
+        stage.run(1).accept()
+        stage.run(0.1)
+        assert stage.kinds() == ["open", "close", "waiting", "open", "sent"]
+        assert [one["attempt"] for one in stage.told("open")] == [0, 1]
+        assert stage.told("close")[0]["final"] is False
+
+    @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
+    def test_it_backs_off_longer_and_longer(self, stage: Stage, chance: float, share: float) -> None:
+        """Half of each wait is random; a minute is the longest."""
+        stage.begin(chance=chance)
+        for attempt in range(1, 10):
+            stage.end(1006)
+            (*_, waiting) = stage.told("waiting")
+            assert waiting["attempt"] == attempt
+            assert waiting["seconds"] == pytest.approx(share * min(60, 0.5 * 2 ** (attempt - 1)))
+            stage.run(waiting["seconds"] - 0.01)
+            assert stage.connections == attempt
+            stage.run(0.02)
+            assert stage.connections == attempt + 1
+
+    def test_a_connection_that_lasts_makes_waits_short_again(self, stage: Stage) -> None:
+        stage.begin()
+        for _ in range(4):
+            stage.end(1006)
+            stage.run(5)
+        stage.accept()
+        stage.run(4)
+        stage.end(1006)
+        assert stage.told("waiting")[-1]["attempt"] == 5
+        stage.run(10).accept()
+        stage.run(6)
+        stage.end(1006)
+        assert stage.told("waiting")[-1]["attempt"] == 1
+
+    def test_it_gives_up_when_it_is_told_to(self, stage: Stage) -> None:
+        stage.begin(maxAttempts=2)
+        for _ in range(3):
+            stage.end(1006)
+            stage.run(60)
+        assert stage.connections == 3
+        assert [one["final"] for one in stage.told("close")] == [False, False, True]
+
+    @pytest.mark.parametrize("reason", [True, False])
+    def test_a_refused_handshake_is_tried_again_when_the_server_says(self, stage: Stage, reason: bool) -> None:
+        """By the error frame, or where it gets lost by the close's reason."""
+        stage.begin().accept()
+        if not reason:
+            stage.say({**CROWDED, "retry_after": 17})
+        stage.end(4430, "connection limit; retry_after=17" if reason else "")
+        assert stage.told("waiting")[0]["seconds"] == 17
+        stage.run(16.9)
+        assert stage.connections == 1
+        stage.run(0.2)
+        assert stage.connections == 2
+
+    def test_too_many_handshakes_pace_no_messages(self, stage: Stage) -> None:
+        """30 a minute were about connections."""
+        stage.begin().accept()
+        stage.say(limited(2, limit=30, window=60))
+        stage.end(4430)
+        stage.run(2).accept()
+        stage.run(0.1)
+        assert all(stage.send(*numbers(20)))
+
+    def test_a_moment_that_has_passed_is_waited_for_no_more(self, stage: Stage) -> None:
+        stage.opened().say({**CROWDED, "retry_after": 30})
+        stage.run(29).end(1006)
+        assert stage.told("waiting")[0]["seconds"] == 1
+        stage.run(1).accept()
+        stage.say({**CROWDED, "retry_after": 30})
+        stage.run(31).end(1006)
+        assert stage.told("waiting")[1]["seconds"] < 1
+
+    def test_who_may_send_nothing_may_still_listen(self, stage: Stage) -> None:
+        """The month's messages are used up; then the network fails."""
+        stage.opened().send("refused")
+        stage.say(limited(MONTH, limit=1000, window=MONTH))
+        stage.end(1006)
+        assert stage.told("waiting")[0]["seconds"] < 1
+        stage.run(1).accept()
+        stage.send("later")
+        stage.run(3600)
+        assert stage.texts() == ["refused"]
+
+    @pytest.mark.parametrize("code", [1000, 1008, 4400, 4401, 4403, 4404, 4410])
+    def test_it_stays_away_after_codes_that_mean_it(self, stage: Stage, code: int) -> None:
+        stage.opened().end(code)
+        assert stage.told("close")[0]["final"] is True
+        assert stage.do("socket.readyState") == 3
+        assert stage.send("no") == [False]
+        assert [(one["data"], one["reason"]) for one in stage.told("dropped")] == [("no", "closed")]
+        stage.run(1000)
+        assert stage.connections == 1
+
+    @pytest.mark.parametrize("word", ["evicted", "blocked", "closed"])
+    def test_it_stays_away_whatever_code_the_site_has_for_it(self, stage: Stage, word: str) -> None:
+        """One window would evict the other for ever."""
+        stage.opened().say(notice(word, "Why."))
+        stage.end(4321)
+        stage.run(1000)
+        assert (stage.connections, stage.told("close")[0]["final"]) == (1, True)
+
+    def test_a_block_that_has_ended_keeps_nobody_away(self, stage: Stage) -> None:
+        stage.opened().say(notice("blocked", "Access is blocked.", 60))
+        stage.run(61).end(1006)
+        assert stage.told("close")[0]["final"] is False
+
+
+class TestLongTimes:
+    """Browsers count a timer's wait in 31 bits: what is longer, or no number, they take for no wait at all."""
+
+    SENSELESS = ["1e999", "-1e999", "-5", '"soon"', "[]", "{}", "true"]
+
+    @pytest.mark.parametrize(("written", "seconds"), [(str(MONTH), MONTH), *((one, 60) for one in SENSELESS)])
+    def test_it_comes_back_no_sooner(self, stage: Stage, written: str, seconds: int) -> None:
+        stage.begin().accept()
+        stage.say(json.dumps({**CROWDED, "retry_after": 0})[:-2] + f"{written}}}")
+        stage.end(4430)
+        assert stage.told("waiting")[0]["seconds"] == seconds
+        stage.run(seconds - 1)
+        assert stage.connections == 1
+        stage.run(2)
+        assert stage.connections == 2
+
+    @pytest.mark.parametrize(("written", "seconds"), [(str(MONTH), MONTH), ("9" * 400, 60)])
+    def test_nor_after_the_reason_of_a_close(self, stage: Stage, written: str, seconds: int) -> None:
+        stage.begin().end(4430, f"connection limit; retry_after={written}")
+        stage.run(seconds - 1)
+        assert stage.connections == 1
+        stage.run(2)
+        assert stage.connections == 2
+
+    def test_a_rest_lasts(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(MONTH))
+        stage.send("later")
+        stage.run(MONTH - 1)
+        assert stage.kinds() == ["open", "sent", "throttled"]
+        stage.run(2)
+        assert stage.kinds() == ["open", "sent", "throttled", "resumed", "sent"]
+
+    def test_a_slow_pace_keeps_nobody_busy(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(1, limit=1, window=MONTH))
+        stage.send("a", "b")
+        stage.run(2)
+        before = stage.do("timers")
+        stage.run(MONTH - 10)
+        assert stage.do("timers") - before <= 2
+        assert stage.texts() == ["refused", "a"]
+        stage.run(20)
+        assert stage.texts() == ["refused", "a", "b"]
+
+    def test_numbers_that_are_none_make_no_pace(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        for limit, window in (("0", "1"), ("1", "1e999"), ("null", "1"), ('"many"', "1"), ("-1", "1"), ("1", "null")):
+            ours = json.dumps({"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1})
+            stage.say(f'{ours[:-1]}, "limit": {limit}, "window": {window}}}')
+            stage.run(1.1)
+            assert all(stage.send("a", "b", "c")), (limit, window)
+
+
+class TestClosing:
+    def test_it_is_for_good(self, stage: Stage) -> None:
+        stage.begin().send("never")
+        stage.do("socket.close(4001, 'enough')")
+        assert stage.do("[socket.readyState, wires[0].readyState]") == [2, 2]
+        stage.end(4001, "enough")
+        assert stage.kinds() == ["dropped", "close"]
+        (closed,) = stage.told("close")
+        assert (closed["code"], closed["reason"], closed["final"]) == (4001, "enough", True)
+        assert stage.do("[socket.readyState, socket.close()]") == [3, None]
+        stage.run(1000)
+        assert stage.connections == 1
+
+    @pytest.mark.parametrize("waiting", [False, True])
+    def test_a_code_that_no_page_may_use_closes_nothing(self, stage: Stage, waiting: bool) -> None:
+        stage.opened()
+        if waiting:
+            stage.end(1006)
+        before = stage.kinds()
+        with pytest.raises(Exception, match="InvalidAccessError"):
+            stage.do("socket.close(1001)")
+        assert stage.kinds() == before
+        assert stage.do("socket.readyState") == (0 if waiting else 1)
+        stage.do("socket.close()")
+        assert stage.do("[socket.readyState, wires[0].readyState]") == ([3, 3] if waiting else [2, 2])
+
+    def test_nothing_is_told_afterwards_but_the_close(self, stage: Stage) -> None:
+        stage.opened().send("refused")
+        stage.say(limited(1))
+        stage.do("told.length = 0; socket.close()")
+        stage.say("late")
+        stage.say(limited(0.5))
+        stage.say({"type": "continuity_lost", "lost": 7, "since": ""})
+        stage.run(100)
+        assert stage.kinds() == []
+        stage.end(1000)
+        stage.run(1000)
+        assert stage.kinds() == ["close"]
+
+    def test_where_the_server_is_closing_it_is_told_once(self, stage: Stage) -> None:
+        stage.opened().do("wires[0].readyState = 2; socket.close()")
+        stage.end(1000)
+        assert stage.kinds() == ["open", "close"]
+
+    @pytest.mark.parametrize("kind", ["open", "close", "waiting", "throttled"])
+    def test_a_page_that_closes_when_it_hears_of_something(self, stage: Stage, kind: str) -> None:
+        """No timer of ours goes on."""
+        stage.begin().do(f"socket.addEventListener('{kind}', () => socket.close())")
+        stage.accept()
+        stage.run(0.1).send("refused")
+        stage.say(limited(1))
+        stage.end(1006)
+        stage.run(1000)
+        assert stage.connections == 1
+        assert [one["final"] for one in stage.told("close")][-1] is True
+        assert "resumed" not in stage.kinds()
+
+    def test_a_page_that_closes_while_it_waits_does_not_come_back(self, stage: Stage) -> None:
+        stage.opened().end(1011)
+        stage.do("socket.close()")
+        assert [one["final"] for one in stage.told("close")] == [False, True]
+        stage.run(1000)
+        assert stage.connections == 1
+
+
+class TestMistakes:
+    def test_nothing_is_no_message(self, stage: Stage) -> None:
+        stage.opened()
+        with pytest.raises(Exception, match="send needs text or binary data"):
+            stage.do("socket.send(null)")
+
+    @pytest.mark.parametrize(
+        ("options", "complaint"),
+        [
+            ({"firstWait": "a"}, "firstWait"),
+            ({"longestWait": None}, "longestWait"),
+            ({"jitter": -1}, "jitter"),
+            ({"maxQueu": 3}, "maxQueu"),
+            ({"pace": {"limit": 0, "window": 1}}, "pace"),
+            ({"pace": {"limit": 5}}, "pace"),
+            ({"parse": 1}, "parse"),
+            ({"random": 0.5}, "random"),
+            ({"finalCodes": 4000}, "finalCodes"),
+            ({"finalErrors": None}, "finalErrors"),
+            ({"protocols": None}, "protocols"),
+            ({"toString": 1}, "toString"),
+        ],
+        ids=str,
+    )
+    def test_an_option_that_makes_no_sense(self, stage: Stage, options: dict[str, Any], complaint: str) -> None:
+        """Else a wait that is no number would have us come back seventy times a second."""
+        with pytest.raises(Exception, match=f"TypeError.*{complaint}"):
+            stage.begin(**options)
+        assert stage.connections == 0
+
+
+# Who comes is the first word of a query, whose tab it is the second.
+SERVED: Any = {
+    "RULES": {
+        "knocks": {"rate": "2/4s", "events": ["connect"], "key": "tests.served.who", "algorithm": "gcra"},
+        "inward": {"rate": "5/s", "events": ["message"], "key": "connection", "algorithm": "gcra"},
+        "tabs": {
+            "limit": 1,
+            "algorithm": "concurrency",
+            "events": ["connection"],
+            "key": "tests.served.wish",
+            "at_limit": "evict_oldest",
+        },
+    }
+}
+ALL_AT_ONCE = """(port) => {
+  const come = (query, options) => begin(`ws://127.0.0.1:${port}/browser?${query}`, options);
+  const texts = (word, count) => Array.from({ length: count }, (_, number) => `${word} ${number}`);
+  const when = (socket, kind, act) => socket.addEventListener(kind, act, { once: true });
+  window.flood = come("flood&flood");
+  when(flood, "open", () => setTimeout(() => texts("refused or not", 12).forEach((text) => flood.send(text)), 200));
+  when(flood, "throttled", () => texts("later", 6).forEach((text) => flood.send(text)));
+
+  window.paced = come("paced&paced", { pace: { limit: 5, window: 1 } });
+  texts("paced", 11).forEach((text) => paced.send(text));
+
+  window.knocks = texts("knock", 3).map((wish) => come(`knocks&${wish}`));
+  knocks.forEach((socket) => socket.send("let me in"));
+
+  window.first = come("first&tab");
+  when(first, "open", () => (window.second = come("second&tab")));
+
+  window.dropped = come("dropped&dropped", { firstWait: 0.1 });
+  dropped.send("close"); // as the consumer then does
+  when(dropped, "close", () => dropped.send("still here"));
+}"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, address: str, redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[Page]:
+    server = Server("uvicorn-sansio", redis_server, tmp_path_factory.mktemp("served"), settings=SERVED)
+    try:
+        server.wait()
+        with browser.new_page() as page:
+            page.set_default_timeout(slack(10) * 1000)
+            load(page, address).evaluate(ALL_AT_ONCE, server.port)
+            yield page
+    finally:
+        server.kill()
+
+
+class TestServed:
+    """uvicorn, a consumer with the mixin, and Redis: all that is looked at here goes on at the same time."""
+
+    def told(self, page: Page, socket: str, kind: str, count: int = 1) -> list[dict[str, Any]]:
+        """What it was told of a kind, once it was told so many."""
+        of = f"window.{socket}?.told.filter((one) => one.type === '{kind}')"
+        page.wait_for_function(f"{of}?.length >= {count}")
+        told: list[dict[str, Any]] = page.evaluate(of)
+        return told
+
+    def test_after_a_flood_it_rests_and_keeps_the_pace(self, page: Page) -> None:
+        """The server drops what was too much, and says so once; nothing that comes later is lost."""
+        (refused,) = self.told(page, "flood", "throttled")
+        assert (refused["code"], refused["rule"], refused["limit"], refused["window"]) == (
+            "rate_limited",
+            "inward",
+            5,
+            1,
+        )
+        page.wait_for_function("flood.told.filter((one) => one.data?.startsWith('later')).length >= 6")
+        (resumed,) = self.told(page, "flood", "resumed")
+        assert resumed["at"] - refused["at"] >= refused["retry_after"] > 0
+        messages = self.told(page, "flood", "message")
+        later = [one for one in messages if one["data"].startswith("later")]
+        assert [one["data"] for one in later] == [f"later {number}" for number in range(6)]
+        assert later[0]["at"] >= resumed["at"]
+        assert 5 <= len(messages) - len(later) < 12
+        assert len(self.told(page, "flood", "throttled")) == 1
+        assert page.evaluate("[flood.readyState, flood.queued]") == [1, 0]
+
+    def test_at_a_known_pace_nothing_is_refused(self, page: Page) -> None:
+        messages = self.told(page, "paced", "message", 11)
+        assert [one["data"] for one in messages] == [f"paced {number}" for number in range(11)]
+        assert page.evaluate("paced.told.map((one) => one.type)") == ["open", *["message"] * 11]
+
+    def test_a_refused_handshake_is_tried_again_not_before_it_may(self, page: Page) -> None:
+        """Two at once and one every two seconds: the third is let in later, with what it had to say."""
+        page.wait_for_function("knocks.every(({ told }) => told.some((one) => one.type === 'message'))")
+        (late,) = page.evaluate("knocks.map(({ told }) => told).filter((told) => told[0].type && told.length > 2)")
+        assert [one["type"] for one in late] == ["open", "throttled", "close", "waiting", "open", "message"]
+        (_, refused, closed, waiting, again, _) = late
+        assert (refused["code"], refused["rule"], closed["code"]) == ("rate_limited", "knocks", 4430)
+        assert again["at"] - refused["at"] >= refused["retry_after"] > 1
+        assert waiting["seconds"] >= refused["retry_after"] - 0.1
+
+    def test_who_was_evicted_stays_away(self, page: Page) -> None:
+        (closed,) = self.told(page, "first", "close")
+        assert (closed["code"], closed["final"], closed["error"]["code"]) == (4430, True, "evicted")
+        assert page.evaluate("[first.readyState, second.readyState]") == [3, 1]
+        assert page.evaluate("first.told.map((one) => one.type)") == ["open", "throttled", "close"]
+
+    def test_after_a_loss_it_comes_back_and_sends_what_waited(self, page: Page) -> None:
+        (message,) = self.told(page, "dropped", "message")
+        assert message["data"] == "still here"
+        assert [one["attempt"] for one in self.told(page, "dropped", "open", 2)] == [0, 1]
+        assert self.told(page, "dropped", "close")[0]["code"] == 4001
+
+    def test_the_page_closes_for_good(self, page: Page) -> None:
+        page.evaluate("second.close(4002, 'enough')")
+        (closed,) = self.told(page, "second", "close")
+        assert (closed["code"], closed["reason"], closed["final"]) == (4002, "enough", True)
