@@ -98,7 +98,7 @@ class _Service:
 
     def _report_to(self, agent: Agent, store: RedisStore) -> None:
         store.meters.interval = conf().DAMPER_INTERVAL
-        flusher = self.flusher = Flusher(store.meters, store.aggregates, lambda: store.fallback.processes.seen)
+        flusher = self.flusher = Flusher(store.meters, store.aggregates, lambda: store.processes.seen)
         agent.every(store.meters.interval, flusher, "reporting what dampers count", wait=flusher.first)
 
     def end(self) -> None:

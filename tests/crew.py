@@ -163,4 +163,4 @@ def _use(limiter: Limiter, ident: str, calls: int) -> tuple[int, bool]:
     decisions = [limiter.acquire(ident) for _ in range(calls)]
     decisions += asyncio.run(_acquire_all(limiter, ident, calls))
     store: Any = limiter.store
-    return store.link.client.client_id(), any(decision.degraded for decision in decisions)
+    return store.transport.client.client_id(), any(decision.degraded for decision in decisions)

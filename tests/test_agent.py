@@ -118,7 +118,7 @@ def test_serves_each_store_once(settings: Any, redis_url: str) -> None:
     wait_until(lambda: not (first.leases.introduction or second.leases.introduction), timeout=slack(2))
     assert len(agent_threads()) == 2
     agent.stop()
-    assert second.link.client.zcard("dt:{p}:live") == 0
+    assert second.transport.client.zcard("dt:{p}:live") == 0
 
 
 @pytest.mark.agent
@@ -247,7 +247,7 @@ def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     os.waitpid(child, 0)
     assert (before, after, introduction) == (0, 1, "")
     assert uid != store.leases.uid
-    with store.link.client as client:
+    with store.transport.client as client:
         assert client.zcard("dt:{p}:live") == 2
 
 
@@ -258,7 +258,7 @@ def test_a_forked_child_of_multiprocessing_gives_back_what_it_holds(redis_url: s
     parent.join(slack(30))
     assert parent.exitcode == 0
     store = RedisStore(redis_url, deadline=5.0)
-    assert store.link.client.zcard("dt:{p}:live") == 0
+    assert store.transport.client.zcard("dt:{p}:live") == 0
     assert Limiter([HELD], store).peek("user:1").remaining == 5
 
 

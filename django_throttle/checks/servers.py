@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Warning
 
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores import RedisStore, get_store
-from django_throttle.stores.transport import Link
+from django_throttle.stores.transport import Transport
 
 # What has a time to live goes first, which all of ours has; or anything does.
 HARMFUL: Final = ("volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random", "allkeys-random")
@@ -22,13 +22,13 @@ def server_messages() -> Iterator[CheckMessage]:
         store = get_store()
     except InvalidSetting:
         return  # another check says so
-    if not isinstance(store, RedisStore) or not isinstance(store.link, Link):
+    if not isinstance(store, RedisStore) or not isinstance(store.transport, Transport):
         return
     try:
-        replication, memory = store.link.server_says("replication"), store.link.server_says("memory")
+        replication, memory = store.transport.server_says("replication"), store.transport.server_says("memory")
     except Exception:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
         return
-    if store.link.has_sentinels and "min_slaves_good_slaves" not in replication:
+    if store.transport.has_sentinels and "min_slaves_good_slaves" not in replication:
         yield Warning(
             "a Redis primary that is cut off together with some processes goes on counting for them: twice the limit "
             "passes for as long as that lasts",

@@ -66,7 +66,7 @@ class HostRefresher:
         )
 
     def _pass(self, seconds: float) -> tuple[Status, Seen]:
-        self.ledger.store.link.look()
+        self.ledger.store.transport.look()
         census = self.ledger.census()
         living, dead = judge(census)
         seen = self.ledger.beat(living, dead)

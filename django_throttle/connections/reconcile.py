@@ -55,7 +55,7 @@ class Losses:
     def look(self) -> Loss:
         """What was lost since the last time; nothing at the first time. Raises StoreError."""
         self._mark += 1
-        names = list({self.store.link.node_of(name): name for name in reversed(self._names)}.values())
+        names = list({self.store.transport.node_of(name): name for name in reversed(self._names)}.values())
         now = zip(names, self.ledger.marks(names, self._mark), strict=True)
         writes = evicted = False
         older = []
@@ -83,7 +83,7 @@ class Losses:
         for is_held, last in ((True, leases.newest(MOST_SETTLED)), (False, leases.last_released())):
             for pair, lease in last:
                 key = self.store.key(*pair)
-                asked.setdefault((self.store.link.node_of(key), is_held), (key, lease))
+                asked.setdefault((self.store.transport.node_of(key), is_held), (key, lease))
         found = self.ledger.holds(leases.uid, asked.values()) if asked else []
         return any(there is not None and there != is_held for (_, is_held), there in zip(asked, found, strict=True))
 
@@ -118,7 +118,7 @@ class Refresher:
         self._older: set[str] = set()  # servers that had gone back in time then, each by the name of a key of its
         self._unseen: Iterator[list[Pair]] = iter(())  # what is still to be looked for, as some was evicted
         self._looked = 0  # where the next look begins in a Cluster
-        self._failovers = store.link.failovers
+        self._failovers = store.transport.failovers
 
     def beat(self) -> None:
         """Say that this process lives; the number of commands does not depend on how much it holds.
@@ -126,15 +126,15 @@ class Refresher:
         A process that Redis does not know any more becomes a new one and registers again what it holds.
         """
         leases = self.leases
-        self.store.link.look()
+        self.store.transport.look()
         if leases.introduction:
             self._announce(())
         living = [leases.uid, *self._replaced]
         seen = self.ledger.beat(living, self._dead_neighbours(), report=leases.report())
         loss = self.losses.look()
         self._older.update(loss.older)
-        lost = not seen.known or loss.writes or self.store.link.failovers != self._failovers
-        self.store.fallback.processes.note(seen.alive - seen.own + 1, lost=lost)
+        lost = not seen.known or loss.writes or self.store.transport.failovers != self._failovers
+        self.store.processes.note(seen.alive - seen.own + 1, lost=lost)
         if not lost:
             leases.lost = False
         else:
@@ -151,7 +151,7 @@ class Refresher:
         A server that has taken over may lack what came last: it is sent everything. While one node of a Cluster is away
         the others are sent what is theirs; then the first error is raised. Returns when to go on, if soon.
         """
-        if self.leases.lost or self.store.link.failovers != self._failovers:
+        if self.leases.lost or self.store.transport.failovers != self._failovers:
             self.beat()
         for stray in self.leases.take_strays():
             for pair in stray.holds:
@@ -195,7 +195,7 @@ class Refresher:
 
     def _start_anew(self) -> None:
         """Under a uid of which Redis knows nothing that could be wrong: what nobody holds stays with the old one."""
-        self._failovers = self.store.link.failovers
+        self._failovers = self.store.transport.failovers
         self._replaced.add(self.leases.renew())
         self._has_looked_around = False
         self._announce(())
@@ -206,7 +206,7 @@ class Refresher:
         uids = dict.fromkeys((*self._replaced, *self.leases.former))
         self.ledger.beat([self.leases.uid], [*uids], buries=False, most=0)
         self.sweeper.take_on(uids)
-        if self.store.link.slot_of is not None:  # what came back on one node need not be named on another
+        if self.store.transport.slot_of is not None:  # what came back on one node need not be named on another
             for name in self._older:
                 self.sweeper.add(name, self.ledger.abandoned(name, uids))
         self._replaced.clear()
@@ -217,7 +217,7 @@ class Refresher:
         if self.leases.has_announced and self.ledger.count_keys([[held]]) == [0]:
             self.leases.announce_again()
         pairs = self.leases.sent_pairs()
-        if self.store.link.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # a command for each
+        if self.store.transport.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # a command for each
             first = self._looked % len(pairs)
             pairs = (pairs + pairs)[first : first + CLUSTER_PAIRS]
             self._looked = first + CLUSTER_PAIRS
@@ -229,7 +229,7 @@ class Refresher:
         for pairs in self._unseen:
             # One command for all of them, where one server has all.
             try:
-                missing = self._missing([pairs]) if self.store.link.slot_of is None else pairs
+                missing = self._missing([pairs]) if self.store.transport.slot_of is None else pairs
                 self.leases.doubt(self._missing([[pair] for pair in missing]))
             except StoreError:
                 self.leases.doubt(pairs)

@@ -61,7 +61,7 @@ def _meet(outcome: Outcome) -> Counter:
 def open_breakers() -> int:
     """How many circuit breakers of this process are open: one, or one for each node of a Cluster."""
     store = get_store()
-    return sum(breaker.is_open for breaker in store.link.breakers) if isinstance(store, RedisStore) else 0
+    return sum(breaker.is_open for breaker in store.transport.breakers) if isinstance(store, RedisStore) else 0
 
 
 def held() -> int:

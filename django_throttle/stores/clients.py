@@ -26,8 +26,9 @@ from redis.sentinel import MasterNotFoundError
 
 from django_throttle.stores import addresses
 from django_throttle.stores.addresses import Address, Host
-from django_throttle.stores.pool import Wire
-from django_throttle.stores.timeouts import Patience, Within, with_deadline
+from django_throttle.stores.drive import adrive, drive
+from django_throttle.stores.pool import Pool
+from django_throttle.stores.timeouts import Deadline, LoopDeadline, with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
 CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
@@ -82,7 +83,7 @@ def async_client(
 ) -> aioredis.Redis:
     """A client for the running loop, from the same settings; ``adapt`` makes of its connection class another.
 
-    Who calls it does so with ``Patience``: timeouts of its own would end what a loop that stood still may yet read.
+    Who calls it does so with ``LoopDeadline``: timeouts of its own would end what a loop that stood still may yet read.
     """
     given = {name: settings[name] for name in settings if name in _SHARED}
     given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0), async_connection.AbstractConnection))
@@ -257,27 +258,21 @@ class Sentinels:
     def __init__(self, address: Address, seconds: float, most: int, known: Known) -> None:
         self._share = seconds / (len(address.hosts) + 1)
         settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
-        wires = [Wire(sync_client(one, self._share, most).connection_pool, most, self._share) for one in settings]
-        self._master = Master(wires, address.service, known)
+        pools = [Pool(sync_client(one, self._share, most).connection_pool, most, self._share) for one in settings]
+        self._master = Master(pools, address.service, known)
 
     def find(self, *, everyone: bool = False) -> Host:
-        search = self._master.search(everyone=everyone)
-        try:
-            wire = next(search)
-            while True:
-                wire = search.send(self._ask(wire))
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+        return drive(self._master.search(everyone=everyone), self._ask)
 
     def look(self) -> None:
         """Ask all of them whether another server has become the master: an old one may go on as if it were it."""
         with suppress(MasterNotFoundError, ResponseError):
             self.find(everyone=True)
 
-    def _ask(self, wire: Wire) -> Any:
+    def _ask(self, pool: Pool) -> Any:
         try:
-            with Within(self._share):
-                return wire.call(self._master.question)
+            with Deadline(self._share):
+                return pool.call(self._master.question)
         except (*AWAY, ResponseError) as error:
             return error
 
@@ -339,17 +334,11 @@ def async_clients(address: Address, seconds: float, most: int, known: Known) -> 
     master = Master(asked, address.service, known)
 
     async def find() -> Host:
-        search = master.search()
-        try:
-            sentinel = next(search)
-            while True:
-                sentinel = search.send(await ask(sentinel))
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+        return await adrive(master.search(), ask)
 
     async def ask(sentinel: aioredis.Redis) -> Any:
         try:
-            async with Patience(asyncio.get_running_loop().time() + share):
+            async with LoopDeadline(asyncio.get_running_loop().time() + share):
                 return await sentinel.execute_command(*master.question)
         except (*AWAY, ResponseError) as error:
             return error

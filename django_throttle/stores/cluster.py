@@ -19,15 +19,16 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from django_throttle.exceptions import Cause, StoreError
-from django_throttle.stores.addresses import Address, Host
+from django_throttle.exceptions import Cause, InvalidSetting, StoreError
+from django_throttle.stores.addresses import Address, Host, find_address
 from django_throttle.stores.breaker import Breaker, Unbroken
 from django_throttle.stores.clients import LoopClients, async_client, sync_client
 from django_throttle.stores.cluster_map import Round, Router, Slots, Told, slot_of
+from django_throttle.stores.drive import adrive, drive
 from django_throttle.stores.failures import COUNTED, cause_of, waited
-from django_throttle.stores.pool import Wire
-from django_throttle.stores.timeouts import Patience, Within, heed_cancellation
-from django_throttle.stores.transport import Call
+from django_throttle.stores.pool import Pool
+from django_throttle.stores.timeouts import EVENTLET, Deadline, LoopDeadline, heed_cancellation, is_patched_by_eventlet
+from django_throttle.stores.transport import Call, Transport
 
 logger = logging.getLogger("django_throttle")
 
@@ -52,7 +53,7 @@ class Node:
         given = {**settings, "host": host[0], "port": host[1]}
         self.breaker = Breaker(fails_over=True)
         self._seconds = seconds
-        self._wire = Wire(sync_client(given, seconds, most).connection_pool, most, seconds / 2)
+        self._pool = Pool(sync_client(given, seconds, most).connection_pool, most, seconds / 2)
         self._loops = LoopClients(lambda: [async_client(given, seconds, most)])
 
     def post(self, commands: Commands) -> AbstractConnection | Exception:
@@ -60,7 +61,7 @@ class Node:
         if resting := self._admit():
             return resting
         try:
-            return self._wire.post(commands)
+            return self._pool.post(commands)
         except Exception as error:  # noqa: BLE001  (the failure of one node is no other's)
             self._note(error)
             return error
@@ -71,7 +72,7 @@ class Node:
     def collect(self, connection: AbstractConnection, count: int) -> Outcome:
         """What was posted is answered."""
         try:
-            return self._note(self._wire.collect(connection, count))
+            return self._note(self._pool.collect(connection, count))
         except Exception as error:  # noqa: BLE001
             return self._note(error)
         except BaseException:
@@ -80,7 +81,7 @@ class Node:
 
     def drop(self, connection: AbstractConnection) -> None:
         """Nobody will collect."""
-        self._wire.drop(connection)
+        self._pool.drop(connection)
         self.breaker.abandoned()
 
     async def ask(self, commands: Commands, until: float) -> Outcome:
@@ -88,7 +89,7 @@ class Node:
         if resting := self._admit():
             return resting
         try:
-            async with Patience(until):
+            async with LoopDeadline(until):
                 with heed_cancellation():
                     replies = await _send(await self._loops.get(), commands)
         except Exception as error:  # noqa: BLE001
@@ -147,7 +148,7 @@ async def _send(client: Any, commands: Commands) -> list[Any]:
 LATE: Final = "deadline passed"
 
 
-class ClusterLink:
+class ClusterTransport:
     """Sends calls to the nodes that serve their slots. Nothing is raised: a failure stands in place of the reply."""
 
     slot_of = staticmethod(slot_of)
@@ -180,25 +181,15 @@ class ClusterLink:
         """One round trip to all nodes at once, as long as each is where it was."""
         until = time.monotonic() + (seconds or self.seconds)
         journey = self._router.deliver(calls, lambda: time.monotonic() > until)
-        with Within(seconds or self.seconds):
-            try:
-                round_ = next(journey)
-                while True:
-                    round_ = journey.send(self._exchange(round_, until))
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
+        with Deadline(seconds or self.seconds):
+            return drive(journey, lambda round_: self._exchange(round_, until))
 
     async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """The same without blocking the event loop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + (seconds or self.seconds)
         journey = self._router.deliver(calls, lambda: loop.time() > until)
-        try:
-            round_ = next(journey)
-            while True:
-                round_ = journey.send(await self._aexchange(round_, until))
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+        return await adrive(journey, lambda round_: self._aexchange(round_, until))
 
     def _exchange(self, round_: Round, until: float) -> Told:
         left = until - time.monotonic()
@@ -220,7 +211,7 @@ class ClusterLink:
                 host = next(iter(posted))
                 node, connection = posted.pop(host)
                 # One that hangs leaves time to read what the others have answered.
-                with Within((until - time.monotonic()) * round_.share / (len(posted) + 1)):
+                with Deadline((until - time.monotonic()) * round_.share / (len(posted) + 1)):
                     told[host] = node.collect(connection, len(round_.loads[host]))
         finally:
             for node, connection in posted.values():  # interrupted
@@ -251,3 +242,13 @@ class ClusterLink:
 
     def _is_failing(self, host: Host) -> bool:
         return host in self._nodes and self._nodes[host].breaker.is_failing
+
+
+def connect(address: str, seconds: float, max_connections: int) -> Transport | ClusterTransport:
+    """The transport to an address, or to a CACHES alias; connects when first used. Raises InvalidSetting."""
+    if is_patched_by_eventlet():
+        raise InvalidSetting(EVENTLET)
+    found = find_address(address)
+    for reason in found.wrong:
+        logger.error("REDIS: %s; it is left out", reason)
+    return (ClusterTransport if found.is_cluster else Transport)(found, seconds, max_connections)

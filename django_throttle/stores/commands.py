@@ -1,14 +1,14 @@
-"""Commands to Redis: what each sends, what it makes of the reply, and what is left to do."""
+"""Commands to Redis: the calls that each sends, what it makes of the replies, and what a failure leaves to undo."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import InvalidResponse
 
@@ -28,12 +28,9 @@ from django_throttle.core.commands import (
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.store_time import Calendar
 from django_throttle.stores.batch import Alongside, Announcement, Ask, pack, pack_as, together
-from django_throttle.stores.failures import LoopBlocked, as_store_error, cause_of
+from django_throttle.stores.context import RedisContext
+from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.transport import CODES, Call, script
-
-if TYPE_CHECKING:
-    from django_throttle.stores.redis import RedisStore
-
 
 logger = logging.getLogger("django_throttle")
 
@@ -44,24 +41,27 @@ TOLD: Final = Struct(">ddd")
 MARKS: Final = Struct(">BH").pack
 
 
-class Errand:
-    """Asks the breaker before, tells it after, and turns every failure into a StoreError."""
+class RedisCommand:
+    """One round trip: ``calls`` are sent, ``read`` makes the reply of theirs.
 
-    __slots__ = ("calls", "seconds", "store")
+    As a context manager it asks the breaker before, reports to it after, and turns every failure into a StoreError.
+    """
 
-    def __init__(self, store: RedisStore) -> None:
-        self.store = store
+    __slots__ = ("calls", "context", "seconds")
+
+    def __init__(self, context: RedisContext) -> None:
+        self.context = context
         self.calls: list[Call] = []
-        self.seconds: float | None = None  # less than the link's own deadline
+        self.seconds: float | None = None  # less than the transport's own deadline
 
     def __enter__(self) -> None:
-        wait = self.store.breaker.admit()
+        wait = self.context.breaker.admit()
         if wait:
             raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is None or isinstance(error, AskAgain):
-            if lasted := self.store.breaker.succeeded():
+            if lasted := self.context.breaker.succeeded():
                 logger.warning("Redis answers again, after %.1f s", lasted)
             return
         self.give_up()
@@ -69,14 +69,14 @@ class Errand:
             return
         cause = error.error if isinstance(error, Alongside) else error
         if isinstance(cause, LoopBlocked) and self.is_idempotent:
-            self.store.breaker.abandoned()
+            self.context.breaker.abandoned()
             raise AskAgain(Cause.BLOCKED) from error
         if isinstance(error, Alongside):
-            self.store.breaker.abandoned()
+            self.context.breaker.abandoned()
             raise StoreError(cause_of(error.error), str(error)) from error
         if isinstance(error, Exception):
-            raise as_store_error(self.store, error) from error
-        self.store.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
+            raise self.context.failed(error) from error
+        self.context.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
 
     def finish(self, replies: Sequence[Any]) -> Any:
         """The command's reply; raises the first error among the replies."""
@@ -90,63 +90,70 @@ class Errand:
 
     @property
     def is_idempotent(self) -> bool:
-        """True when carrying the command out twice is the same as once."""
+        """True when executing the command twice is the same as once."""
         return False
 
     def give_up(self) -> None:
-        """Nobody knows whether the command was carried out: note what has to be undone."""
+        """Nobody knows whether the command was executed: note what has to be undone."""
 
 
-class LongErrand(Errand, ABC):
-    """Takes more than one round trip, and says itself which."""
+class RoundTrip(NamedTuple):
+    """Calls to be sent together, within ``seconds`` where that is less than the transport's deadline.
+
+    On an event loop ``asks``, where there are any, are sent in place of the calls, in the loop's batch.
+    """
+
+    calls: Sequence[Call]
+    seconds: float | None = None
+    asks: Sequence[Ask] = ()
+
+
+class LongCommand(RedisCommand, ABC):
+    """Takes more than one round trip."""
 
     __slots__ = ()
 
     @abstractmethod
-    def run(self) -> Any:
-        """Send and read all of it; the reply."""
-
-    @abstractmethod
-    async def arun(self) -> Any:
-        """The same without blocking the event loop."""
+    def steps(self) -> Generator[RoundTrip, Sequence[Any], Any]:
+        """Yields each round trip and receives its replies, or the error; returns the command's reply."""
 
 
-class DecideErrand(Errand):
+class DecideCommand(RedisCommand):
     """Rates only: one call, one reply."""
 
     __slots__ = ("ask", "command", "uid")
 
-    def __init__(self, store: RedisStore, command: Decide) -> None:
-        super().__init__(store)
+    def __init__(self, context: RedisContext, command: Decide) -> None:
+        super().__init__(context)
         self.command = command
-        self.uid = store.leases.uid  # once: the agent may replace it at any moment
+        self.uid = context.leases.uid  # once: the agent may replace it at any moment
         keys: list[str] = []
         packed = [b""]
         whose = root = ""
         for rule, ident, cost in command.charges:
-            whose, root = (whose, root) if ident == whose else (ident, store.key("", ident))  # hashed once
+            whose, root = (whose, root) if ident == whose else (ident, context.key("", ident))  # hashed once
             keys.append(root + rule.id)
             packed.append(pack(rule, cost))
         algorithms = frozenset([charge.rule.plan.algorithm for charge in command.charges])
-        own = (self.uid, command.lease or "", store.lease_ttl_ms) if "concurrency" in algorithms else ()
+        own = (self.uid, command.lease or "", context.lease_ttl_ms) if "concurrency" in algorithms else ()
         packed[0] = marks = MARKS(command.commit + 2 * bool(own), len(keys))
-        repack = partial(_repack, store.calendar, marks, command) if CALENDAR in algorithms else None
+        repack = partial(_repack, context.calendar, marks, command) if CALENDAR in algorithms else None
         self.ask = Ask(keys, b"".join(packed), algorithms, own, repack=repack)
-        self.calls.append(together((self.ask,), store.now_arg()))
+        self.calls.append(together((self.ask,), context.now_arg()))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
         repaired, now = HEAD.unpack_from(replies[-1])
         if repaired == TOO_OLD:
-            self.store.calendar.learn(int(now))
+            self.context.calendar.learn(int(now))
             raise AskAgain
         if len(replies[-1]) != HEAD.size + TOLD.size * len(self.ask.keys):
             raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
-        if repaired and self.store.complaints.due("repaired"):
+        if repaired and self.context.complaints.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
         at = int(now)
         told = TOLD.iter_unpack(replies[-1][HEAD.size :])
         answers = tuple([Answer(int(a), int(b), int(c), at) for a, b, c in told])
-        self.store.fallback.note(self.command.charges, answers)
+        self.context.remaining.note(self.command.charges, answers)
         return answers
 
 
@@ -159,21 +166,21 @@ def _repack(calendar: Calendar, marks: bytes, command: Decide) -> bytes:
     return b"".join(packed)
 
 
-class LeaseErrand(DecideErrand):
+class LeaseCommand(DecideCommand):
     """A lease is asked for: the first time under a key, this process says beforehand what it will hold."""
 
     __slots__ = ("pairs", "unannounced")
 
-    def __init__(self, store: RedisStore, command: Decide) -> None:
-        super().__init__(store, command)
-        leases = store.leases
+    def __init__(self, context: RedisContext, command: Decide) -> None:
+        super().__init__(context, command)
+        leases = context.leases
         self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
         if self.unannounced:
-            indexes = tuple([store.key(*pair) for pair in self.unannounced])
+            indexes = tuple([context.key(*pair) for pair in self.unannounced])
             announcement = Announcement(self.uid, leases.introduce(self.uid), indexes)
             self.ask = self.ask._replace(announcement=announcement)
-            self.calls.insert(0, announce_call(store, announcement))
+            self.calls.insert(0, announce_call(context, announcement))
         self.ask = self.ask._replace(abandoned=partial(_owe, leases, self.pairs, command.lease or "", self.uid))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
@@ -189,14 +196,14 @@ class LeaseErrand(DecideErrand):
 
     def confirm(self, replies: Sequence[Any]) -> None:
         if self.unannounced:
-            self.store.leases.confirm(self.uid, replies[0], *self.unannounced)
+            self.context.leases.confirm(self.uid, replies[0], *self.unannounced)
 
     def hold(self) -> None:
         for pair in self.pairs:
-            self.store.leases.hold(*pair, self.command.lease or "", self.uid)
+            self.context.leases.hold(*pair, self.command.lease or "", self.uid)
 
     def give_up(self) -> None:
-        _owe(self.store.leases, self.pairs, self.command.lease or "", self.uid)
+        _owe(self.context.leases, self.pairs, self.command.lease or "", self.uid)
 
 
 def _owe(leases: Registry, pairs: Sequence[Pair], lease: str, uid: str) -> None:
@@ -204,70 +211,70 @@ def _owe(leases: Registry, pairs: Sequence[Pair], lease: str, uid: str) -> None:
         leases.owe(*pair, lease, uid)
 
 
-class ReleaseErrand(Errand):
+class ReleaseCommand(RedisCommand):
     """A lease goes back; it is owed until Redis has confirmed it, so no failure and no cancellation loses it."""
 
     __slots__ = ("owed",)
 
-    def __init__(self, store: RedisStore, command: Release) -> None:
-        super().__init__(store)
-        self.owed = [owed for pair in command.holds for owed in store.leases.let_go(*pair, command.lease)]
+    def __init__(self, context: RedisContext, command: Release) -> None:
+        super().__init__(context)
+        self.owed = [owed for pair in command.holds for owed in context.leases.let_go(*pair, command.lease)]
         for one in self.owed:
-            self.calls.append(release_call(store, *one[:4]))
+            self.calls.append(release_call(context, *one[:4]))
 
     def read(self, replies: Sequence[Any]) -> None:
-        self.store.leases.settle(*self.owed)
+        self.context.leases.settle(*self.owed)
 
 
-def announce_call(store: RedisStore, one: Announcement) -> Call:
+def announce_call(context: RedisContext, one: Announcement) -> Call:
     """The call that tells Redis of this process, and of the indexes under which it may hold leases."""
-    keys = [store.process_key(name) for name in ("live", "meta", f"held:{one.uid}")]
-    args = [store.now_arg(), one.uid, one.introduction, store.lease_ttl_ms, *one.indexes]
+    keys = [context.process_key(name) for name in ("live", "meta", f"held:{one.uid}")]
+    args = [context.now_arg(), one.uid, one.introduction, context.lease_ttl_ms, *one.indexes]
     return Call(script("announce"), keys, args, leads=True)
 
 
-def release_call(store: RedisStore, uid: str, rule_id: str, ident: str, lease: str) -> Call:
-    return Call(script("release"), (store.key(rule_id, ident),), (uid, lease), derives=True)
+def release_call(context: RedisContext, uid: str, rule_id: str, ident: str, lease: str) -> Call:
+    return Call(script("release"), (context.key(rule_id, ident),), (uid, lease), derives=True)
 
 
-class ForgetErrand(Errand):
+class ForgetCommand(RedisCommand):
     """Rates become full again."""
 
     __slots__ = ("local",)
 
-    def __init__(self, store: RedisStore, command: Forget) -> None:
-        super().__init__(store)
+    def __init__(self, context: RedisContext, command: Forget) -> None:
+        super().__init__(context)
         self.local = [charge for charge in command.charges if charge.rule.is_local]
         damped = [charge for charge in self.local if charge.rule.is_damper]
         exact = [charge for charge in command.charges if not (charge.rule.is_damper or charge.rule.is_concurrency)]
         self.calls += [Call(script("forget"), keys, ()) for keys in self._keys(exact)]
-        now = store.now_arg()
+        now = context.now_arg()
         self.calls += [Call(script("undamp"), keys, (now,), derives=True) for keys in self._keys(damped)]
 
     def read(self, replies: Sequence[Any]) -> int:
-        if self.store.denials is not None:
-            self.store.denials.clear()  # what was refused while this travelled
+        if self.context.denials is not None:
+            self.context.denials.clear()  # what was refused while this travelled
         for charge in self.local:
-            self.store.meters.forget(charge.rule.id, charge.ident)
+            self.context.meters.forget(charge.rule.id, charge.ident)
         return sum(map(int, replies))
 
     def _keys(self, charges: Sequence[Charge]) -> list[list[str]]:
-        places = self.store.by_slot(charges) if charges else []
-        return [[self.store.key(charges[at].rule.id, charges[at].ident) for at in part] for part in places]
+        places = self.context.by_slot(charges) if charges else []
+        return [[self.context.key(charges[at].rule.id, charges[at].ident) for at in part] for part in places]
 
 
-class OnceErrand(Errand):
+class OnceCommand(RedisCommand):
     """One call a mark, each in the slot of its rule's counter."""
 
     __slots__ = ()
 
-    def __init__(self, store: RedisStore, command: Once) -> None:
-        super().__init__(store)
+    def __init__(self, context: RedisContext, command: Once) -> None:
+        super().__init__(context)
         # The decision that it follows may have taken a whole deadline.
-        self.seconds = store.link.seconds / 2
+        self.seconds = context.transport.seconds / 2
         for mark in command.marks:
-            key = store.key(f"{mark.rule_id}:{mark.name}", mark.ident)
-            self.calls.append(Call(script("once"), (key,), (store.now_arg(), mark.lasts)))
+            key = context.key(f"{mark.rule_id}:{mark.name}", mark.ident)
+            self.calls.append(Call(script("once"), (key,), (context.now_arg(), mark.lasts)))
 
     def read(self, replies: Sequence[Any]) -> tuple[bool, ...]:
         return tuple([reply == 1 for reply in replies])
@@ -276,57 +283,55 @@ class OnceErrand(Errand):
 MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or longer
 
 
-class CountErrand(Errand):
+class CountCommand(RedisCommand):
     """One command, within half of the deadline: the decision that it is for has all of its own."""
 
     __slots__ = ()
 
-    def __init__(self, store: RedisStore, command: CountMembers) -> None:
-        super().__init__(store)
-        self.seconds = store.link.seconds / 2
-        args = (store.now_arg(), command.process, round(command.silence * 1_000_000))
-        self.calls.append(Call(script("group_size"), (store.key(MEMBERS, command.group),), args))
+    def __init__(self, context: RedisContext, command: CountMembers) -> None:
+        super().__init__(context)
+        self.seconds = context.transport.seconds / 2
+        args = (context.now_arg(), command.process, round(command.silence * 1_000_000))
+        self.calls.append(Call(script("group_size"), (context.key(MEMBERS, command.group),), args))
 
     def read(self, replies: Sequence[Any]) -> int:
         return int(replies[0])
 
 
-def tell_calls(store: RedisStore, process: str, counts: Mapping[str, int], seconds: float) -> list[Call]:
+def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], seconds: float) -> list[Call]:
     """The calls that say how many members this process has in these groups: one, or one for each slot of a Cluster."""
     slots: dict[object, dict[str, int]] = defaultdict(dict)
     for group, count in counts.items():
-        key = store.key(MEMBERS, group)
-        slots[store.link.slot_of(key) if store.link.slot_of else None][key] = count
-    first = (store.now_arg(), process, round(seconds * 1000))
+        key = context.key(MEMBERS, group)
+        slots[context.transport.slot_of(key) if context.transport.slot_of else None][key] = count
+    first = (context.now_arg(), process, round(seconds * 1000))
     return [Call(script("group_tell"), tuple(found), (*first, *found.values())) for found in slots.values()]
 
 
 REFUND: Final = Struct(">Bddddddd").pack
 
 
-class RefundErrand(Errand):
-    """Sent once: nobody knows whether one that failed was carried out, and giving back twice would be too much."""
+class RefundCommand(RedisCommand):
+    """Sent once: a failed refund may have been executed, and a second one would give back too much."""
 
-    __slots__ = ("command",)
+    __slots__ = ()
 
-    def __init__(self, store: RedisStore, command: Refund) -> None:
-        super().__init__(store)
-        self.command = command
-        if not command.locally:
-            paid = command.paid
-            for places in store.by_slot([one.charge for one in paid]):
-                self.calls.append(refund_call(store, [paid[place] for place in places]))
+    def __init__(self, context: RedisContext, command: Refund) -> None:
+        super().__init__(context)
+        paid = command.paid
+        for places in context.by_slot([one.charge for one in paid]):
+            self.calls.append(refund_call(context, [paid[place] for place in places]))
 
     def read(self, replies: Sequence[Any]) -> int:
-        return self.store.fallback.refund(self.command) if self.command.locally else sum(map(int, replies))
+        return sum(map(int, replies))
 
 
-def refund_call(store: RedisStore, paid: Sequence[Paid]) -> Call:
+def refund_call(context: RedisContext, paid: Sequence[Paid]) -> Call:
     """The call that gives these back, all of them of one slot."""
     keys, packed = [], []
     for (rule, ident, cost), at, reset in paid:
         plan = rule.plan
         bounds = (0, 0, 0) if plan.algorithm == CALENDAR else plan[2:]
-        keys.append(store.key(rule.id, ident))
+        keys.append(context.key(rule.id, ident))
         packed.append(REFUND(CODES[plan.algorithm], cost, plan.limit, *bounds, at, reset))
-    return Call(script("refund"), keys, (store.now_arg(), b"".join(packed)))
+    return Call(script("refund"), keys, (context.now_arg(), b"".join(packed)))

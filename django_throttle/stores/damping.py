@@ -6,28 +6,26 @@ Quotas that are charged in batches are charged there too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.exceptions import InvalidResponse
 
 from django_throttle.core.commands import Answer, Charge, Decide
 from django_throttle.damper.aggregate import Count, Reply, Report
 from django_throttle.exceptions import AskAgain
-from django_throttle.stores.commands import DecideErrand
-
-if TYPE_CHECKING:
-    from django_throttle.stores.redis import RedisStore
+from django_throttle.stores.commands import DecideCommand
+from django_throttle.stores.context import RedisContext
 
 
 class RedisAggregator:
     """One script call a report, all of them in one round trip; raises StoreError when Redis does not answer."""
 
-    def __init__(self, store: RedisStore) -> None:
-        self.store = store
+    def __init__(self, context: RedisContext) -> None:
+        self.context = context
 
     def damp(self, reports: Sequence[Report]) -> list[Reply | BaseException]:
         """The reply to each report, or the error in its place."""
-        replies = self.store.pipeline([self._call(report) for report in reports])
+        replies = self.context.pipeline([self._call(report) for report in reports])
         return [reply if isinstance(reply, BaseException) else _read(reply) for reply in replies]
 
     def charge(self, charges: Sequence[Charge]) -> list[Answer | BaseException]:
@@ -40,22 +38,22 @@ class RedisAggregator:
         return answers
 
     def _charge(self, charges: Sequence[Charge]) -> list[Answer | BaseException]:
-        errands = [DecideErrand(self.store, Decide((charge,))) for charge in charges]
-        replies = self.store.send([errand.calls[0] for errand in errands])
-        return [_answer(errand, reply) for errand, reply in zip(errands, replies, strict=True)]
+        commands = [DecideCommand(self.context, Decide((charge,))) for charge in charges]
+        replies = self.context.send([command.calls[0] for command in commands])
+        return [_answer(command, reply) for command, reply in zip(commands, replies, strict=True)]
 
     def _call(self, report: Report) -> tuple[str, tuple[str], list[Any]]:
         sent_at = "" if report.sent_at is None else report.sent_at
-        args = [self.store.now_arg(), report.meter, report.since, sent_at]
+        args = [self.context.now_arg(), report.meter, report.since, sent_at]
         args += [number for own in report.counts for number in own]
-        return "damp", (self.store.key(report.rule_id, report.ident),), args
+        return "damp", (self.context.key(report.rule_id, report.ident),), args
 
 
-def _answer(errand: DecideErrand, reply: Any) -> Answer | BaseException:
+def _answer(command: DecideCommand, reply: Any) -> Answer | BaseException:
     if isinstance(reply, BaseException):
         return reply
     try:
-        return errand.read([reply])[0]
+        return command.read([reply])[0]
     except (AskAgain, InvalidResponse) as error:
         return error
 

@@ -1,103 +1,45 @@
-"""Eviction: a socket makes room for another; the lease goes at once, the socket when its process is told."""
+"""Eviction: a socket makes room for another; its lease goes at once, the socket when its process is told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django_throttle.core.commands import Charge
 from django_throttle.core.control import Evict, Order, closing, evicted
 from django_throttle.lifecycle import in_child
-from django_throttle.stores.commands import LongErrand
+from django_throttle.stores.commands import LongCommand, RoundTrip
+from django_throttle.stores.context import RedisContext
+from django_throttle.stores.control import RedisOrders
 from django_throttle.stores.transport import Call, script
-
-if TYPE_CHECKING:
-    from django_throttle.stores.redis import RedisStore
-
 
 BATCH: Final = 500  # commands in one pipeline
 LATE_MS: Final = 60_000  # by then a command that timed out has arrived, or never will
 
 
 class Doubt(NamedTuple):
-    """An eviction in doubt; ``withdraws`` is the lease of a newcomer who has given up, empty where it stays."""
+    """An eviction whose outcome is unknown; ``withdraws`` is the newcomer's lease where it gave up, else empty."""
 
     charge: Charge
     withdraws: str
 
-    def orders(self, lost: Iterable[str | bytes]) -> tuple[Order, ...]:
-        """To close what has lost its slot."""
+    def closing(self, lost: Iterable[str | bytes]) -> tuple[Order, ...]:
+        """The messages that close the sockets of these leases."""
         leases = [lease.decode() if isinstance(lease, bytes) else lease for lease in lost]
         return evicted(leases, self.charge.rule.name, self.charge.rule.plan.limit)
 
 
-class EvictErrand(LongErrand):
-    """Takes the slot first, then gives the orders: should that fail, they are given later, and the newcomer stays."""
-
-    __slots__ = ("command", "orders", "uid")
-
-    def __init__(self, store: RedisStore, command: Evict) -> None:
-        super().__init__(store)
-        self.command = command
-        self.uid = store.leases.uid
-        self.orders: tuple[Order, ...] = ()
-        rule, ident, _ = command.charge
-        args = (store.now_arg(), self.uid, command.lease, store.lease_ttl_ms, rule.plan.limit)
-        self.calls.append(Call(script("evict"), (store.key(rule.id, ident),), args, derives=True))
-
-    def run(self) -> bool:
-        link = self.store.link
-        taken = bool(self.finish(link.send_all(self.calls)))
-        if self.orders:
-            with suppress(Exception):
-                self._told(link.send_all(self._tell(), link.seconds / 2))
-        return taken
-
-    async def arun(self) -> bool:
-        link = self.store.link
-        taken = bool(self.finish(await link.asend_all(self.calls)))
-        if self.orders:
-            with suppress(Exception):
-                self._told(await link.asend_all(self._tell(), link.seconds / 2))
-        return taken
-
-    def read(self, replies: Sequence[Any]) -> bool:
-        taken, *found = replies[-1]
-        names = [name.decode() if isinstance(name, bytes) else name for name in found]
-        victims = zip(names[::2], names[1::2], strict=True)
-        self.orders = self.store.orders.keep(closing(self.command.charge, victims))
-        if self.orders:
-            self.store.evictions.doubt(self.command, withdraws=False)
-        if taken:
-            rule, ident, _ = self.command.charge
-            self.store.leases.hold(rule.id, ident, self.command.lease, self.uid)
-        return bool(taken)
-
-    def give_up(self) -> None:
-        rule, ident, _ = self.command.charge
-        self.store.leases.owe(rule.id, ident, self.command.lease, self.uid)
-        self.store.evictions.doubt(self.command, withdraws=True)
-
-    def _tell(self) -> list[Call]:
-        return self.store.orders.calls(self.orders)
-
-    def _told(self, replies: Sequence[Any]) -> None:
-        self.store.orders.sent(self.orders, replies)
-        if not any(isinstance(reply, Exception) for reply in replies):
-            self.store.evictions.settle(self.command)
-
-
 class Evictions:
-    """Those of which nobody may have been told; the agent looks who has lost a slot, and has every process hear of it.
+    """Evictions of which the evicted may not have been told: the agent asks Redis who lost a slot, and tells them.
 
     Safe to use from any thread.
     """
 
-    def __init__(self, store: RedisStore) -> None:
-        self.store = store
+    def __init__(self, context: RedisContext, control: RedisOrders) -> None:
+        self.context, self.control = context, control
         self._renew()
         in_child(self, type(self)._renew)
 
@@ -106,46 +48,79 @@ class Evictions:
         self._doubts: dict[tuple[str, ...], Doubt] = {}
 
     def doubt(self, command: Evict, *, withdraws: bool) -> None:
-        """It may have been carried out. A newcomer who knows nothing of that withdraws."""
+        """The eviction may have been executed. ``withdraws`` when the newcomer was not told so, and gives up."""
         with self._lock:
             self._doubts[_name(command)] = Doubt(command.charge, command.lease if withdraws else "")
 
     def settle(self, command: Evict) -> None:
-        """Whoever lost a slot to it has been told."""
+        """The evicted have been told."""
         with self._lock:
             self._doubts.pop(_name(command), None)
 
     def look(self) -> None:
-        """One command for each in doubt; those that fail are looked at again. Raises StoreError."""
+        """Ask about each doubt, and tell the evicted; what fails is asked again. Raises StoreError."""
         with self._lock:
             doubts = dict(islice(self._doubts.items(), BATCH))
         if not doubts:
             return
-        replies = self.store.pipeline([self._question(doubt) for doubt in doubts.values()])
-        answered = {
-            name: reply for name, reply in zip(doubts, replies, strict=True) if not isinstance(reply, Exception)
-        }
-        if not self._tell(order for name, lost in answered.items() for order in doubts[name].orders(lost)):
-            answered = {}
+        replies = self.context.pipeline([self._question(doubt) for doubt in doubts.values()])
+        answered = [(doubt, lost) for doubt, lost in zip(doubts.values(), replies, strict=True) if type(lost) is list]
+        closing = dict.fromkeys(message for doubt, lost in answered for message in doubt.closing(lost))
+        settled = set() if self.control.send(self.control.keep(closing)) else {id(doubt) for doubt, _ in answered}
         with self._lock:
             for name, doubt in doubts.items():
                 if self._doubts.get(name) is doubt:
                     del self._doubts[name]
-                    if (
-                        name not in answered
-                    ):  # behind the others, so that a node that is away keeps none of them waiting
+                    if id(doubt) not in settled:  # last, so that a node that is away delays no other
                         self._doubts[name] = doubt
 
     def _question(self, doubt: Doubt) -> tuple[str, tuple[str], tuple[str, int]]:
-        return "withdraw", (self.store.key(doubt.charge.rule.id, doubt.charge.ident),), (doubt.withdraws, LATE_MS)
-
-    def _tell(self, orders: Iterable[Order]) -> bool:
-        """Whether Redis has all of them."""
-        kept = self.store.orders.keep(dict.fromkeys(orders))
-        replies = self.store.send(self.store.orders.calls(kept))
-        self.store.orders.sent(kept, replies)
-        return not any(isinstance(reply, Exception) for reply in replies)
+        return "withdraw", (self.context.key(doubt.charge.rule.id, doubt.charge.ident),), (doubt.withdraws, LATE_MS)
 
 
 def _name(command: Evict) -> tuple[str, ...]:
     return command.charge.rule.id, command.charge.ident, command.lease
+
+
+class EvictCommand(LongCommand):
+    """Takes the slot, then tells the evicted; where telling fails they are told later, and the newcomer stays."""
+
+    __slots__ = ("command", "evicted", "evictions", "uid")
+
+    def __init__(self, context: RedisContext, command: Evict, evictions: Evictions) -> None:
+        super().__init__(context)
+        self.command, self.evictions = command, evictions
+        self.uid = context.leases.uid
+        self.evicted: tuple[Order, ...] = ()
+        rule, ident, _ = command.charge
+        args = (context.now_arg(), self.uid, command.lease, context.lease_ttl_ms, rule.plan.limit)
+        self.calls.append(Call(script("evict"), (context.key(rule.id, ident),), args, derives=True))
+
+    def steps(self) -> Generator[RoundTrip, Sequence[Any], bool]:
+        taken = bool(self.finish((yield RoundTrip(self.calls))))
+        if self.evicted:
+            with suppress(Exception):
+                replies = yield RoundTrip(self._tell(), self.context.transport.seconds / 2)
+                if not self.evictions.control.sent(self.evicted, replies):
+                    self.evictions.settle(self.command)
+        return taken
+
+    def read(self, replies: Sequence[Any]) -> bool:
+        taken, *found = replies[-1]
+        names = [name.decode() if isinstance(name, bytes) else name for name in found]
+        victims = zip(names[::2], names[1::2], strict=True)
+        self.evicted = self.evictions.control.keep(closing(self.command.charge, victims))
+        if self.evicted:
+            self.evictions.doubt(self.command, withdraws=False)
+        if taken:
+            rule, ident, _ = self.command.charge
+            self.context.leases.hold(rule.id, ident, self.command.lease, self.uid)
+        return bool(taken)
+
+    def give_up(self) -> None:
+        rule, ident, _ = self.command.charge
+        self.context.leases.owe(rule.id, ident, self.command.lease, self.uid)
+        self.evictions.doubt(self.command, withdraws=True)
+
+    def _tell(self) -> list[Call]:
+        return self.evictions.control.calls(self.evicted)

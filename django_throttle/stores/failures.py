@@ -1,17 +1,12 @@
-"""Errors of redis-py: what each means, what is logged, and which become a StoreError."""
+"""Errors of redis-py: the cause of each, and what to do about it."""
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from redis import exceptions as errors
 
 from django_throttle.exceptions import Cause, StoreError
-
-if TYPE_CHECKING:
-    from django_throttle.stores.redis import RedisStore
-
 
 # The middle ones reach us as plain ResponseErrors, so their first word has to tell.
 _SERVER_STATES: Final = frozenset(
@@ -43,7 +38,7 @@ _CONFIG_SIGNS: Final = (
     "invalid password",
     "unknown command",
 )
-# A slot is moving, see slots.py; a Cluster that is down says so in words to a script.
+# A slot is moving, see cluster_map.py; a Cluster that is down says so in words to a script.
 _STATE_SIGNS: Final = ("attempted to access a non local key", "while the cluster is down")
 # asyncio.TimeoutError is TimeoutError, which is an OSError, as are gaierror and SSLError.
 _UNAVAILABLE_ERRORS: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
@@ -106,27 +101,6 @@ def advice(error: BaseException) -> str:
     return "; this server is no Redis Cluster: name it by a redis:// URL" if "cluster support disabled" in text else ""
 
 
-logger = logging.getLogger("django_throttle")
-
-_REFUSED: Final = "Redis refuses a script"
-_COMPLAINTS: Final = {
-    Cause.POOL: "All connections are in use, failure policies decide meanwhile; see MAX_CONNECTIONS",
-    Cause.BLOCKED: "Something blocks the event loop for longer than a decision may take",
-}
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"  # redis-py's repr names a category instead
-
-
-def as_store_error(store: RedisStore, error: Exception) -> StoreError:
-    """The error with its cause; the log has one line when the breaker opens, and one a minute for other causes."""
-    cause = cause_of(error)
-    if cause in COUNTED:
-        if store.breaker.failed(waited(error, store.link.seconds)):
-            logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, _text(error))
-    else:
-        store.breaker.abandoned()
-        if store.complaints.due(cause):
-            logger.error("%s (%s: %s)%s", _COMPLAINTS.get(cause, _REFUSED), cause, _text(error), advice(error))
-    return StoreError(cause, _text(error) + advice(error))
+def text_of(error: Exception) -> str:
+    """The class of the error and its text: redis-py's repr names a category instead."""
+    return f"{type(error).__name__}: {error}"

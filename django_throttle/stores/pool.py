@@ -101,7 +101,7 @@ class Reply:
 RESTED: Final = 0.5
 
 
-class Wire:
+class Pool:
     """At most ``most`` connections, made as the pool makes them; safe to use from threads and after a fork.
 
     Waits ``patience`` seconds for a free one, then raises redis-py's ConnectionError as its pools do.
@@ -113,7 +113,7 @@ class Wire:
         self._patience = patience
         self._end: finalize[..., Any] | None = None
         self.restart()
-        in_child(self, Wire._forked)
+        in_child(self, Pool._forked)
 
     def restart(self) -> None:
         """Begin with no connection: in a forked child their sockets are the parent's."""

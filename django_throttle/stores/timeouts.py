@@ -55,7 +55,7 @@ def _to_read(otherwise: float | None) -> float | None:
     return LOOK
 
 
-class Within:
+class Deadline:
     """All Redis I/O of this context inside the block ends within ``seconds``, and with the block around it."""
 
     __slots__ = ("_seconds", "_token")
@@ -160,7 +160,7 @@ class _Handshaking:
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
-    """The same connection class, obeying ``Within``, connecting included."""
+    """The same connection class, obeying ``Deadline``, connecting included."""
 
     class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> DeadlineSocket:
@@ -177,7 +177,7 @@ LATE: Final = 0.02  # a loop that runs ends a wait sooner than this
 GRACE: Final = 0.02  # for a loop that did not, to read what is there
 
 
-class Patience:
+class LoopDeadline:
     """``async with`` it: raises TimeoutError at a moment of the loop's clock, LoopBlocked when the loop stood still."""
 
     __slots__ = ("_end", "_is_late", "_timeout", "_until")

@@ -25,8 +25,8 @@ from django_throttle.stores.clients import (
     following,
     sync_client,
 )
-from django_throttle.stores.pool import Wire, is_demotion
-from django_throttle.stores.timeouts import Patience, Within, heed_cancellation
+from django_throttle.stores.pool import Pool, is_demotion
+from django_throttle.stores.timeouts import Deadline, LoopDeadline, heed_cancellation
 
 # The numbers by which a decision script knows the algorithms; texts are stored below 10.
 CODES: Final = {
@@ -106,7 +106,7 @@ class Call(NamedTuple):
         return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
 
 
-class Link:
+class Transport:
     """Sends calls in one round trip, ``seconds`` at most for all of it; raises redis-py's errors.
 
     To one server, or to the master that Sentinels name.
@@ -125,7 +125,7 @@ class Link:
             settings["connection_class"] = following(settings.get("connection_class", Connection), find)
         self.breaker = Breaker(fails_over=bool(address.service))
         self.client = sync_client(settings, seconds, max_connections)
-        self.wire = Wire(self.client.connection_pool, max_connections, seconds / 2)
+        self.pool = Pool(self.client.connection_pool, max_connections, seconds / 2)
         self.loops = LoopClients(partial(_async_clients, address, seconds, max_connections, known))
 
     @property
@@ -140,20 +140,20 @@ class Link:
         """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
         if not calls:
             return []
-        with Within(seconds or self.seconds):
+        with Deadline(seconds or self.seconds):
             if len(calls) == 1:
                 return [self._send(calls[0])]
-            replies = self.wire.collect(self.wire.post([call.by_sha() for call in calls]), len(calls))
+            replies = self.pool.collect(self.pool.post([call.by_sha() for call in calls]), len(calls))
             if lost := _lost(replies):
                 again = _with_texts([calls[at] for at in lost])
-                _put(replies, lost, self.wire.collect(self.wire.post(again), len(again)))
+                _put(replies, lost, self.pool.collect(self.pool.post(again), len(again)))
             return replies
 
     async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """The same without blocking the event loop, within the decision's deadline."""
         if not calls:
             return []
-        async with Patience(asyncio.get_running_loop().time() + (seconds or self.seconds)):
+        async with LoopDeadline(asyncio.get_running_loop().time() + (seconds or self.seconds)):
             with heed_cancellation():
                 return await self._asend_all(await self.loops.get(), calls)
 
@@ -173,9 +173,9 @@ class Link:
 
     def _send(self, call: Call) -> Any:
         try:
-            return self.wire.call(call.by_sha())
+            return self.pool.call(call.by_sha())
         except NoScriptError:
-            return self.wire.call(call.by_text())
+            return self.pool.call(call.by_text())
 
     @staticmethod
     async def _asend(client: Any, call: Call) -> Any:
@@ -197,8 +197,8 @@ class Link:
 
     def server_says(self, section: str) -> str:
         """A part of what INFO tells of the server."""
-        with Within(ASK_SECONDS):
-            told = self.wire.call(("INFO", section))
+        with Deadline(ASK_SECONDS):
+            told = self.pool.call(("INFO", section))
         return told.decode() if isinstance(told, bytes) else str(told)
 
     def look(self) -> None:
@@ -208,7 +208,7 @@ class Link:
 
     def _moved(self) -> None:
         self.failovers += 1
-        self.wire.close_idle()
+        self.pool.close_idle()
 
 
 async def _leave_replica(client: Any, replies: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, charge
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.commands import DecideErrand
+from django_throttle.stores.commands import DecideCommand
 from django_throttle.stores.transport import Call
 from tests.benchmarks.play import IDENTS, IN_FLIGHT, in_flight, one_by_one, piped
 from tests.benchmarks.player import Play
@@ -69,7 +69,7 @@ def in_memory(url: str) -> Play:
 
 
 def ping(url: str) -> Play:
-    client = _store(url).link.client
+    client = _store(url).transport.client
     return one_by_one(lambda _: client.ping())
 
 
@@ -84,18 +84,18 @@ def ping_async(url: str) -> Play:
 
 def empty(url: str, like: int) -> Play:
     """A script that does nothing, with the keys and arguments of so many of our rules."""
-    client = _store(url).link.client
+    client = _store(url).transport.client
     (_, _, *rest), sha = _like(url, like), client.script_load(EMPTY)
     return one_by_one(lambda _: client.evalsha(sha, *rest))
 
 
 def empty_piped(url: str, like: int) -> Play:
-    sha = _store(url).link.client.script_load(EMPTY)
+    sha = _store(url).transport.client.script_load(EMPTY)
     return piped(url, [("EVALSHA", sha, *_like(url, like)[2:])])
 
 
 def empty_async(url: str, like: int) -> Play:
-    sha = _store(url).link.client.script_load(EMPTY)
+    sha = _store(url).transport.client.script_load(EMPTY)
     client, rest = _async_client(url), _like(url, like)[2:]
     return in_flight(lambda _: client.evalsha(sha, *rest))
 
@@ -120,7 +120,7 @@ def _calls(url: str, rules: tuple[Rule, ...]) -> list[Call]:
     store = _store(url)
     Limiter(rules, store).acquire(IDENTS[0])
     commands = [Decide(tuple(charge(rule, ident, 1) for rule in rules)) for ident in IDENTS]
-    return [DecideErrand(store, command).calls[0] for command in commands]
+    return [DecideCommand(store, command).calls[0] for command in commands]
 
 
 def _like(url: str, rules: int) -> tuple[Any, ...]:

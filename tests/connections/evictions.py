@@ -73,7 +73,7 @@ def is_eviction(calls: Any) -> bool:
 def lose(door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] = TimeoutError) -> None:
     """Evictions are carried out, and their replies are lost."""
     assert isinstance(door.store, RedisStore)
-    link = door.store.link
+    link = door.store.transport
     send, asend = link.send_all, link.asend_all
 
     def send_all(calls: Any, *rest: Any) -> Any:

@@ -180,7 +180,7 @@ class TestOnTheWay:
         """In a Cluster that is told in place of the reply; the order is given later all the same."""
         one, two = pair
         with monkeypatch.context() as broken:
-            broken.setattr(one.link, "send_all", lambda calls, *_: [ConnectionError("away") for _ in calls])
+            broken.setattr(one.transport, "send_all", lambda calls, *_: [ConnectionError("away") for _ in calls])
             with pytest.raises(StoreError, match="away"):
                 one.orders.give((Order(CLOSE, uid=two.leases.uid, lease="~abc"),))
         one.orders.resend()
@@ -193,7 +193,7 @@ class TestOnTheWay:
             away.orders.give((Order(CLOSE, uid=two.leases.uid, lease="~abc"),))
         with pytest.raises(StoreError):
             away.orders.resend()
-        away.link = one.link
+        away.transport = one.transport
         for _ in range(2):
             away.orders.resend()
         assert [order.lease for order in two.orders.fetch()] == ["~abc"]
@@ -528,7 +528,7 @@ class TestOverview:
         assert isinstance(store, RedisStore)
         monkeypatch.setattr(overview, "FRESH_SECONDS", 60)
         await asyncio.to_thread(look, store)
-        monkeypatch.setattr(store.link, "send_all", lambda calls, *rest: sent.append(len(calls)))
+        monkeypatch.setattr(store.transport, "send_all", lambda calls, *rest: sent.append(len(calls)))
         for _ in range(10):
             await asyncio.to_thread(look, store)
         assert sent == []

@@ -59,7 +59,7 @@ def test_processes_are_counted_by_their_beats(make_site: Make) -> None:
     one.beat()
     two.beat()
     one.beat()
-    assert (one.store.fallback.processes.seen, two.store.fallback.processes.seen) == (2, 2)
+    assert (one.store.processes.seen, two.store.processes.seen) == (2, 2)
 
 
 def share(site: Site) -> int:
@@ -76,7 +76,7 @@ def test_shares_stay_for_two_beats_after_redis_has_lost_its_data(clock: FrozenCl
         for site in (*sites, *sites):
             site.beat()
         server.restart()
-        first.store.link.wire.close_idle()  # they broke with it
+        first.store.transport.pool.close_idle()  # they broke with it
         shares = []
         for _ in range(3):
             first.beat()
@@ -111,7 +111,7 @@ def test_the_silent_is_swept_and_its_slots_are_free(make_site: Make, clock: Froz
     clock.step(0.001)
     living.beat()
     assert (living.count("user:1"), living.count("user:2")) == (2, 0)
-    assert living.store.fallback.processes.seen == 1
+    assert living.store.processes.seen == 1
     assert not [key for key in keys(redis) if dead.leases.uid in key]
     assert redis.hkeys("dt:{p}:meta") == [living.leases.uid]
 
@@ -132,7 +132,7 @@ def test_a_failed_beat_begins_anew(make_site: Make, clock: FrozenClock, monkeypa
     silent.take("user:1")
     living.beat(2)
     with monkeypatch.context() as patch:
-        patch.setattr(living.store.link, "send_all", _raise)
+        patch.setattr(living.store.transport, "send_all", _raise)
         with pytest.raises(StoreError):
             living.beat()
     clock.step(25)
@@ -184,9 +184,9 @@ def test_who_was_only_paused_registers_again(make_site: Make, clock: FrozenClock
     paused.beat()
     paused.limiter.release(first.lease)
     assert living.count("user:1") == 2
-    assert living.store.fallback.processes.seen == 1
+    assert living.store.processes.seen == 1
     living.beat()
-    assert living.store.fallback.processes.seen == 2
+    assert living.store.processes.seen == 2
 
 
 def test_a_buried_uid_never_returns(make_site: Make, clock: FrozenClock, redis: Redis) -> None:
@@ -236,7 +236,7 @@ def test_emptied_redis_knows_everything_again_after_one_beat(make_site: Make, re
     one.beat()
     two.beat()
     assert [two.count(ident) for ident in ("user:1", "user:2", "user:609")] == [5, 700, 1]
-    assert one.store.fallback.processes.seen == 1 and two.store.fallback.processes.seen == 2
+    assert one.store.processes.seen == 1 and two.store.processes.seen == 2
     one.beat()
     two.beat()
     assert two.count("user:1") == 5
@@ -416,7 +416,7 @@ def test_a_release_that_did_not_arrive_is_repeated(make_site: Make, monkeypatch:
     site = make_site()
     one, _ = site.take("user:1", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(site.store.link, "send_all", _raise)
+        patch.setattr(site.store.transport, "send_all", _raise)
         site.limiter.release(one.lease)
     assert (site.count("user:1"), len(site.leases)) == (2, 1)
     site.refresher.resend()
@@ -673,7 +673,7 @@ def test_leaving_frees_everything_at_once(make_site: Make, redis: Redis) -> None
     assert [staying.count(f"user:{number}") for number in (0, 1)] == [0, 1]
     assert not [key for key in keys(redis) if uid in key]
     staying.beat()
-    assert staying.store.fallback.processes.seen == 1
+    assert staying.store.processes.seen == 1
 
 
 def test_leaving_without_having_come(make_site: Make, redis: Redis) -> None:
@@ -727,7 +727,7 @@ def test_a_host_sees_who_died_here(
     assert command.refresh() == (1, 1, 2, 2, 1), "silent, and not of this host"
     assert living.count("user:1") == 2
     living.beat()
-    assert living.store.fallback.processes.seen == 1, "the command counts as nobody"
+    assert living.store.processes.seen == 1, "the command counts as nobody"
 
 
 def test_a_new_process_frees_what_its_crashed_sibling_left(make_site: Make, redis: Redis) -> None:

@@ -172,7 +172,7 @@ def test_a_pass_that_failed_at_its_first_question_begins_anew(
     for _ in range(2):
         command.refresh()
     with monkeypatch.context() as broken:
-        broken.setattr(command.ledger.store.link, "send_all", _away)
+        broken.setattr(command.ledger.store.transport, "send_all", _away)
         with pytest.raises(StoreError):
             command.refresh()
     clock.step(21)

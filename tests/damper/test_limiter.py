@@ -222,7 +222,7 @@ def test_a_decorated_function_is_damped(rules: None) -> None:
 
 def client_counts(store: RedisStore, ident: str) -> int:
     """What other processes have reported in the last sub-intervals."""
-    with store.link.client as client:
+    with store.transport.client as client:
         found = [client.hget(key, "=") for key in client.scan_iter(f"{store.key(DAMPER.id, ident)}:*")]
     return sum(int(sums.split(b":")[0]) for sums in found if sums)
 

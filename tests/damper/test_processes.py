@@ -68,9 +68,9 @@ def counted(url: str) -> int:
     """What all processes have reported."""
     store = RedisStore(url, deadline=5.0)
     found = 0
-    for key in store.link.client.scan_iter(f"{store.key(DAMPER.id, 'user:1')}:*"):
-        found += int((store.link.client.hget(key, "=") or b"0").split(b":")[0])
-    store.link.client.close()
+    for key in store.transport.client.scan_iter(f"{store.key(DAMPER.id, 'user:1')}:*"):
+        found += int((store.transport.client.hget(key, "=") or b"0").split(b":")[0])
+    store.transport.client.close()
     return found
 
 

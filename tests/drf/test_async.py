@@ -155,7 +155,7 @@ async def test_no_question_is_put_to_redis_from_the_loop_but_by_awaiting(
 ) -> None:
     store = enforce(api={**THREE, "count_on": [418]}, slots=ONE_AT_ONCE)
     assert isinstance(store, RedisStore)
-    send_all, sent = store.link.send_all, []
+    send_all, sent = store.transport.send_all, []
 
     def watched(*args: Any) -> Any:
         with pytest.raises(RuntimeError):
@@ -163,7 +163,7 @@ async def test_no_question_is_put_to_redis_from_the_loop_but_by_awaiting(
         sent.append(1)
         return send_all(*args)
 
-    monkeypatch.setattr(store.link, "send_all", watched)
+    monkeypatch.setattr(store.transport, "send_all", watched)
     await ask(f"/{throttle}/{doing}")
     await until(lambda: len(store.leases) == 0)
     assert sent

@@ -59,11 +59,11 @@ class Caller:
 
     def surely(self, verb: str = "acquire", ident: str = "user:1") -> Decision:
         """A call that has all the time that a busy machine may need."""
-        usual, self.store.link.seconds = self.store.link.seconds, 5.0
+        usual, self.store.transport.seconds = self.store.transport.seconds, 5.0
         try:
             return self(verb, ident)
         finally:
-            self.store.link.seconds = usual
+            self.store.transport.seconds = usual
 
     def __call__(self, verb: str = "acquire", ident: str = "user:1") -> Decision:
         started = time.monotonic()

@@ -253,7 +253,7 @@ class TestPolicies:
     @pytest.mark.parametrize(("processes", "share"), [(1, 100), (4, 25), (1000, 1)])
     def test_local_admits_this_process_share(self, away: str, caller: Make, processes: int, share: int) -> None:
         call = caller(away, RULES["local"])
-        call.store.fallback.processes.seen = processes
+        call.store.processes.seen = processes
         decisions = [call() for _ in range(110)]
         assert sum(decision.allowed for decision in decisions) == share
         assert all(decision.degraded and not decision.unavailable for decision in decisions)
@@ -261,7 +261,7 @@ class TestPolicies:
     def test_local_counts_connections_too(self, away: str, caller: Make) -> None:
         rule = Rule("cap", limit=6, algorithm="concurrency")
         call = caller(away, rule)
-        call.store.fallback.processes.seen = 2
+        call.store.processes.seen = 2
         decisions = [call() for _ in range(5)]
         assert [decision.allowed for decision in decisions] == [True, True, True, False, False]
         call.limiter.release(decisions[0].lease)

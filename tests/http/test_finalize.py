@@ -170,14 +170,14 @@ async def test_nothing_blocks_the_event_loop(
     settings.MIDDLEWARE = site.MIDDLEWARE if "middleware" in door else []
     store = enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
     assert isinstance(store, RedisStore)
-    send_all = store.link.send_all
+    send_all = store.transport.send_all
 
     def watched(*args: Any) -> Any:
         with pytest.raises(RuntimeError):
             asyncio.get_running_loop()
         return send_all(*args)
 
-    monkeypatch.setattr(store.link, "send_all", watched)
+    monkeypatch.setattr(store.transport, "send_all", watched)
     for _ in range(2):
         response = await AsyncClient().get(DOORS[door].format(doing) + "?status=204")
         assert response.status_code < 429

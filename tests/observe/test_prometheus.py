@@ -118,8 +118,8 @@ def test_an_open_breaker_is_shown(scheme: str, settings: Any) -> None:
     store = get_store()
     assert isinstance(store, RedisStore)
     if scheme == "redis+cluster":
-        store.link._node(("127.0.0.1", 1))  # type: ignore[union-attr]
-    (breaker,) = store.link.breakers
+        store.transport._node(("127.0.0.1", 1))  # type: ignore[union-attr]
+    (breaker,) = store.transport.breakers
     assert value("breakers_open") == 0
     while not breaker.failed():
         pass

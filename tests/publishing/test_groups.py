@@ -120,7 +120,7 @@ class TestSizes:
         assert pair[1].size() == 1
         pair[0].tell.leave()
         assert pair[1].size() == 0
-        with pair[1].store.link.client as client:
+        with pair[1].store.transport.client as client:
             assert client.keys("*members") == []
 
     def test_it_is_asked_once_a_second(self, pair: tuple[Process, Process]) -> None:
@@ -137,7 +137,7 @@ class TestSizes:
         first = pair[0]
         for number in range(1200):
             first.join("a", group=f"group:default:{number}")
-        with first.store.link.client as client:
+        with first.store.transport.client as client:
             client.config_resetstat()
             first.tell()
             calls = sum(stat["calls"] for name, stat in client.info("commandstats").items() if "eval" in name)
@@ -146,7 +146,7 @@ class TestSizes:
 
     def test_a_foreign_value_is_replaced(self, pair: tuple[Process, Process]) -> None:
         key = pair[0].store.key(MEMBERS, NAME)
-        with pair[0].store.link.client as client:
+        with pair[0].store.transport.client as client:
             client.set(key, "foreign", ex=60)
             assert pair[1].size() == 0
             client.set(key, "foreign", ex=60)
@@ -160,7 +160,7 @@ class TestSizes:
         assert isinstance(store, RedisStore)
         process = Process(store)
         process.join("a")
-        with store.link.client as client:
+        with store.transport.client as client:
             process.tell()
             assert client.keys("*") == []
             enforce(**RULES)

@@ -187,7 +187,7 @@ class TestEviction:
         """Whoever sweeps it does so in its place."""
         door = self.crowded(pair, store, "15")
         began = time.monotonic()
-        monkeypatch.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
+        monkeypatch.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
         assert door.open("user:15").allowed
         wait_until(lambda: pair[0].ask("ended") == [["evicted", 4430]], every=0.05)
         took = elapsed(began)

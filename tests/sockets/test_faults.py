@@ -151,16 +151,16 @@ async def test_f48_cancelled_at_any_moment(
 
         assert await until(settled) <= slack(1)
         assert held(store) == 0
-        pool = (await store.link.loops.get()).connection_pool
+        pool = (await store.transport.loops.get()).connection_pool
         await until(lambda: not pool._in_use_connections)
         for number in range(20):  # nor does anybody read an answer that was meant for another
             decision = await limiter.aacquire(f"other:{number % 4}")
             assert not decision.degraded
             assert decision.remaining == LIMIT - 1 - number // 4
             assert decision.lease is not None
-        assert not store.link.breaker.is_open
+        assert not store.transport.breaker.is_open
         for each in (store, near):
-            each.link.client.connection_pool.disconnect()
+            each.transport.client.connection_pool.disconnect()
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def store(enforce: Enforce, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     store: Any = RedisStore(redis_url, deadline=5.0)
     monkeypatch.setattr(stores, "_store", store)
     yield store
-    store.link.client.connection_pool.disconnect()
+    store.transport.client.connection_pool.disconnect()
 
 
 async def one_more(others: int) -> bool:
@@ -189,10 +189,10 @@ def test_f49_sockets_on_many_loops(store: Any) -> None:
     """A hundred loops one after the other, and four threads with one each: a client for each loop that lives."""
     for _ in range(100):
         assert asyncio.run(one_more(0))
-    assert len(store.link.loops) <= 1
+    assert len(store.transport.loops) <= 1
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: asyncio.run(come_and_go()), range(100)))
-    assert len(store.link.loops) <= 4
+    assert len(store.transport.loops) <= 4
     assert held(store) == 0
     assert asyncio.run(one_more(0))
 
@@ -202,12 +202,12 @@ def test_f50_a_server_that_forks_while_it_holds_a_socket(store: Any) -> None:
     """Each process counts its own; the child gives back nothing of its parent's, and uses its own connections."""
     with asyncio.Runner() as runner:
         communicator = runner.run(opened(PLAIN))
-        mine = {connection["id"] for connection in store.link.client.client_list()}
+        mine = {connection["id"] for connection in store.transport.client.client_list()}
 
         def claim() -> bool:
             assert held(store) == 0, "what the parent holds is not the child's"
             assert asyncio.run(one_more(1))
-            return not mine & {store.link.client.client_id()}
+            return not mine & {store.transport.client.client_id()}
 
         assert all(holds_in_child(claim) for _ in range(4))
         assert runner.run(one_more(1))

@@ -42,7 +42,7 @@ def test_a_child_forgets_its_parent_s_clients(redis_url: str) -> None:
 
     async def use_and_fork() -> tuple[bool, bool]:
         await limiter.aacquire("user:1")
-        is_forgotten = holds_in_child(lambda: len(store.link.loops) == len(clients._lives) == 0)
+        is_forgotten = holds_in_child(lambda: len(store.transport.loops) == len(clients._lives) == 0)
         return is_forgotten, (await limiter.aacquire("user:1")).degraded
 
     assert asyncio.run(use_and_fork()) == (True, False)

@@ -164,13 +164,13 @@ class TestSeveralSlots:
         first, second = different_slots(ours, 2)
         refused = Decide((Charge(rule, first, 2), Charge(NARROW, second, 2)))
         for wait in (0.0, 0.001, 0.1, 0.4, 1.0, 7.0):
-            errand: Any = ours._errand(refused)
-            replies = ours.link.send_all(errand.calls)
+            command: Any = ours._made(refused)
+            replies = ours.transport.send_all(command.calls)
             clock.step(wait)
             for store in (ours, oracle):
                 decide(store, False, Charge(rule, first, 1))
             clock.step(wait)
-            assert not any(isinstance(reply, Exception) for reply in ours.link.send_all(errand.take(replies)))
+            assert not any(isinstance(reply, Exception) for reply in ours.transport.send_all(command.take(replies)))
             for _ in range(4):
                 stands = [decide(store, False, Charge(rule, first, 0)) for store in (ours, oracle)]
                 assert (stands[0].remaining or 0) <= (stands[1].remaining or 0)
@@ -202,7 +202,7 @@ class TestSeveralSlots:
         assert not decide(witness, False, *charges, commit=False).degraded
         stopped = cluster.owner(store.key(charges[1].rule.id, second))
         stopped.pause()
-        store.link.seconds = DEADLINE
+        store.transport.seconds = DEADLINE
         try:
             for on_loop in (False, True):
                 started = time.monotonic()
@@ -315,13 +315,13 @@ class TestMoving:
             assert second.acquire("user:1").remaining == 9  # there already
             assert asyncio.run(second.aacquire("user:1")).remaining == 8
             both = Limiter(rules, store)
-            store.link.seconds = DEADLINE
+            store.transport.seconds = DEADLINE
             for call in (lambda: both.acquire("user:1"), lambda: asyncio.run(both.aacquire("user:1"))):
                 started = time.monotonic()
                 assert call().degraded
                 assert elapsed(started) < slack(DEADLINE + 0.05)
         finally:
-            store.link.seconds = 5.0
+            store.transport.seconds = 5.0
             with source.client() as client:
                 client.migrate("127.0.0.1", target.port, key, 0, 5000)
             for node in (target, source):

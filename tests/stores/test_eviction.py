@@ -220,7 +220,7 @@ class TestWhenItFails:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
+            broken.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
             assert two.open().allowed
         assert one.closed() == []
         two.store.orders.resend()

@@ -66,7 +66,7 @@ class TestLostReply:
         one, two = site(), site()
         for _ in range(3):
             one.open()
-        link, late = redis(two).link, []
+        link, late = redis(two).transport, []
         send = link.send_all
 
         def withhold(calls: Any, *rest: Any) -> Any:
@@ -133,7 +133,7 @@ class TestLostOrder:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
+            broken.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
             broken.setattr(control, "KEEP_SECONDS", 0.0)
             assert two.open().allowed
         two.store.orders.resend()
@@ -147,7 +147,7 @@ class TestLostOrder:
         one, two, three = site(), site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.eviction.EvictErrand._tell", lambda errand: 1 / 0)
+            broken.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
             assert two.open().allowed
         ledger = three.refresher().ledger
         (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed

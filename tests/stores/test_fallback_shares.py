@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.fallback import ProcessCount, share_of
+from django_throttle.stores.shares import ProcessCount, share_of
 from tests.strategies import rules
 
 MONTHLY = Rule("monthly", "1000/month", algorithm="fixed_window")
@@ -34,7 +34,7 @@ def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
 @pytest.mark.parametrize(("rule", "left"), [(MONTHLY, 99), (BERLIN, 99), (QUEUE, QUEUE.plan.limit - 5)])
 def test_it_decides(rule: Rule, left: int) -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
-    store.fallback.processes.seen = 10
+    store.processes.seen = 10
     decision = Limiter([rule], store).acquire("user:1")
     assert decision.allowed and decision.degraded
     assert decision.remaining == left

@@ -17,7 +17,7 @@ from django_throttle.stores import RedisStore, pool
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import sync_client
-from django_throttle.stores.pool import RESTED, Wire
+from django_throttle.stores.pool import RESTED, Pool
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
 
@@ -41,7 +41,7 @@ def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pyt
     store = RedisStore(server.url, deadline=5.0, max_connections=2)
     limiter = Limiter([replace(RULE, on_store_failure="allow")], store)
     assert limiter.acquire("user:1").remaining == 999
-    store.link.seconds = 0.05
+    store.transport.seconds = 0.05
     server.pause()
     try:
         assert all(probe(limiter) for _ in range(8))
@@ -50,7 +50,7 @@ def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pyt
     with server.client() as client:
         client.ping()
     before = Limiter([RULE], RedisStore(server.url, deadline=5.0)).peek("user:1").remaining
-    store.breaker, store.link.seconds = Breaker(), 5.0
+    store.breaker, store.transport.seconds = Breaker(), 5.0
     threads = [threading.Thread(target=limiter.acquire, args=("user:1",)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -72,7 +72,7 @@ def test_a_rested_connection_that_the_server_has_closed_is_noticed(server: Redis
 
 def test_nobody_overtakes_those_who_wait(redis_url: str) -> None:
     client = sync_client(find_address(redis_url).settings, 5.0, 1)
-    line = Wire(client.connection_pool, 1, 5.0)
+    line = Pool(client.connection_pool, 1, 5.0)
     held, order = line.post([("PING",)]), []
 
     def take(name: str) -> None:
@@ -92,7 +92,7 @@ def test_nobody_overtakes_those_who_wait(redis_url: str) -> None:
 
 
 def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
-    line = Wire(sync_client(find_address(redis_url).settings, 5.0, 2).connection_pool, 2, 5.0)
+    line = Pool(sync_client(find_address(redis_url).settings, 5.0, 2).connection_pool, 2, 5.0)
     held, done = [line.post([("PING",)]) for _ in range(2)], threading.Event()
 
     def take() -> None:
@@ -116,7 +116,7 @@ def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
 
 
 def test_waiting_ends_with_the_error_of_a_pool(redis_url: str) -> None:
-    line = Wire(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 0.01)
+    line = Pool(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 0.01)
     held = line.post([("PING",)])
     with pytest.raises(pool.RedisConnectionError, match="Too many connections"):
         line.call(("PING",))
@@ -133,7 +133,7 @@ def test_a_connection_to_what_became_a_replica_is_dropped(server: RedisServer) -
         admin.replicaof("127.0.0.1", successor.port)
         proxy.target = successor.port
         assert [limiter.acquire("user:1").degraded for _ in range(3)] == [True, False, False]
-        assert len(limiter.store.link.wire._made) == 1  # type: ignore[attr-defined]
+        assert len(limiter.store.transport.pool._made) == 1  # type: ignore[attr-defined]
 
 
 def test_who_drops_a_store_has_its_connections_closed(server: RedisServer) -> None:

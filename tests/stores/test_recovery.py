@@ -126,7 +126,7 @@ def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
     limiter.acquire("user:1")
     flow = decide_flow(charges_of(RULE, "user:1", 1), store)
     answers = store.execute(next(flow))
-    send_all = store.link.send_all
+    send_all = store.transport.send_all
 
     def hear() -> None:
         with pytest.raises(StopIteration) as end:
@@ -134,7 +134,7 @@ def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
         assert not end.value.value.allowed
 
     def send(calls: Any, *rest: Any) -> Any:
-        monkeypatch.setattr(store.link, "send_all", send_all)
+        monkeypatch.setattr(store.transport, "send_all", send_all)
         replies = send_all(calls, *rest)
         hear()
         return replies
@@ -143,7 +143,7 @@ def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
         limiter.reset("user:1")
         hear()
     else:
-        monkeypatch.setattr(store.link, "send_all", send)
+        monkeypatch.setattr(store.transport, "send_all", send)
         limiter.reset("user:1")
     assert limiter.acquire("user:1").allowed
 

@@ -326,7 +326,7 @@ def test_a_hundred_event_loops_leave_one_client_and_no_connection(store: RedisSt
     base = len(client.client_list())
     decisions = [async_to_sync(limiter.aacquire)("user:1") for _ in range(100)]
     assert [decision.remaining for decision in decisions] == list(range(999, 899, -1))
-    assert len(store.link.loops) <= 1
+    assert len(store.transport.loops) <= 1
     wait_until(lambda: len(client.client_list()) <= base)  # fewer when an earlier test's are collected
 
 

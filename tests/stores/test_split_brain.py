@@ -49,7 +49,7 @@ def test_both_drivers_leave_it_within_a_beat(sentinels: GuardedSentinels, figure
         admitted[0] += (await limiter.aacquire("user:1")).allowed
         limiter.acquire("user:2", cost=0)
         await asyncio.sleep(0.02)
-        return store.link.failovers > 0
+        return store.transport.failovers > 0
 
     async def follow() -> float:
         while not admitted[0]:

@@ -17,8 +17,8 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.pool import Wire
-from django_throttle.stores.timeouts import Within, heed_cancellation
+from django_throttle.stores.pool import Pool
+from django_throttle.stores.timeouts import Deadline, heed_cancellation
 from testproject.check.standstill import elapsed
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, slack
@@ -54,9 +54,9 @@ def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
 async def connected(store: RedisStore, rule: Rule) -> Limiter:
     """A limiter whose store is connected and knows its script, however long that takes."""
     limiter = Limiter([rule], store)
-    store.link.seconds = 5.0
+    store.transport.seconds = 5.0
     assert not (await limiter.apeek("user:1")).degraded
-    store.link.seconds = DEADLINE
+    store.transport.seconds = DEADLINE
     return limiter
 
 
@@ -69,7 +69,7 @@ async def call_and_block(store: RedisStore, rule: Rule, proxy: Proxy | None = No
     for _ in range(3):
         await asyncio.sleep(0)
     time.sleep(1.5 * DEADLINE)  # noqa: ASYNC251 (what applications should not do, and do)
-    store.link.seconds = 5.0  # should it be asked again
+    store.transport.seconds = 5.0  # should it be asked again
     if proxy:
         proxy.set("pass")
     return await task
@@ -136,7 +136,7 @@ def test_a_deadline_bounds_connecting(deaf: int) -> None:
     settings: dict[str, Any] = {"host": "127.0.0.1", "port": deaf}
     client = sync_client(settings, 5.0, 1)
     started = time.monotonic()
-    with pytest.raises((RedisError, OSError)), Within(DEADLINE):
+    with pytest.raises((RedisError, OSError)), Deadline(DEADLINE):
         client.ping()
     assert elapsed(started) < slack(1.0)
 
@@ -146,7 +146,7 @@ def test_and_connecting_late(deaf: int) -> None:
     whole = 5 * DEADLINE
     client = sync_client({"host": "127.0.0.1", "port": deaf}, whole, 1)
     started = time.monotonic()
-    with Within(whole):
+    with Deadline(whole):
         time.sleep(0.8 * whole)
         with pytest.raises((RedisError, OSError)):
             client.ping()
@@ -155,9 +155,9 @@ def test_and_connecting_late(deaf: int) -> None:
 
 def test_a_reply_that_came_while_the_process_stood_still_is_read(proxy: Proxy) -> None:
     """One look past the deadline, and no second one."""
-    line = Wire(sync_client({"host": "127.0.0.1", "port": proxy.port}, 5.0, 1).connection_pool, 1, 5.0)
+    line = Pool(sync_client({"host": "127.0.0.1", "port": proxy.port}, 5.0, 1).connection_pool, 1, 5.0)
     assert line.call(("SET", "key", "value", "PX", "60000")) in (b"OK", True)
-    with Within(DEADLINE):
+    with Deadline(DEADLINE):
         asked = line.post([("GET", "key")])
         time.sleep(1.5 * DEADLINE)
         assert line.collect(asked, 1) == [b"value"]
@@ -168,7 +168,7 @@ def test_a_reply_that_came_while_the_process_stood_still_is_read(proxy: Proxy) -
         assert line.call(("GET", "key")) == b"value"
         proxy.set(mode)
         started = time.monotonic()
-        with Within(DEADLINE):
+        with Deadline(DEADLINE):
             asked = line.post([("GET", "key")])
             time.sleep(1.5 * DEADLINE)
             with pytest.raises((RedisError, OSError)):

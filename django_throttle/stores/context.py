@@ -1,0 +1,112 @@
+"""What commands to one Redis share: its keys, its clock, the transport, the breaker, and what this process holds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django_throttle.connections.leases import Registry
+from django_throttle.core.commands import Charge
+from django_throttle.core.key import ident_tag, secret_bytes, store_key
+from django_throttle.damper.meters import Meters
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.log_throttling import Complaints
+from django_throttle.store_time import Calendar
+from django_throttle.stores.cluster import ClusterTransport
+from django_throttle.stores.denials import Denials
+from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited
+from django_throttle.stores.shares import ProcessCount, Remaining
+from django_throttle.stores.transport import Call, Transport, script
+
+logger = logging.getLogger("django_throttle")
+
+MAINTENANCE_SECONDS: Final = 1.0
+_REFUSED: Final = "Redis refuses a script; failure policies decide until it is put right"
+_ADVICE: Final = {
+    Cause.POOL: "All connections to Redis are in use, failure policies decide meanwhile; raise MAX_CONNECTIONS",
+    Cause.BLOCKED: "Code of this site blocks the event loop for longer than a decision may take; failure policies decide meanwhile",
+}
+
+
+class RedisContext:
+    """One Redis, as commands see it. ``clock`` (seconds) replaces the server's in tests; None asks the server."""
+
+    def __init__(
+        self,
+        transport: Transport | ClusterTransport,
+        *,
+        prefix: str,
+        clock: Callable[[], float] | None,
+        secret: str,
+        lease_ttl: float,
+        processes: int,
+    ) -> None:
+        self.transport = transport
+        self.breaker = transport.breaker
+        self.prefix = prefix
+        self.clock = clock
+        self.secret = secret_bytes(secret)
+        self.lease_ttl_ms = round(lease_ttl * 1000)
+        self.calendar = Calendar()
+        self.complaints = Complaints()
+        self.leases = Registry()
+        self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
+        self.meters = Meters(clock or time.monotonic)
+        self.processes = ProcessCount(processes, lambda: any(one.is_open for one in transport.breakers))
+        self.remaining = Remaining(self.processes)
+
+    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run one script for the agent or a command: within a second, past the breaker. Raises StoreError."""
+        (reply,) = self.pipeline([(name, keys, args)])
+        if isinstance(reply, Exception):
+            raise StoreError(cause_of(reply), str(reply) + advice(reply)) from reply
+        return reply
+
+    def pipeline(self, calls: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> list[Any]:
+        """Run many scripts in one round trip; an error stands in place of its reply."""
+        return self.send([Call(script(name), keys, args, derives=True) for name, keys, args in calls])
+
+    def send(self, calls: Sequence[Call]) -> list[Any]:
+        """The same for calls that are made already."""
+        try:
+            return self.transport.send_all(calls, MAINTENANCE_SECONDS)
+        except Exception as error:
+            raise StoreError(cause_of(error), str(error)) from error
+
+    def now_arg(self) -> str:
+        """The first argument of every script: the test clock in microseconds, or "" for the server's."""
+        return "" if self.clock is None else str(round(self.clock() * 1_000_000))
+
+    def key(self, rule_id: str, ident: str) -> str:
+        """The store key of a rule's counter or lease index for an ident."""
+        return store_key(self.prefix, ident_tag(ident, self.secret), rule_id)
+
+    def process_key(self, name: str) -> str:
+        """A key of the records of processes; all of them are in one slot."""
+        return f"{self.prefix}:{{p}}:{name}"
+
+    def by_slot(self, charges: Sequence[Charge]) -> list[list[int]]:
+        """The indexes of the charges that one call may carry: of all of them, without a Cluster."""
+        if self.transport.slot_of is None:
+            return [list(range(len(charges)))]
+        parts: dict[int, list[int]] = {}
+        for place, charge in enumerate(charges):
+            parts.setdefault(self.transport.slot_of(self.key(charge.rule.id, charge.ident)), []).append(place)
+        return list(parts.values())
+
+    def failed(self, error: Exception) -> StoreError:
+        """Tell the breaker of a failure; returns it with its cause.
+
+        The log has one line when the breaker opens, and for causes that do not open it one a minute.
+        """
+        cause, text = cause_of(error), text_of(error)
+        if cause in COUNTED:
+            if self.breaker.failed(waited(error, self.transport.seconds)):
+                logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, text)
+        else:
+            self.breaker.abandoned()
+            if self.complaints.due(cause):
+                logger.error("%s (%s: %s)%s", _ADVICE.get(cause, _REFUSED), cause, text, advice(error))
+        return StoreError(cause, text + advice(error))
