@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from functools import lru_cache
 from math import isfinite
 from typing import Any, ClassVar, Final
 
@@ -17,8 +18,14 @@ from django_throttle.exceptions import InvalidRate
 
 def split(names: str | Iterable[str]) -> tuple[str, ...]:
     """The names in a comma separated text (or any iterable), each once, without the spaces around them."""
-    found = names.split(",") if isinstance(names, str) else names
-    return tuple(dict.fromkeys(name.strip() for name in found if name.strip()))
+    if isinstance(names, str):
+        return _split(names)
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
+@lru_cache(maxsize=4096)
+def _split(names: str) -> tuple[str, ...]:
+    return split(names.split(","))
 
 
 def tidy_rates(text: str) -> str:

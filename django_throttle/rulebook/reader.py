@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any, Final
@@ -14,19 +14,32 @@ from django.db import connections
 from django_throttle.core import Override, Rule
 
 
+class Fault(str):
+    """What is wrong with a rule or an override, as a sentence."""
+
+    __slots__ = ()
+
+
+# The name of a rule or the number of an override, and what was made of it: a Rule, an Override or a Fault.
+Made = tuple[Any, Any]
+# The rows of a table by their values, as the database's driver gives them.
+Rows = Mapping[tuple[Any, ...], Made]
+NO_ROWS: Final[Rows] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What one source holds: the rules that make sense, and for each other one its name and what is wrong.
 
     The database holds overrides too; ``unfit`` says of those that make no sense, by their number, what is wrong.
-    ``rows`` are what all of it was made of, as the database's driver gives them.
+    ``rows`` are those of both tables that all of it was made of.
     """
 
     rules: Mapping[str, Rule]
     faults: Mapping[str, str]
     overrides: tuple[Override, ...] = ()
     unfit: Mapping[int, str] = field(default_factory=dict)
-    rows: Sequence[object] | None = None
+    rows: tuple[Rows, Rows] = (NO_ROWS, NO_ROWS)
 
 
 NOTHING: Final = Found({}, {})

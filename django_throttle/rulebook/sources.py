@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,10 +14,11 @@ from django_throttle.conf import Conf, conf
 from django_throttle.core import Rule
 from django_throttle.core.options import MAX_NAME, functions, parts
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
-from django_throttle.rulebook.reader import NOTHING, Found, Reading, Transaction
+from django_throttle.rulebook.reader import NO_ROWS, NOTHING, Fault, Found, Made, Reading, Rows, Transaction
 
 APP: Final = "django_throttle"
-REMARKS: Final = frozenset(("reason", "created_by", "created_at"))
+# Columns that say nothing to a call; a date costs as much to read as all the others.
+REMARKS: Final = frozenset(("description", "updated_at", "reason", "created_by", "created_at"))
 _settings: tuple[Conf, Found] | None = None
 
 
@@ -39,12 +39,9 @@ def read(before: Found = NOTHING) -> Reading:
 
 
 def rules() -> tuple[Rule, ...]:
-    """The rules of both sources, without a look at overrides, of which there may be very many."""
-    found = from_settings().rules
-    if are_in_database():
-        rows = _model()._default_manager.using(alias()).all()
-        found = {**found, **_collect((row.name, row.as_rule) for row in rows).rules}
-    return tuple(found.values())
+    """The rules of both sources, without the overrides, of which there may be very many."""
+    rows = _read(_model()._default_manager.using(alias()).all(), "as_rule") if are_in_database() else {}
+    return tuple({**from_settings().rules, **_divided(rows)[0]}.values())
 
 
 def from_settings() -> Found:
@@ -59,40 +56,49 @@ def from_settings() -> Found:
 def _given(rules: object) -> Found:
     if not isinstance(rules, Mapping):
         return Found({}, {"RULES": f"is a dictionary of rules, not {type(rules).__name__}"})
-    return _collect((str(name), partial(Rule.from_options, str(name), options)) for name, options in rules.items())
+    made = {name: _made(str(name), partial(Rule.from_options, str(name), options)) for name, options in rules.items()}
+    return Found(*_divided(made))
 
 
 def from_database(before: Found = NOTHING) -> Found:
     """The rules and the overrides of the admin; raises what the database raises.
 
-    Rows that are the same as ``before`` are not looked into: of ten thousand that would take a third of a second.
+    Only rows that differ from those of ``before`` are validated; where none does, ``before`` itself is returned.
     """
     using = alias()
-    rules, overrides = _model()._default_manager.using(using), _overrides()._default_manager.using(using)
     # In a transaction of somebody else's, a query that fails must not spoil the rest of it.
     guard = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
     with guard:
-        # The first reading, which somebody may wait for, has nothing to be compared with.
-        raw = None if before is NOTHING else [_raw(rules.all(), using), _raw(overrides.in_force(), using)]
-        if raw is not None and raw == before.rows:
-            return before
-        rows, relief = list(rules.all()), list(overrides.in_force())
-    found = _collect((row.name, row.as_rule) for row in rows)
-    return replace(_with_overrides(found, relief), rows=raw)
+        rules = _read(_model()._default_manager.using(using).all(), "as_rule", before.rows[0])
+        overrides = _read(_overrides()._default_manager.using(using).in_force(), "as_override", before.rows[1])
+    if before is not NOTHING and (rules, overrides) == before.rows:
+        return before
+    in_force, unfit = _divided(overrides)
+    return Found(*_divided(rules), tuple(in_force.values()), unfit, (rules, overrides))
 
 
-def _raw(rows: Any, using: str) -> list[tuple[Any, ...]]:
-    """The rows as the driver gives them, as far as they hold: a date alone costs as much as all the rest."""
-    columns = [field.attname for field in rows.model._meta.concrete_fields if field.name not in REMARKS]
-    sql, parameters = rows.order_by("pk").values_list(*columns).query.get_compiler(using).as_sql()
+def _read(rows: Any, make: str, before: Rows = NO_ROWS) -> Rows:
+    """What the method ``make`` returns for each row, by the values that the driver gives for it.
+
+    Rows that ``before`` has are taken from there: to validate ten thousand takes most of a second.
+    """
+    model, using = rows.model, rows.db
+    columns = [field.attname for field in model._meta.concrete_fields if field.name not in REMARKS]
+    compiler = rows.order_by("pk").values_list(*columns).query.get_compiler(using)
     with connections[using].cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return list(cursor.fetchall())
+        cursor.execute(*compiler.as_sql())
+        raw = list(map(tuple, cursor.fetchall()))
+    new = [row for row in raw if row not in before]
+    made = {}
+    for row, values in zip(new, compiler.results_iter([new], tuple_expected=True), strict=True):
+        one = model.from_db(using, columns, values)
+        made[row] = _made(one.name if make == "as_rule" else one.pk, getattr(one, make))
+    return {row: before[row] if row in before else made[row] for row in raw}
 
 
-def sentence(name: str, error: Exception) -> str:
+def sentence(name: object, error: Exception) -> str:
     """What is wrong, without the rule's name, which the core puts in front of it."""
-    return str(error).removeprefix(f"rule {name[:MAX_NAME]!r}: ")
+    return str(error).removeprefix(f"rule {str(name)[:MAX_NAME]!r}: ")
 
 
 def advice(error: Exception) -> str:
@@ -122,24 +128,17 @@ def is_private() -> bool:
     return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
 
 
-def _collect(makers: Iterable[tuple[str, Callable[[], Rule]]]) -> Found:
-    rules, faults = {}, {}
-    for name, make in makers:
-        try:
-            rules[name] = make()
-        except (InvalidRule, InvalidRate) as error:
-            faults[name] = sentence(name, error)
-    return Found(rules, faults)
+def _made(name: Any, make: Callable[[], Any]) -> Made:
+    try:
+        return name, make()
+    except (InvalidRule, InvalidRate, InvalidOverride) as error:
+        return name, Fault(sentence(name, error))
 
 
-def _with_overrides(found: Found, rows: Iterable[Any]) -> Found:
-    overrides, unfit = [], {}
-    for row in rows:
-        try:
-            overrides.append(row.as_override())
-        except (InvalidOverride, InvalidRate) as error:
-            unfit[row.pk] = str(error)
-    return replace(found, overrides=tuple(overrides), unfit=unfit)
+def _divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, Fault]]:
+    """What makes sense, and what is wrong with the rest; each by its name or number."""
+    faults = {name: one for name, one in made.values() if isinstance(one, Fault)}
+    return {name: one for name, one in made.values() if name not in faults}, faults
 
 
 def _model() -> Any:
