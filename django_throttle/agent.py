@@ -21,7 +21,7 @@ from django_throttle.conf import conf
 from django_throttle.connections.control import HEARD_SECONDS, Activity, Duties
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.damper.flush import Flusher
-from django_throttle.jobs import QUIET_SECONDS, Agent
+from django_throttle.jobs import QUIET_SECONDS, Agent, watched
 from django_throttle.lifecycle import ending
 from django_throttle.publishing.groups import TELL_SECONDS as GROUPS_SECONDS
 from django_throttle.publishing.groups import Teller
@@ -137,6 +137,7 @@ def exempt(store: Store) -> bool:
 
 def leave(store: Store) -> None:
     """End the agent of one store, and give back what this process holds there."""
+    watched.discard(id(store))
     if service := _services.pop(id(store), None):
         service.end()
 
@@ -147,6 +148,7 @@ def stop() -> None:
         with _lock:
             services = list(_services.values())
             _services.clear()
+            watched.clear()
         for service in services:
             service.end()
 
@@ -190,6 +192,8 @@ def _serve(store: Store, rules: bool) -> None:
         _not_before = time.monotonic() + QUIET_SECONDS / 10
         return
     _services[id(store)] = service
+    if service.watches:
+        watched.add(id(store))
     _say_goodbye()
 
 
@@ -211,6 +215,7 @@ def _settings_changed(*, setting: str, **_: object) -> None:
         replaced = [service for service in _services.values() if service.rules]
         for service in replaced:
             del _services[id(service.store)]
+            watched.discard(id(service.store))
     for service in replaced:
         if service.agent is not None:
             service.agent.stop(0.0)
@@ -220,6 +225,7 @@ def _forked() -> None:
     global _farewell, _lock, _not_before, _stopping
     _farewell, _lock, _not_before, _stopping = None, threading.Lock(), 0.0, threading.RLock()
     _services.clear()
+    watched.clear()
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -10,21 +10,23 @@ from typing import Any, Final, TypeVar
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_throttle import limiter
+from django_throttle.core import flow
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.facts import BY_KEY, Facts
-from django_throttle.http.body import meter, size_of
-from django_throttle.http.finalize import aabandon, abandon, afinish, finish
-from django_throttle.http.refusal import refusal
-from django_throttle.http.request_state import attend, charged, keep, method_of, plain
+from django_throttle.http.body import size_of
+from django_throttle.http.door import serve
+from django_throttle.http.request_state import charged, method_of, plain
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, Named, given_ident, is_user
 from django_throttle.identity.keys import bounded
+from django_throttle.stores import get_store
+from django_throttle.stores.base import Step, Steps, arun, run
 
 __all__ = ["throttle"]
 
@@ -79,13 +81,11 @@ def _around(function: F, decided: Callable[[Any, Any], Any]) -> F:
 
 
 def _decided(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Any:
-    call = make(args, kwargs)
-    return _run(call) if call.subject is None else _serve(call, plain(call.subject))
+    return run(make(args, kwargs).steps(), get_store())
 
 
 def _adecided(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Awaitable[Any]:
-    call = make(args, kwargs)
-    return _arun(call) if call.subject is None else _aserve(call, plain(call.subject))
+    return arun(make(args, kwargs).steps(), get_store())
 
 
 class _Call:
@@ -98,8 +98,16 @@ class _Call:
         found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
         self.subject: Any = found[0] if found and isinstance(plain(found[0]), HttpRequest) else None
 
-    def go(self) -> Any:
-        return self._function(*self._args, **self._kwargs)
+    def steps(self) -> Steps[Any]:
+        """Decide the call, then make it or refuse it."""
+        go = partial(self._function, *self._args, **self._kwargs)
+        if self.subject is None:
+            return _limited(self._facts(self._bystander()), Step(go, go))
+        who = HttpWho(self.subject)
+        return serve(plain(self.subject), who, self._facts(who), Step(go, go))
+
+    def _facts(self, caller: Caller | None) -> Step:
+        return Step(partial(self.facts, caller), partial(self.afacts, caller))
 
     def facts(self, caller: Caller | None) -> Facts:
         """Raises InvalidIdent where nothing says what the call counts under."""
@@ -115,6 +123,8 @@ class _Call:
 
     async def afacts(self, caller: Caller | None) -> Facts:
         """The same on an event loop: in a thread, where a function of the site's asks a database."""
+        if isinstance(caller, HttpWho) and self.subject is not None:
+            await caller.aload()
         try:
             return self.facts(caller)
         except SynchronousOnlyOperation:
@@ -129,7 +139,7 @@ class _Call:
             raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
         return (BY_KEY if self.ident is None else bounded(self.ident)), False
 
-    def bystander(self) -> Caller | None:
+    def _bystander(self) -> Caller | None:
         """Whoever a call without a request of its own is made for: by a request, or a consumer, among its arguments."""
         for found in (*self._args, *self._kwargs.values()):
             if isinstance(plain(found), HttpRequest):
@@ -139,70 +149,15 @@ class _Call:
         return None
 
 
-def _run(call: _Call) -> Any:
-    decision = limiter.decide(call.facts(call.bystander()))
+def _limited(facts: Step, go: Step) -> Steps[Any]:
+    call = yield facts
+    decision = yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))
     if not decision.allowed:
         raise Refused(decision)
     try:
-        return call.go()
+        return (yield go)
     finally:
-        limiter.release(decision.lease)
-
-
-async def _arun(call: _Call) -> Any:
-    decision = await limiter.adecide(await call.afacts(call.bystander()))
-    if not decision.allowed:
-        raise Refused(decision)
-    try:
-        return await call.go()
-    finally:
-        await limiter.arelease(decision.lease)
-
-
-def _serve(call: _Call, request: HttpRequest) -> Any:
-    who = HttpWho(call.subject)
-    attending = attend(request, who)
-    try:
-        facts = call.facts(who)
-        decision = limiter.decide(facts)
-        keep(request, decision, facts.cost)
-        meter(request, decision, facts)
-        response = call.go() if decision.allowed else refusal(request, decision)
-    except Refused as error:
-        if not attending:
-            raise
-        response = _refused(request, error)
-    except BaseException as error:
-        if attending:
-            abandon(request, error)
-        raise
-    return finish(request, response) if attending else response
-
-
-async def _aserve(call: _Call, request: HttpRequest) -> Any:
-    who = await HttpWho.aread(call.subject)
-    attending = attend(request, who)
-    try:
-        facts = await call.afacts(who)
-        decision = await limiter.adecide(facts)
-        keep(request, decision, facts.cost)
-        meter(request, decision, facts)
-        response = await call.go() if decision.allowed else refusal(request, decision)
-    except Refused as error:
-        if not attending:
-            raise
-        response = _refused(request, error)
-    except BaseException as error:
-        if attending:
-            await aabandon(request, error)
-        raise
-    return await afinish(request, response) if attending else response
-
-
-def _refused(request: HttpRequest, error: Refused) -> HttpResponse:
-    """What a view has called was refused, and it let that pass: so is the request."""
-    keep(request, error.decision)
-    return refusal(request, error.decision)
+        yield from flow.release(decision.lease)
 
 
 def _is_awaited(function: Any) -> bool:

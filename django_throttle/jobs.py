@@ -1,4 +1,4 @@
-"""The background thread of a process, and the jobs that it does again and again."""
+"""The background thread of a process, and the jobs that it repeats."""
 
 from __future__ import annotations
 
@@ -8,12 +8,33 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.lifecycle import in_child
 
+if TYPE_CHECKING:
+    from django_throttle.stores.base import Store
+
 logger = logging.getLogger("django_throttle")
+
+# By its name, as it lies above whatever needs it to run.
+AGENT: Final = "django_throttle.agent"
+# The stores whose rules an agent watches, by their identity: a call has nothing to start for them.
+watched: Final[set[int]] = set()
+
+
+def ensure(store: Store, *, rules: bool = False) -> None:
+    """Start what serves this store in the background, and watches its ``rules``, unless it runs already."""
+    _agent().ensure(store, rules=rules)
+
+
+@cache
+def _agent() -> Any:
+    return import_module(AGENT)
+
 
 RETRY_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 60.0  # one log line for each failing job in this time

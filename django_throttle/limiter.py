@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import agent, observe, rulebook
+from django_throttle import jobs, rulebook
 from django_throttle.conf import conf
 from django_throttle.core import flow, overrides, quota_warnings
 from django_throttle.core.commands import Charge, charge, check_cost
@@ -26,8 +27,9 @@ from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule, Refused
 from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_thread
+from django_throttle.observe import hooks
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Store, arun, run
+from django_throttle.stores.base import Step, Steps, Store, arun, run
 
 
 class Limiter:
@@ -112,7 +114,7 @@ class Limiter:
         check_ident(ident)
         check_cost(cost)
         if self._shares:
-            agent.ensure(self.store)
+            jobs.ensure(self.store)
         return tuple([charge(part, ident, cost) for part in self._parts])
 
 
@@ -128,7 +130,7 @@ def decide_flow(
         leased = leased or (commit and rule.is_concurrency and cost > 0)
         damped = damped or rule.is_local
     if leased or damped:
-        agent.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
+        jobs.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET if socket else "") + secrets.token_urlsafe(9) if leased else None
     denials, meters = store.denials, store.meters
     if not (lease and socket):
@@ -137,16 +139,19 @@ def decide_flow(
     return making_room(decided, charges, lease)
 
 
-def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> flow.Flow[Decision]:
+def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
+    """The flow that decides a door's call; matching its rules may ask a database."""
     socket = "connect" in facts.events
     decided = decide_flow(snapshot.match(facts), store, commit=commit, whole=facts.early, socket=socket)
     if blocks := snapshot.blocks(facts):
         decided = overrides.blocked(blocks, decided)
-    return corrected(decided, facts.charged, snapshot.by_name) if facts.charged else decided
+    if facts.charged.costs:
+        decided = corrected(decided, facts.charged, snapshot.by_name)
+    return _after(decided, facts, commit)
 
 
-async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> flow.Flow[Decision]:
-    """The same on an event loop: in a thread, where a database has to be asked who is calling."""
+async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> Steps[Decision]:
+    """The same on an event loop: in a thread where a database has to be asked who is calling."""
     try:
         return _door_flow(snapshot, facts, *call)
     except SynchronousOnlyOperation:
@@ -155,48 +160,44 @@ async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> 
         return await sync_to_async(_door_flow)(snapshot, facts, *call)  # as a view would
 
 
-def decide(facts: Facts, *, commit: bool = True) -> Decision:
-    """Decide a call under the rules in force, and wait where one delays it: the entrance of every synchronous door."""
-    snapshot = rulebook.current()
-    store = get_store()
-    agent.ensure(store, rules=True)
-    began = time.perf_counter()
-    decision = run(_door_flow(snapshot, facts, store, commit), store)
-    seconds = time.perf_counter() - began
+def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[Decision]:
+    """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
+    began = perf_counter()
+    decision = yield from decided
+    if decision.is_ordinary and not hooks.installed():
+        return decision
+    seconds = perf_counter() - began
     try:
         if decision.delay and commit:
-            time.sleep(decision.delay)
+            yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
         if decision.crossed:
-            decision = run(quota_warnings.first_told(decision), store)
-        observe.tell(facts, decision, seconds)
-    except BaseException:  # a worker's own timeout, as it waits; nobody will ever see this decision
-        run(flow.release(decision.lease), store)
+            decision = yield from quota_warnings.first_told(decision)
+        report = (facts, decision, seconds)
+        yield Step(partial(hooks.tell, *report), partial(hooks.atell, *report))
+    except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
+        yield from flow.release(decision.lease)
         raise
     return decision
+
+
+def decide(facts: Facts, *, commit: bool = True) -> Decision:
+    """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
+    snapshot, store = rulebook.current(), get_store()
+    if id(store) not in jobs.watched:
+        jobs.ensure(store, rules=True)
+    return run(_door_flow(snapshot, facts, store, commit), store)
 
 
 async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
-    """Decide, and wait, without blocking the event loop: the entrance of every asynchronous door."""
-    snapshot = await rulebook.acurrent()
-    store = get_store()
-    agent.ensure(store, rules=True)
-    began = time.perf_counter()
-    decision = await arun(await _adoor_flow(snapshot, facts, store, commit), store)
-    seconds = time.perf_counter() - began
-    try:
-        if decision.delay and commit:
-            await asyncio.sleep(decision.delay)
-        if decision.crossed:
-            decision = await arun(quota_warnings.first_told(decision), store)
-        await observe.atell(facts, decision, seconds)
-    except BaseException:  # the client has gone, so nobody else can give back what this holds
-        await arun(flow.release(decision.lease), store)
-        raise
-    return decision
+    """Decide, and wait, without blocking the event loop."""
+    snapshot, store = await rulebook.acurrent(), get_store()
+    if id(store) not in jobs.watched:
+        jobs.ensure(store, rules=True)
+    return await arun(await _adoor_flow(snapshot, facts, store, commit), store)
 
 
 def release(lease: Lease | None) -> None:
-    """Give back what a door's decision took; None and a second time change nothing."""
+    """Release what a door's decision holds; None and a second time change nothing."""
     run(flow.release(lease), get_store())
 
 

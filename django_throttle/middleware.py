@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from django_throttle import limiter, rulebook
+from django_throttle import rulebook
 from django_throttle.exceptions import Refused
-from django_throttle.facts import Facts, Who
-from django_throttle.http.body import meter, size_of
-from django_throttle.http.finalize import aabandon, abandon, afinish, finish
-from django_throttle.http.refusal import refusal
-from django_throttle.http.request_state import (
-    EVENTS,
-    attend,
-    charged,
-    keep,
-    method_of,
-    scope_of,
-    scope_of_match,
-    visit_of,
-)
+from django_throttle.facts import Facts
+from django_throttle.http.body import size_of
+from django_throttle.http.door import refused_by, refused_by_rules, serve
+from django_throttle.http.request_state import EVENTS, charged, method_of, scope_of, scope_of_match, visit_of
 from django_throttle.identity import HttpWho
+from django_throttle.stores import get_store
+from django_throttle.stores.base import Step, Steps, arun, run
 
 __all__ = ["ThrottleMiddleware"]
 
@@ -52,70 +45,43 @@ class ThrottleMiddleware:
             self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
 
     def __call__(self, request: HttpRequest) -> Any:
-        if self.is_async:
-            return self._acall(request)
         who = HttpWho(request)
-        attend(request, who)
-        try:
-            facts = _facts(request, who)
-            decision = limiter.decide(facts)
-            keep(request, decision)
-            meter(request, decision, facts)
-            response = self.get_response(request) if decision.allowed else refusal(request, decision)
-        except BaseException as error:
-            abandon(request, error)
-            raise
-        return finish(request, response)
-
-    async def _acall(self, request: HttpRequest) -> Any:
-        who = HttpWho(request)
-        attend(request, who)
-        try:
-            facts = _facts(request, who)
-            if (await rulebook.acurrent()).asks_user(facts):
-                await who.aload()
-            decision = await limiter.adecide(facts)
-            keep(request, decision)
-            meter(request, decision, facts)
-            response = await self.get_response(request) if decision.allowed else refusal(request, decision)
-        except BaseException as error:
-            await aabandon(request, error)
-            raise
-        return await afinish(request, response)
+        answered = serve(request, who, _facts(request, who), Step(*(partial(self.get_response, request),) * 2))
+        return (arun if self.is_async else run)(answered, get_store())
 
     def process_view(self, request: HttpRequest, *view: Any) -> Any:
         """Where middleware behind this one has changed where the request goes, the rules of that scope apply too."""
-        if not _goes_elsewhere(request):
-            return None
-        facts = _facts(request, HttpWho(request))
-        decision = limiter.decide(facts)
-        keep(request, decision)
-        meter(request, decision, facts)
-        return None if decision.allowed else refusal(request, decision)
+        return run(_refused_elsewhere(request), get_store()) if _goes_elsewhere(request) else None
 
-    async def _aprocess_view(self, request: HttpRequest, *view: Any) -> HttpResponseBase | None:
-        if not _goes_elsewhere(request):
-            return None
-        facts = _facts(request, await HttpWho.aread(request))
-        decision = await limiter.adecide(facts)
-        keep(request, decision)
-        meter(request, decision, facts)
-        return None if decision.allowed else refusal(request, decision)
+    async def _aprocess_view(self, request: HttpRequest, *view: Any) -> Any:
+        return await arun(_refused_elsewhere(request), get_store()) if _goes_elsewhere(request) else None
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request."""
-        if not isinstance(error, Refused):
-            return None
-        keep(request, error.decision)
-        return refusal(request, error.decision)
-
-
-def _facts(request: HttpRequest, who: Who) -> Facts:
-    done, method = charged(request), method_of(request)
-    scope = visit_of(request).scope = scope_of(request)
-    return Facts(scope, EVENTS, who, charged=done, method=method, early=True, size=size_of(request))
+        return refused_by(request, error) if isinstance(error, Refused) else None
 
 
 def _goes_elsewhere(request: HttpRequest) -> bool:
     match = request.resolver_match
     return match is not None and scope_of_match(match) != visit_of(request).scope
+
+
+def _refused_elsewhere(request: HttpRequest) -> Steps[HttpResponseBase | None]:
+    return refused_by_rules(request, _facts(request, HttpWho(request)))
+
+
+def _facts(request: HttpRequest, who: HttpWho) -> Step:
+    """Makes the facts of a request."""
+
+    def facts() -> Facts:
+        done, method = charged(request), method_of(request)
+        scope = visit_of(request).scope = scope_of(request)
+        return Facts(scope, EVENTS, who, charged=done, method=method, early=True, size=size_of(request))
+
+    async def afacts() -> Facts:
+        found = facts()
+        if (await rulebook.acurrent()).asks_user(found):
+            await who.aload()
+        return found
+
+    return Step(facts, afacts)

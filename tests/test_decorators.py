@@ -150,10 +150,25 @@ class TestWhatItGoesAround:
             async def get(self, request: HttpRequest) -> HttpResponse:
                 return HttpResponse()
 
+        def blocks(*_: object, **__: object) -> None:
+            raise AssertionError
+
         enforce(api={"rate": "1/min"})
-        monkeypatch.setattr("django_throttle.limiter.decide", None)
+        monkeypatch.setattr("django_throttle.limiter.decide", blocks)
         ask = AsyncRequestFactory().options if name == "options" else AsyncRequestFactory().get
         assert [(await Page.as_view()(ask("/"))).status_code for _ in range(2)] == [200, 429]
+
+    def test_the_end_of_an_iteration_is_raised_as_it_is(self, enforce: Enforce) -> None:
+        enforce(api={"rate": "5/min"})
+        rest = iter("a")
+
+        @throttle("api", ident="everyone")
+        def following() -> str:
+            return next(rest)
+
+        assert following() == "a"
+        with pytest.raises(StopIteration):
+            following()
 
     def test_a_method_without_djangos_help(self, enforce: Enforce) -> None:
         class Page(View):

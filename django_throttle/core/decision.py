@@ -122,6 +122,12 @@ class Decision(NamedTuple):
         )
 
     @property
+    def is_ordinary(self) -> bool:
+        """True where every rule allows it, at once, and there is nothing to report but to hooks."""
+        plain = self.allowed and not self.degraded and not self.crossed and not self.delay
+        return plain and all(map(_allowed, self.outcomes))
+
+    @property
     def unavailable(self) -> bool:
         """True when a failure of ours refused it: a 503, never a 429."""
         return not self.allowed and any(
@@ -153,6 +159,7 @@ def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degra
     )
 
 
+_allowed = attrgetter("allowed")
 _remaining = attrgetter("remaining")
 
 

@@ -16,10 +16,9 @@ from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
 from django_throttle.core.options import MAX_LOG, MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
-from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, scope_of_view
+from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, finish_by, scope_of_view
 from django_throttle.facts import Facts
 from django_throttle.http.request_state import method_of, note, plain
-from django_throttle.http.view import attend_by
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.keys import bounded
@@ -96,13 +95,13 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
             return True
         self.key = key
         who = HttpWho(request)
-        attend_by(view, request, who)
         rule = _rule(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
         visitor = plain(request)
         scope, method = scope_of_view(request, view), method_of(visitor)
         ident = key if isinstance(key, _Ident) else f"key:{bounded(str(key))}"
         decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method, ident=ident))
         note(visitor, decision, who)
+        finish_by(view, request, who)
         return self.throttle_success() if self.answer(decision) else self.throttle_failure()
 
     def throttle_success(self) -> bool:

@@ -1,9 +1,12 @@
-"""The throttle that obeys the rulebook."""
+"""``RuleThrottle``, and how a view of REST framework finishes a request that no other door finishes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial, wraps
+from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.http import HttpRequest
 from rest_framework import throttling
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
@@ -12,10 +15,11 @@ from django_throttle import limiter
 from django_throttle.core import Decision
 from django_throttle.core.problem import detail, is_too_large
 from django_throttle.costs import cost_of
-from django_throttle.facts import Facts
+from django_throttle.exceptions import Refused
+from django_throttle.facts import Facts, Who
+from django_throttle.http import finalize
 from django_throttle.http.body import meter, size_of
-from django_throttle.http.request_state import EVENTS, charged, keep, method_of, plain, route
-from django_throttle.http.view import attend_by
+from django_throttle.http.request_state import EVENTS, attend, charged, keep, method_of, plain, route, visit_of
 from django_throttle.identity import HttpWho
 from django_throttle.retry import retry_seconds
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LimiterUnavailable(APIException):
-    """The store failed under a rule that then refuses: 503, as it is not the client's fault."""
+    """503: the store failed, and a rule refuses calls then. It is not the client's fault."""
 
     status_code = 503
     default_detail = "The limiter is unavailable. Try again later."
@@ -37,12 +41,71 @@ class LimiterUnavailable(APIException):
 
 
 def exception_of(decision: Decision) -> APIException:
-    """What REST framework makes its answer to a refused request of."""
+    """The exception from which REST framework makes the response to a refused request."""
     if decision.unavailable:
         return LimiterUnavailable(decision.retry_after)
     if is_too_large(decision):
         return Throttled(None, detail(decision, None))
     return Throttled(retry_seconds(decision.retry_after))
+
+
+def finish_by(view: Any, request: Request, who: Who) -> None:
+    """Have the view finish its response, or abandon the request where it raises; not where another door does.
+
+    An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as
+    its method has returned.
+    """
+    visitor = plain(request)
+    if not hasattr(view, "finalize_response") or not attend(visitor, who):
+        return
+    kind: Any = type(view)
+    if _is_async(kind):
+        _settle_by_method(view, str(request.method).lower(), visitor)
+    view.finalize_response = partial(_finalized, visitor, view.finalize_response)
+    view.handle_exception = partial(_handled, visitor, view.handle_exception)
+
+
+def _finalized(visitor: HttpRequest, finalized: Any, *args: Any, **kwargs: Any) -> Any:
+    response = finalized(*args, **kwargs)
+    visit_of(visitor).costs.clear()  # whoever calls a view with this request again makes another call
+    return finalize.finish_here(visitor, response)
+
+
+def _handled(visitor: HttpRequest, handled: Any, error: Exception) -> Any:
+    """The response to an error; of a refusal that the view itself did not catch, a refusal of the request."""
+    try:
+        if isinstance(error, Refused):
+            keep(visitor, error.decision)
+            error = exception_of(error.decision)
+        return handled(error)
+    except BaseException as raised:
+        finalize.abandon_here(visitor, finalize.status_of_error(raised))
+        raise
+
+
+@lru_cache(maxsize=512)
+def _is_async(view: type[Any]) -> bool:
+    return bool(getattr(view, "view_is_async", False))
+
+
+def _settle_by_method(view: Any, method: str, visitor: HttpRequest) -> None:
+    answer = getattr(view, method, None)
+    if answer is None:
+        return
+    awaited = answer if iscoroutinefunction(answer) else sync_to_async(answer)
+
+    @wraps(answer)
+    async def answered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await finalize.afinish(visitor, await awaited(*args, **kwargs))
+        except Exception:  # the view will make a response of it, whose status is not known yet
+            await finalize.arelease_slots(visitor)
+            raise
+        except BaseException as error:
+            await finalize.aabandon(visitor, finalize.status_of_error(error))
+            raise
+
+    setattr(view, method, answered)
 
 
 class DecidedThrottle(throttling.BaseThrottle):
@@ -51,14 +114,14 @@ class DecidedThrottle(throttling.BaseThrottle):
     decision: Decision | None = None
 
     def answer(self, decision: Decision) -> bool:
-        """Whether the request may pass; raises what says more than DRF would: who is at fault, or what is too large."""
+        """Whether the request may pass. Raises an APIException for a failed store and for what is too large."""
         self.decision = decision
-        if decision.unavailable or is_too_large(decision):
+        if not decision.allowed and (decision.unavailable or is_too_large(decision)):
             raise exception_of(decision)
         return decision.allowed
 
     def wait(self) -> float | None:
-        """Seconds until the request could pass, or a little more where a crowd waits; None when it never will."""
+        """Retry-After in seconds, RETRY_JITTER included; None when the request will never pass."""
         return None if self.decision is None else retry_seconds(self.decision.retry_after)
 
 
@@ -71,18 +134,17 @@ class RuleThrottle(DecidedThrottle):
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         visitor, who = plain(request), HttpWho(request)
-        attend_by(view, request, who)
-        scope, method = scope_of_view(request, view), method_of(visitor)
-        done, size = charged(visitor), size_of(visitor)
-        facts = Facts(scope, EVENTS, who, _cost(request, view), done, method=method, size=size)
+        scope, cost = scope_of_view(request, view), _cost(request, view)
+        facts = Facts(scope, EVENTS, who, cost, charged(visitor), method=method_of(visitor), size=size_of(visitor))
         decision = limiter.decide(facts)
-        keep(visitor, decision, facts.cost, who)
+        keep(visitor, decision, cost, who)
         meter(visitor, decision, facts)
+        finish_by(view, request, who)
         return self.answer(decision)
 
 
 def scope_of_view(request: Request, view: APIView) -> str:
-    """The word by which rules name what a view answers for this request."""
+    """The view's ``throttle_scope``, else its route's name, else its route."""
     if scope := getattr(view, "throttle_scope", None):
         return str(scope)
     match = request.resolver_match  # None when called directly; one that a site made by hand may have no route

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from django.core.signals import setting_changed
@@ -81,8 +80,6 @@ def _forget(*, setting: str, **_: object) -> None:
 
 Told = tuple[Signal, dict[str, Any]]
 
-_allowed = attrgetter("allowed")
-
 
 def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
     """Tell hooks of a decision that took so many seconds, and the log and receivers of what is not ordinary."""
@@ -103,8 +100,7 @@ def _happened(facts: Facts, decision: Decision, seconds: float) -> tuple[Told, .
     """Call the hooks and write the log; returns the signals that have receivers, with what those are told."""
     if installed():
         call(Report(facts, decision, seconds))
-    ordinary = decision.allowed and not decision.degraded and not decision.crossed
-    if ordinary and all(map(_allowed, decision.outcomes)):
+    if decision.is_ordinary:
         return ()
     logs.write(facts, decision)
     return tuple(told for told in _signals(decision) if told[0].has_listeners())

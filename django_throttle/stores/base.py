@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from typing import Any, NamedTuple, Protocol
 
 from django_throttle.connections.leases import Registry
-from django_throttle.core.commands import Command, Decide, DecideLocally
+from django_throttle.core.commands import Command, Decide, DecideLocally, Release
 from django_throttle.core.control import Evict, Order
 from django_throttle.core.decision import Lease
-from django_throttle.core.flow import Flow, T
+from django_throttle.core.flow import T
 from django_throttle.damper.meters import Meters
-from django_throttle.exceptions import StoreError
 from django_throttle.stores.denials import Denials
 
 
@@ -55,40 +54,58 @@ class Store(Protocol):
     async def aexecute(self, command: Command) -> Any: ...
 
 
-def run(flow: Flow[T], store: Store) -> T:
-    """Run a flow to its end; what the store raises is thrown into the flow."""
+class Step(NamedTuple):
+    """What a flow has done beside commands: by calling ``do``; on an event loop by awaiting what ``ado`` returns."""
+
+    do: Callable[[], Any]
+    ado: Callable[[], Awaitable[Any]]
+
+
+Steps = Generator[Command | Step, Any, T]
+
+
+def run(flow: Steps[T], store: Store) -> T:
+    """Run a flow to its end; what the store or a step raises is thrown into the flow."""
     sent: tuple[Command, ...] = ()
     try:
-        command = next(flow)
+        one = next(flow)
         while True:
-            sent += (command,)
             try:
-                reply = store.execute(command)
-            except StoreError as error:
-                command = flow.throw(error)
+                if isinstance(one, Step):
+                    reply = one.do()
+                else:
+                    sent += (one,)
+                    reply = store.execute(one)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the flow ends by it
+                one = flow.throw(error)
             else:
-                command = flow.send(reply)
+                one = flow.send(reply)
     except StopIteration as stop:
         value: T = stop.value
         return value
-    except BaseException:
+    except BaseException as error:
         _abandon(sent, store)
+        if isinstance(error.__cause__, StopIteration):  # a step's own, of which the flow has made a RuntimeError
+            raise error.__cause__ from None
         raise
 
 
-async def arun(flow: Flow[T], store: Store) -> T:
-    """The same, awaiting the store."""
+async def arun(flow: Steps[T], store: Store) -> T:
+    """The same, awaiting the store and the steps."""
     sent: tuple[Command, ...] = ()
     try:
-        command = next(flow)
+        one = next(flow)
         while True:
-            sent += (command,)
             try:
-                reply = await store.aexecute(command)
-            except StoreError as error:
-                command = flow.throw(error)
+                if isinstance(one, Step):
+                    reply = await one.ado()
+                else:
+                    sent += (one,)
+                    reply = await store.aexecute(one)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the flow ends by it
+                one = flow.throw(error)
             else:
-                command = flow.send(reply)
+                one = flow.send(reply)
     except StopIteration as stop:
         value: T = stop.value
         return value
@@ -98,7 +115,8 @@ async def arun(flow: Flow[T], store: Store) -> T:
 
 
 def _abandon(commands: Iterable[Command], store: Store) -> None:
-    """Have the leases given back that a flow took whose end nobody sees: it was cancelled, or interrupted."""
+    """Have the leases released that a flow took and did not release itself: it was cancelled, or interrupted."""
+    released = {command.lease for command in commands if isinstance(command, Release)}
     for command in commands:
         match command:
             case Decide(lease=str(lease), charges=charges):
@@ -109,5 +127,7 @@ def _abandon(commands: Iterable[Command], store: Store) -> None:
                 charges = (charge,)
             case _:
                 continue
+        if lease in released:
+            continue
         holds = [(charge.rule.id, charge.ident) for charge in charges if charge.rule.is_concurrency]
         store.leases.stray(Lease(lease, tuple(holds)))

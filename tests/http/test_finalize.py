@@ -53,7 +53,7 @@ class TestFinish:
         response = HttpResponse()
         for _ in range(3):
             assert finish(request, response) is response
-        abandon(request, ValueError())
+        abandon(request, status_of_error(ValueError()))
         assert (len(get_store().leases), left()) == (0, 5)
 
     def test_only_the_first_door_attends(self, enforce: Enforce) -> None:
@@ -93,7 +93,7 @@ class TestFinish:
 
     def test_a_client_that_has_gone_is_charged(self, enforce: Enforce) -> None:
         enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
-        abandon(visit(), asyncio.CancelledError())
+        abandon(visit(), status_of_error(asyncio.CancelledError()))
         assert (left(), len(get_store().leases)) == (4, 0)
 
 

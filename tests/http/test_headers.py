@@ -15,7 +15,7 @@ from django.urls import path
 from django_throttle import stores
 from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
-from django_throttle.http.refusal import fields
+from django_throttle.http.finalize import fields
 from django_throttle.limiter import Limiter
 from django_throttle.retry import in_words, retry_seconds
 from django_throttle.sockets.frames import by_http
@@ -186,7 +186,7 @@ class TestSettings:
 
                 return datetime(2026, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)
 
-        monkeypatch.setattr("django_throttle.http.refusal.timezone", Timezone)
+        monkeypatch.setattr("django_throttle.http.finalize.timezone", Timezone)
         found = self.said(settings, X_RATELIMIT_HEADERS="epoch")
         assert found["X-RateLimit-Reset"] == str(1_767_225_600 + 61) and "RateLimit" in found
 
