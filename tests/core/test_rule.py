@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
-from hypothesis import given
 
 from django_throttle.core import Rate, Rule
 from django_throttle.core.options import ALGORITHMS, EVENTS, FAILURE_POLICIES, HELD, KEYS, MAX_RESOLUTION
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.core.rule import OPTIONS
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from tests.strategies import rules
 
 CAP: dict[str, Any] = {"limit": 5, "algorithm": "concurrency"}
 DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}
@@ -248,63 +244,10 @@ def test_a_rule_is_a_frozen_value() -> None:
     assert rule == Rule("api", Rate(100, 60)) and hash(rule) == hash(Rule("api", Rate(100, 60)))
 
 
-@pytest.mark.parametrize(
-    ("mistyped", "meant"), [("algoritm", "algorithm"), ("scope", "scopes"), ("bursts", "burst"), ("limits", "limit")]
-)
-def test_an_unknown_option_is_refused_with_the_nearest_one(mistyped: str, meant: str) -> None:
-    with pytest.raises(InvalidRule, match=f"no option '{mistyped}'; did you mean '{meant}'"):
-        Rule.from_options("api", {"rate": "5/min", mistyped: 1})
-
-
-@pytest.mark.parametrize("options", [None, "10/min", ["rate"], 5])
-def test_options_are_a_mapping(options: Any) -> None:
-    with pytest.raises(InvalidRule, match="options are a mapping"):
-        Rule.from_options("api", options)
-
-
-@pytest.mark.parametrize("hidden", ["id", "plan", "name", "_set"])
-def test_what_is_derived_cannot_be_given(hidden: str) -> None:
-    assert hidden not in OPTIONS
-    with pytest.raises(InvalidRule, match="no option"):
-        Rule.from_options("api", {"rate": "5/min", hidden: "x"})
-
-
-@given(rules())
-def test_options_round_trip_through_json(rule: Rule) -> None:
-    options = json.loads(json.dumps(rule.as_options()))
-    again = Rule.from_options(rule.name, options)
-    assert again == rule and again.id == rule.id and again.plan == rule.plan
-
-
-def test_lists_are_tidied() -> None:
-    rule = Rule("api", "10/min", methods=["post", "GET", "Post"], warn_at=[1, 0.8, 0.8], count_on=(403, 401, 403))
-    assert (rule.methods, rule.warn_at, rule.count_on) == (("POST", "GET"), (0.8, 1.0), (401, 403))
-    assert rule == Rule("api", "10/min", methods=("POST", "GET"), warn_at=(0.8, 1), count_on=(401, 403))
-    assert Rule("api", "10/min", audience=["staff", "staff"]).audience == ("staff",)
-
-
 def test_only_a_rule_that_asks_for_nothing_more_is_plain() -> None:
     assert Rule("api", "10/min", warn_at=[0.8], enforce_at=2, count_on=[401], cost=3).is_plain
     for more in ({"methods": ["GET"]}, {"audience": ["staff"]}, {"cost": "shop.limits.price"}):
         assert not Rule("api", "10/min", **more).is_plain
-
-
-def test_what_is_tolerated_is_the_store_s_and_the_limit_stays() -> None:
-    rule = Rule("api", "100/min", enforce_at=2.3)
-    assert (rule.limit, rule.plan.limit, rule.tolerance) == (100, 230, 130)
-    bucket = Rule("api", "60/min", algorithm="gcra", burst=10, enforce_at=2)
-    assert (bucket.plan.limit, bucket.tolerance, bucket.plan.a) == (
-        20,
-        10,
-        Rule("api", "60/min", algorithm="gcra").plan.a,
-    )
-    assert Rule("api", "100/min").tolerance == 0
-
-
-def test_a_share_tolerates_its_part() -> None:
-    shared = Rule("api", "100/min", enforce_at=2.5, warn_at=(0.8,)).share(4)
-    assert (shared.limit, shared.plan.limit) == (25, 62)
-    assert Rule("api", "100/min", cost="shop.limits.price").share(4).limit == 25
 
 
 @pytest.mark.parametrize(
@@ -323,11 +266,6 @@ def test_a_shadow_decides_as_the_rule_does_and_refuses_nobody(rule: Rule) -> Non
     assert [(part.is_shadow, part.plan, part.id) for part in shadow.parts] == [
         (True, part.plan, part.id) for part in rule.parts
     ]
-
-
-def test_only_what_differs_from_the_defaults_is_written() -> None:
-    assert Rule("api", "100/min").as_options() == {"rate": "100/min"}
-    assert Rule("cap", **CAP).as_options() == CAP
 
 
 BASE = Rule("api", "100/min")
@@ -366,36 +304,3 @@ def test_an_edited_limit_meets_what_was_counted(other: Rule) -> None:
 def test_short_ids_are_short_and_plain() -> None:
     found = {Rule(f"rule {number}", "5/min").id for number in range(2000)}
     assert len(found) == 2000 and all(len(name) == 8 and name.isascii() for name in found)
-
-
-@given(rules())
-def test_every_number_of_a_plan_is_exact_in_a_double(rule: Rule) -> None:
-    _, *numbers = rule.plan
-    assert all(type(number) is int and 0 <= number < 2**53 for number in numbers)
-    assert rule.plan.limit >= rule.cost
-
-
-@pytest.mark.parametrize(
-    ("limit", "parts", "share"), [(100, 1, 100), (100, 0, 100), (100, 4, 25), (100, 3, 33), (2, 5, 1)]
-)
-def test_the_shares_of_all_processes_add_up_to_no_more_than_the_limit(limit: int, parts: int, share: int) -> None:
-    assert Rule("api", Rate(limit, 60)).share(parts).limit == share
-    assert Rule("cap", limit=limit, algorithm="concurrency").share(parts).limit == share
-    shared = Rule("api", Rate(limit, 60), algorithm="gcra", burst=limit).share(parts)
-    assert (shared.limit, shared.burst, shared.id) == (share, share, Rule("api", Rate(1, 60), algorithm="gcra").id)
-
-
-@given(rules())
-def test_every_rule_has_a_share_that_counts_in_the_same_place(rule: Rule) -> None:
-    for part in rule.parts:
-        assert part.share(3).id == part.id
-
-
-def test_a_month_stays_a_month() -> None:
-    rule = Rule("quota", "1000/month", algorithm="fixed_window", timezone="Europe/Berlin")
-    assert str(rule.share(2).rate) == "500/month"
-
-
-def test_a_share_still_admits_one_call() -> None:
-    rule = Rule("api", "10/min", cost=4).share(10)
-    assert rule.limit == rule.plan.limit == 4
