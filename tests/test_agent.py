@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import multiprocessing
 import os
 import threading
@@ -14,37 +13,18 @@ from typing import Any
 import django
 import pytest
 
-from django_throttle import agent, jobs, observe, rulebook
+from django_throttle import agent, observe, rulebook
 from django_throttle.connections.control import Activity, Duties
 from django_throttle.core import Rule
 from django_throttle.facts import Facts
-from django_throttle.jobs import Agent
 from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
+from tests.callers import SameByEveryKey
 from tests.crew import SPAWN
 from tests.servers import RedisServer, slack, wait_until
-
-
-class Nobody:
-    """A caller who counts under one name."""
-
-    subject = None
-
-    def ident(self, key: str) -> str | None:
-        return "user:1"
-
-    def is_(self, trait: str) -> bool:
-        return False
-
+from tests.test_jobs import agent_threads
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
-
-
-@pytest.fixture
-def running() -> Iterator[Agent]:
-    running = Agent()
-    yield running
-    running.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -52,59 +32,6 @@ def nothing_left() -> Iterator[None]:
     yield
     agent.stop()
     wait_until(lambda: not agent_threads())
-
-
-def agent_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "django_throttle agent"]
-
-
-def test_does_each_job_in_its_own_time(running: Agent) -> None:
-    often: list[float] = []
-    seldom: list[float] = []
-    running.every(0.02, lambda: often.append(time.monotonic()), "often")
-    running.every(60, lambda: seldom.append(time.monotonic()), "seldom", wait=60)
-    running.start()
-    wait_until(lambda: len(often) >= 5, timeout=slack(1))
-    assert seldom == []
-
-
-def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
-    running: Agent, caplog: pytest.LogCaptureFixture
-) -> None:
-    done: list[int] = []
-
-    def fail() -> None:
-        done.append(1)
-        raise ValueError("on purpose")
-
-    running.every(0.01, fail, "the failing job")
-    with caplog.at_level(logging.WARNING, logger="django_throttle"):
-        running.start()
-        wait_until(lambda: len(done) >= 5, timeout=slack(1))
-    assert [record.message for record in caplog.records] == [
-        "the failing job failed, trying again: ValueError: on purpose"
-    ]
-
-
-def test_a_failed_job_is_tried_again_soon(running: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "RETRY_SECONDS", 0.05)
-    done: list[int] = []
-
-    def fail() -> None:
-        done.append(1)
-        raise ValueError
-
-    running.every(60, fail, "the failing job")
-    running.start()
-    wait_until(lambda: len(done) >= 3, timeout=slack(1))
-
-
-def test_one_thread_however_often_it_is_started(running: Agent) -> None:
-    for _ in range(5):
-        running.start()
-    assert len(agent_threads()) == 1
-    running.stop()
-    assert agent_threads() == []
 
 
 @pytest.mark.agent
@@ -185,10 +112,10 @@ def test_rules_are_watched_where_a_limiter_came_before_the_doors(
     polled: list[Any] = []
     monkeypatch.setattr(rulebook, "poll", polled.append)
     Limiter([HELD], get_store()).acquire("user:1")
-    assert decide(Facts("search", ("request",), Nobody())).allowed  # type: ignore[arg-type]
+    assert decide(Facts("search", ("request",), SameByEveryKey())).allowed  # type: ignore[arg-type]
     wait_until(lambda: len(polled) >= 2, timeout=slack(2))
     for _ in range(5):
-        decide(Facts("search", ("request",), Nobody()))  # type: ignore[arg-type]
+        decide(Facts("search", ("request",), SameByEveryKey()))  # type: ignore[arg-type]
     assert len(agent_threads()) == 1
     (jobs,) = [service.agent._jobs for service in agent._services.values() if service.agent]
     assert [job.name for job in jobs].count("asking for rules") == 1

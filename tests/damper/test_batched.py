@@ -16,6 +16,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
+from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
 from tests.servers import RedisServer
 
@@ -140,18 +141,6 @@ def test_a_quota_is_tolerated_and_warned_of_once(store: Store, clock: FrozenCloc
     assert decision.limit == 1000 and decision.outcomes[0].remaining == 0
 
 
-class Caller:
-    """One user, at any door."""
-
-    subject = None
-
-    def ident(self, key: str) -> str | None:
-        return "user:1"
-
-    def is_(self, trait: str) -> bool:
-        return False
-
-
 def test_receivers_are_told_at_the_next_call(settings: Any) -> None:
     rule = {"rate": "10/hour", "algorithm": "fixed_window", "batched": True, "warn_at": [0.5]}
     settings.DJANGO_THROTTLE = {"RULES": {"hourly": rule}, "DATABASE_RULES": False, "AGENT": False}
@@ -162,11 +151,11 @@ def test_receivers_are_told_at_the_next_call(settings: Any) -> None:
 
     signals.quota_warning.connect(tell)
     try:
-        facts = Facts("chat", ("request",), Caller(), 6)
+        facts = Facts("chat", ("request",), SameByEveryKey(), 6)
         doors.decide(facts)
         assert told == []
         report(doors.get_store())  # type: ignore[arg-type]
-        doors.decide(Facts("chat", ("request",), Caller(), 1))
+        doors.decide(Facts("chat", ("request",), SameByEveryKey(), 1))
     finally:
         signals.quota_warning.disconnect(tell)
     assert told == [0.5]

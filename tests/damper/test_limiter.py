@@ -20,6 +20,7 @@ from django_throttle.exceptions import Refused, StoreError
 from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
+from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
 from tests.servers import RedisServer, slack, wait_until
 
@@ -180,18 +181,6 @@ def test_without_redis_nothing_waits_and_nothing_fails() -> None:
     assert decision.allowed and not decision.degraded
 
 
-class Caller:
-    """One user, at any door."""
-
-    subject = None
-
-    def ident(self, key: str) -> str | None:
-        return "user:1"
-
-    def is_(self, trait: str) -> bool:
-        return False
-
-
 @pytest.fixture
 def rules(settings: Any) -> Iterator[None]:
     rules = {"account": {"rate": "10/s", "algorithm": "damper", "events": ["publish", "message", "task"]}}
@@ -202,7 +191,7 @@ def rules(settings: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize("event", ["publish", "message"])
 def test_every_door_is_damped(rules: None, event: str) -> None:
-    facts = Facts("chat", (event,), Caller())
+    facts = Facts("chat", (event,), SameByEveryKey())
     decisions = [doors.decide(facts) for _ in range(40)]
     decisions += [asyncio.run(doors.adecide(facts)) for _ in range(2)]
     assert decisions[0].allowed and not decisions[-1].allowed

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from django.core import serializers
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
 
 from django_throttle.core import Rule
 from django_throttle.core.options import ACTIONS, ALGORITHMS, FAILURE_POLICIES, REFILLS
@@ -15,7 +14,6 @@ from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import OPTIONS
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.file import row_of
-from tests.raw_rows import write
 
 RATE = {"rate": "5/min"}
 SOCKETS = {"algorithm": "concurrency", "limit": 5, "events": ("connection",)}
@@ -110,16 +108,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**RATE, "cost": "shop.limits.price"}, "cost"),
 ]
 
-# What only the rule as a whole can tell, which no constraint of a column sees.
-BEYOND_CONSTRAINTS = (
-    {"name": "a\nb"}, {"rate": "5/600w"}, {"rate": "5/month"}, {"rate": "5/min, 6/min"}, {"rate": "20000/day"},
-    {"rate": ", ".join(f"5/{n}s" for n in range(1, 12))}, {"timezone": "Mars/Olympus"},
-    {"timezone": "UTC", "algorithm": "fixed_window"}, {"cost": 6}, {"burst": MAX_LIMIT}, {"key": "os.abort"},
-    {"resolution": 6}, {"strict": True}, {"cost": 2}, {"count_denied": True}, {"cost": "shop.limits.price"},
-    {"audience": ("anonymous",)}, {"warn_at": (0.0,)}, {"warn_at": (1.5,)}, {"rate": f"{MAX_LIMIT}/day"},
-    {"rate": "9000/day"},
-)  # fmt: skip
-
 
 def row(**options: Any) -> ThrottleRule:
     return ThrottleRule(**{"name": "rule", **options})
@@ -133,74 +121,6 @@ def test_it_is_refused_under_the_field_where_it_is_mended(options: dict[str, Any
         row(**options).full_clean()
     assert next(iter(caught.value.message_dict)) == field
     assert all(message.strip() for message in caught.value.messages)
-
-
-def _beyond(options: dict[str, Any]) -> bool:
-    return any(mark.items() <= options.items() for mark in BEYOND_CONSTRAINTS) or "x" * 101 in str(options)
-
-
-CONSTRAINED = [options for options, _ in WRONG if not _beyond(options)]
-
-
-@pytest.mark.row("A49")
-@pytest.mark.django_db
-@pytest.mark.parametrize("options", CONSTRAINED, ids=str)
-def test_the_database_refuses_it_too(options: dict[str, Any]) -> None:
-    with pytest.raises(IntegrityError), transaction.atomic():
-        ThrottleRule.objects.bulk_create([row(**options)])
-    assert not ThrottleRule.objects.exists()
-
-
-@pytest.mark.row("A49")
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("rate", "5 per minute"),
-        ("rate", "0/min"),
-        ("rate", "5/min,"),
-        ("limit", 7),
-        ("cost", 0),
-        ("burst", 3),
-        ("resolution", 99),
-        ("algorithm", "sundial"),
-        ("events", "request,"),
-        ("events", "connection"),
-        ("scopes", ""),
-        ("key", "shoe"),
-        ("refill", "interval"),
-        ("timezone", "UTC"),
-        ("max_delay", 1),
-        ("action", "delay"),
-        ("methods", "post"),
-        ("methods", "POST,"),
-        ("audience", "nobody"),
-        ("audience", "group: "),
-        ("count_on", "4xx"),
-        ("count_on", "401, 403"),
-        ("warn_at", "80 %"),
-        ("warn_at", "1e3"),
-        ("enforce_at", 0),
-        ("enforce_at", 1000),
-        ("cost", "free"),
-        ("cost", "1.5."),
-    ],
-)
-def test_raw_sql_is_refused_too(column: str, value: object) -> None:
-    row(**RATE).save()
-    with pytest.raises(IntegrityError), transaction.atomic():
-        write(ThrottleRule, **{column: value})
-
-
-@pytest.mark.row("A52")
-@pytest.mark.django_db
-def test_a_name_is_there_once() -> None:
-    row(**RATE).save()
-    with pytest.raises(ValidationError) as caught:
-        row(rate="9/s").full_clean()
-    assert "name" in caught.value.message_dict
-    with pytest.raises(IntegrityError), transaction.atomic():
-        ThrottleRule.objects.bulk_create([row(rate="9/s")])
 
 
 @pytest.mark.django_db
@@ -234,55 +154,6 @@ def test_a_rule_survives_the_table(rule: Rule) -> None:
     again = ThrottleRule.objects.get(name=rule.name)
     assert again.as_rule() == rule
     assert (again.scopes, again.events) == (rule.scopes, rule.events)
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("typed", "stored"),
-    [
-        ("10/S,1000/day", "10/s, 1000/day"),
-        ("100/minute", "100/min"),
-        (" 100 / Min ", "100/min"),
-        ("60/60s", "60/min"),
-        ("1000/24h", "1000/day"),
-    ],
-)
-def test_a_rate_is_stored_in_its_shortest_form(typed: str, stored: str) -> None:
-    saved = row(rate=typed)
-    saved.save()
-    saved.refresh_from_db()
-    assert saved.rate == stored
-    cleaned = row(name="other", rate=typed)
-    cleaned.full_clean()
-    assert cleaned.rate == stored
-    assert ThrottleRule.objects.filter(rate=typed).count() == 1
-
-
-@pytest.mark.django_db
-def test_names_may_be_given_as_text_or_as_a_list() -> None:
-    row(**RATE, scopes=" search, chat,search ", events=["request", "message"]).save()
-    saved = ThrottleRule.objects.get()
-    assert saved.scopes == ("search", "chat")
-    assert saved.events == ("request", "message")
-
-
-@pytest.mark.django_db
-def test_methods_are_stored_in_capitals_and_numbers_in_order() -> None:
-    row(**RATE, methods="post, Get,post", count_on="403, 401", warn_at=[1, "0.8"], audience="staff , group:x").save()
-    saved = ThrottleRule.objects.get()
-    assert (saved.methods, saved.count_on) == (("POST", "GET"), (401, 403))
-    assert (saved.warn_at, saved.audience) == ((0.8, 1.0), ("staff", "group:x"))
-    assert ThrottleRule.objects.filter(methods=["post", "get"], warn_at=(0.8, 1), count_on=(401, 403)).count() == 1
-
-
-@pytest.mark.django_db
-def test_a_cost_is_a_number_or_a_function_that_settings_name(settings: Any) -> None:
-    row(**RATE, cost="3").save()
-    assert ThrottleRule.objects.get().as_rule().cost == 3
-    settings.DJANGO_THROTTLE = {"RULES": {"graphql": {"rate": "9/min", "cost": "os.path.getsize"}}}
-    row(**RATE, name="priced", cost="os.path.getsize").save()
-    assert ThrottleRule.objects.get(name="priced").as_rule().cost == "os.path.getsize"
-    assert "os.path.getsize" in ThrottleRule.objects.get(name="priced").meaning
 
 
 @pytest.mark.django_db

@@ -18,24 +18,14 @@ from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
+from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
 from tests.servers import RedisServer, slack
 
 QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
 QUIET = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 5.0}
 
-
-class Anna:
-    subject = None
-
-    def ident(self, key: str) -> str | None:
-        return "user:1"
-
-    def is_(self, trait: str) -> bool:
-        return False
-
-
-FACTS = Facts("search", ("request",), Anna())
+FACTS = Facts("search", ("request",), SameByEveryKey())
 
 
 @pytest.fixture
@@ -115,22 +105,22 @@ class TestDoors:
     def test_several_shares_at_once_are_one_command(
         self, store: Any, decide: Any, told: list[Any], asked: list[Command]
     ) -> None:
-        decide(Facts("search", ("request",), Anna(), 10))
+        decide(Facts("search", ("request",), SameByEveryKey(), 10))
         assert [type(command) for command in asked] == [Decide, Once]
         assert [share for *_, share in told] == [0.8, 1.0]
 
     def test_to_ask_tells_nobody(self, store: Any, decide: Any, told: list[Any]) -> None:
-        decide(Facts("search", ("request",), Anna(), 7))
+        decide(Facts("search", ("request",), SameByEveryKey(), 7))
         decide(FACTS, commit=False)
-        decide(Facts("search", ("request",), Anna(), 0))
+        decide(Facts("search", ("request",), SameByEveryKey(), 0))
         assert told == []
 
     def test_a_budget_that_was_given_back_is_not_warned_of_again(
         self, store: Any, decide: Any, told: list[Any]
     ) -> None:
-        decide(Facts("search", ("request",), Anna(), 9))
+        decide(Facts("search", ("request",), SameByEveryKey(), 9))
         assert Limiter([Rule("quota", **QUOTA)], store).reset("user:1") == 1
-        decide(Facts("search", ("request",), Anna(), 9))
+        decide(Facts("search", ("request",), SameByEveryKey(), 9))
         assert [share for *_, share in told] == [0.8]
 
     def test_a_store_that_fails_just_then_fails_nobody(
@@ -148,7 +138,7 @@ class TestDoors:
 
         monkeypatch.setattr(store, "execute", fails)
         monkeypatch.setattr(store, "aexecute", afails)
-        decision = decide(Facts("search", ("request",), Anna(), 8))
+        decision = decide(Facts("search", ("request",), SameByEveryKey(), 8))
         assert decision.allowed and not decision.degraded
         assert [share for *_, share in told] == [0.8], "rather twice than never"
 
@@ -160,7 +150,7 @@ class TestDoors:
 
         quota_warning.connect(fails)
         try:
-            assert decide(Facts("search", ("request",), Anna(), 8)).allowed
+            assert decide(Facts("search", ("request",), SameByEveryKey(), 8)).allowed
         finally:
             quota_warning.disconnect(fails)
         assert "no mail today" in caplog.text
@@ -190,7 +180,7 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
 
     before = stores.pin(Slow(clock=clock))
     try:
-        task = asyncio.create_task(limiter.adecide(Facts("chat", ("connect", "connection"), Anna(), 8)))
+        task = asyncio.create_task(limiter.adecide(Facts("chat", ("connect", "connection"), SameByEveryKey(), 8)))
         await asking.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

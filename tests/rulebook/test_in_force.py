@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, transaction
 from django.test import override_settings
 from pytest_django import DjangoAssertNumQueries
 
@@ -19,142 +18,11 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, in_force, sources
-from django_throttle.rulebook.snapshot import MAX_REMEMBERED
 from django_throttle.signals import rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.raw_rows import force
+from tests.callers import ANNA
+from tests.rulebook.conftest import names
 from tests.servers import RedisServer, wait_until
-
-
-class Caller:
-    """A caller with an ident under some keys."""
-
-    def __init__(self, **idents: str) -> None:
-        self.idents = idents
-
-    def ident(self, key: str) -> str | None:
-        return self.idents.get(key)
-
-
-ANNA = Caller(user="user:1", user_or_ip="user:1", ip="ip:192.0.2.1")
-GUEST = Caller(user_or_ip="ip:192.0.2.1", ip="ip:192.0.2.1")
-
-
-@pytest.fixture
-def rules(settings: Any) -> Any:
-    """Replaces the rules of settings."""
-
-    def put(**rules: dict[str, Any]) -> None:
-        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": rules}
-
-    put()
-    return put
-
-
-@pytest.fixture(autouse=True)
-def fresh_book() -> Iterator[None]:
-    yield
-    in_force._forget(setting="DATABASES")
-
-
-def names(snapshot: Snapshot) -> list[str]:
-    return [rule.name for rule in snapshot.rules]
-
-
-def charged(
-    snapshot: Snapshot, scope: str, *events: str, who: Caller = ANNA, cost: int = 1
-) -> list[tuple[str, str, int]]:
-    found = snapshot.match(Facts(scope, events, who, cost))
-    return [(charge.rule.name, charge.ident, charge.cost) for charge in found]
-
-
-class TestSnapshot:
-    SNAPSHOT = Snapshot(
-        [
-            Rule("users", "9/min", key="user", events=("request", "message")),
-            Rule("search", "9/min", scopes=("search",), cost=2),
-            Rule("shop", "9/min", scopes=("shop:*", "basket"), key="ip"),
-            Rule("off", "9/min", enabled=False),
-            Rule("sockets", limit=2, algorithm="concurrency", events=("connection",)),
-        ]
-    )
-
-    def test_rules_of_the_scope_and_the_event_apply(self) -> None:
-        assert charged(self.SNAPSHOT, "search", "request") == [("search", "user:1", 2), ("users", "user:1", 1)]
-        assert charged(self.SNAPSHOT, "search", "message") == [("users", "user:1", 1)]
-        assert charged(self.SNAPSHOT, "search", "task") == []
-
-    def test_a_pattern_covers_what_it_matches_and_nothing_else(self) -> None:
-        assert ("shop", "ip:192.0.2.1", 1) in charged(self.SNAPSHOT, "shop:list", "request")
-        assert ("shop", "ip:192.0.2.1", 1) in charged(self.SNAPSHOT, "basket", "request")
-        assert ("shop", "ip:192.0.2.1", 1) not in charged(self.SNAPSHOT, "Shop:list", "request")
-
-    def test_a_rule_that_two_events_match_is_charged_once(self) -> None:
-        assert charged(self.SNAPSHOT, "chat", "request", "message") == [("users", "user:1", 1)]
-
-    def test_a_rule_whose_key_does_not_apply_to_the_caller_does_not_apply(self) -> None:
-        assert charged(self.SNAPSHOT, "chat", "request", who=GUEST) == []
-
-    def test_costs_multiply_but_a_connection_holds_one_slot(self) -> None:
-        assert charged(self.SNAPSHOT, "search", "request", cost=5)[0] == ("search", "user:1", 10)
-        assert charged(self.SNAPSHOT, "search", "connection", cost=5) == [("sockets", "user:1", 1)]
-
-    def test_each_rate_is_a_charge(self) -> None:
-        snapshot = Snapshot([Rule("both", rates=("10/s", "100/day"))])
-        assert charged(snapshot, "search", "request") == [("both", "user:1", 1)] * 2
-
-    def test_disabled_rules_are_known_but_not_charged(self) -> None:
-        assert self.SNAPSHOT.by_name("off") is not None
-        assert "off" not in [name for name, *_ in charged(self.SNAPSHOT, "x", "request")]
-        assert self.SNAPSHOT.by_name("nobody") is None
-
-    def test_what_it_remembers_is_bounded(self) -> None:
-        snapshot = Snapshot(self.SNAPSHOT.rules)
-        for number in range(MAX_REMEMBERED + 10):
-            charged(snapshot, f"scope {number}", "request")
-        assert len(snapshot._found) <= MAX_REMEMBERED
-        assert charged(snapshot, "search", "request")
-
-    def test_the_order_in_which_rules_come_does_not_matter(self) -> None:
-        turned = Snapshot(reversed(self.SNAPSHOT.rules))
-        assert turned.rules == self.SNAPSHOT.rules
-        assert turned.version == self.SNAPSHOT.version
-        assert turned.version != Snapshot(self.SNAPSHOT.rules[1:]).version
-
-
-@pytest.mark.django_db
-class TestMerge:
-    def test_both_sources_are_in_force_and_the_database_wins(self, rules: Any) -> None:
-        rules(api={"rate": "10/min"}, login={"rate": "5/min"})
-        ThrottleRule.objects.create(name="api", rate="20/min")
-        ThrottleRule.objects.create(name="extra", rate="1/s")
-        snapshot = rulebook.refresh()
-        assert names(snapshot) == ["api", "extra", "login"]
-        assert snapshot.by_name("api") == Rule("api", "20/min")
-
-    def test_a_disabled_row_suspends_the_rule_of_settings(self, rules: Any) -> None:
-        rules(api={"rate": "10/min"})
-        ThrottleRule.objects.create(name="api", rate="10/min", enabled=False)
-        assert charged(rulebook.refresh(), "any", "request") == []
-
-    def test_without_the_database_only_settings_count(
-        self, settings: Any, django_assert_num_queries: DjangoAssertNumQueries
-    ) -> None:
-        ThrottleRule.objects.create(name="extra", rate="1/s")
-        settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "1/s"}}, "DATABASE_RULES": False}
-        with django_assert_num_queries(0):
-            assert names(rulebook.current()) == ["api"]
-
-    def test_a_rule_of_settings_that_makes_no_sense_is_skipped(
-        self, rules: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        rules(good={"rate": "1/s"}, bad={"rate": "1/s", "burts": 3})
-        assert names(rulebook.refresh()) == ["good"]
-        assert "rule 'bad' from settings is skipped" in caplog.text
-
-    def test_rules_that_are_no_dictionary_are_none(self, settings: Any) -> None:
-        settings.DJANGO_THROTTLE = {"RULES": ["api"]}
-        assert rulebook.refresh().rules == ()
 
 
 class TestShadow:
@@ -188,73 +56,6 @@ class TestShadow:
         assert decisions[-1].lease is not None, "what is open counts all the same"
         for decision in decisions:
             await limiter.arelease(decision.lease)
-
-
-@pytest.mark.django_db
-class TestRows:
-    def insert(self, row: str, **columns: Any) -> None:
-        """A row as a slip of raw SQL leaves it, past the constraints."""
-        ThrottleRule.objects.create(name=row, rate="5/min")
-        force(ThrottleRule, {"name": row}, **columns)
-
-    @pytest.mark.row("F58")
-    @pytest.mark.parametrize(
-        "columns",
-        [
-            {"limit": -1, "algorithm": "concurrency", "rate": "", "events": "connection"},
-            {"events": "connection"},
-            {"rate": "5/0m"},
-            {"rate": "nonsense"},
-            {"rate": ""},
-            {"algorithm": "sundial"},
-            {"key": "("},
-            {"key": "os.abort"},
-            {"events": "request,sneeze"},
-            {"scopes": " , "},
-            {"resolution": 0},
-            {"cost": 2**62},
-            {"burst": 5},
-            {"refill": "sometimes"},
-            {"max_delay": -1},
-            {"timezone": "Mars/Olympus"},
-            {"rate": "5/month"},
-            {"rate": "5/min, 6/min"},
-            {"name": "bad\x00name"},
-            {"methods": "PSOT"},
-            {"methods": "POST", "events": "message"},
-            {"audience": "nobody"},
-            {"count_on": "often"},
-            {"warn_at": "80 %"},
-            {"warn_at": "nan"},
-            {"enforce_at": -1},
-            {"enforce_at": "twice"},
-            {"cost": "free"},
-            {"cost": "os.abort"},
-        ],
-        ids=str,
-    )
-    def test_a_bad_row_is_skipped_with_one_line_and_the_others_work(
-        self, rules: Any, columns: dict[str, Any], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        ThrottleRule.objects.create(name="good", rate="7/min")
-        self.insert("bad", **columns)
-        for _ in range(3):
-            snapshot = rulebook.refresh()
-        assert names(snapshot) == ["good"]
-        assert charged(snapshot, "any", "request") == [("good", "user:1", 1)]
-        lines = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
-        assert len(lines) == 1
-        assert "from database is skipped" in lines[0]
-
-    def test_a_bad_row_leaves_the_rule_of_settings_in_force(self, rules: Any) -> None:
-        rules(api={"rate": "10/min"})
-        self.insert("api", rate="nonsense")
-        assert rulebook.refresh().by_name("api") == Rule("api", "10/min")
-
-    def test_a_callable_that_settings_name_may_be_used(self, rules: Any) -> None:
-        rules(tenants={"rate": "1/s", "key": "os.path.basename", "enabled": False})
-        ThrottleRule.objects.create(name="mine", rate="2/s", key="os.path.basename")
-        assert "mine" in names(rulebook.refresh())
 
 
 @pytest.mark.django_db
@@ -418,23 +219,13 @@ class TestTrouble:
         assert names(rulebook.current()) == ["api"]
         assert "only the rules in settings hold" in caplog.text
 
-    @pytest.mark.row("F57")
-    def test_a_missing_table_is_one_warning(self, rules: Any, caplog: pytest.LogCaptureFixture) -> None:
-        rules(api={"rate": "10/min"})
-        with connection.schema_editor() as editor:
-            editor.delete_model(ThrottleRule)
-        try:
-            assert names(rulebook.refresh()) == ["api"]
-            assert names(rulebook.refresh()) == ["api"]
-        finally:
-            with connection.schema_editor() as editor:
-                editor.create_model(ThrottleRule)
-        (line,) = caplog.records
-        why = line.getMessage().partition("run `manage.py migrate` (")[2]
-        assert ThrottleRule._meta.db_table in why
-        assert "\n" not in line.getMessage()
-        ThrottleRule.objects.create(name="extra", rate="1/s")
-        assert names(rulebook.current()) == ["api", "extra"]
+    def test_a_save_is_never_spoiled_by_the_rulebook(self, rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def burst(seen: object = None) -> None:
+            raise RuntimeError("anything")
+
+        monkeypatch.setattr(in_force, "refresh", burst)
+        ThrottleRule.objects.create(name="api", rate="3/min")
+        assert ThrottleRule.objects.count() == 1
 
     def test_a_failed_reading_does_not_spoil_the_transaction_around_it(
         self, rules: Any, monkeypatch: pytest.MonkeyPatch
@@ -444,14 +235,6 @@ class TestTrouble:
             rulebook.refresh()
             monkeypatch.undo()
             ThrottleRule.objects.create(name="api", rate="3/min")
-        assert ThrottleRule.objects.count() == 1
-
-    def test_a_save_is_never_spoiled_by_the_rulebook(self, rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        def burst(seen: object = None) -> None:
-            raise RuntimeError("anything")
-
-        monkeypatch.setattr(in_force, "refresh", burst)
-        ThrottleRule.objects.create(name="api", rate="3/min")
         assert ThrottleRule.objects.count() == 1
 
     @staticmethod
@@ -577,11 +360,3 @@ class TestPoll:
         go_on.set()
         assert in_force._book.reader.wait(10)
         assert len(readings) == 1
-
-
-@pytest.mark.django_db
-@pytest.mark.skipif("not sources.is_private()", reason="only SQLite can be in memory")
-def test_a_database_in_memory_is_left_to_its_own_thread(django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    with django_assert_num_queries(0):
-        rulebook.poll(MemoryStore())
-    assert in_force._book.reader.wait(0)

@@ -19,26 +19,10 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.snapshot import Relief
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import run
+from tests.callers import Caller
 from tests.clock import FrozenClock
 
 API = Rule("api", "5/min", key="user_or_ip")
-
-
-class Caller:
-    """A caller with an ident under some keys, and traits; notes what it was asked."""
-
-    def __init__(self, *traits: str, **idents: str) -> None:
-        self.idents, self.traits = idents, traits
-        self.asked: list[str] = []
-        self.subject = None
-
-    def ident(self, key: str) -> str | None:
-        self.asked.append(key)
-        return self.idents.get(key)
-
-    def is_(self, trait: str) -> bool:
-        self.asked.append(trait)
-        return trait in self.traits
 
 
 def override(subject: str, effect: str = "block", **options: Any) -> Override:

@@ -18,6 +18,9 @@ from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.log_throttling import Complaints
 from django_throttle.rulebook import Snapshot
+from django_throttle.rulebook.snapshot import MAX_REMEMBERED
+from tests.callers import GUEST, SameByEveryKey
+from tests.rulebook.conftest import charged
 from tests.servers import slack
 
 
@@ -45,29 +48,15 @@ def length(subject: Any) -> int:
     return len(subject["path"])
 
 
-class Caller:
-    """A caller with the same ident under every key, and some traits."""
-
-    def __init__(self, *traits: str, subject: Any = "request") -> None:
-        self.traits = traits
-        self.subject = subject
-
-    def ident(self, key: str) -> str | None:
-        return "user:1"
-
-    def is_(self, trait: str) -> bool:
-        return trait in self.traits
-
-
-class Unasked(Caller):
+class Unasked(SameByEveryKey):
     """One who must not be asked: a site whose rules name no audience pays nothing for the option."""
 
     def is_(self, trait: str) -> bool:
         raise AssertionError(trait)
 
 
-def matched(snapshot: Snapshot, who: Caller | None = None, method: str = "", **options: Any) -> list[str]:
-    facts = Facts("search", ("request",), who or Caller(), method=method, **options)
+def matched(snapshot: Snapshot, who: SameByEveryKey | None = None, method: str = "", **options: Any) -> list[str]:
+    facts = Facts("search", ("request",), who or SameByEveryKey(), method=method, **options)
     return [charge.rule.name for charge in snapshot.match(facts)]
 
 
@@ -129,7 +118,7 @@ class TestAudience:
         ],
     )
     def test_one_of_the_entries_is_enough(self, traits: tuple[str, ...], rules: list[str]) -> None:
-        assert matched(self.SNAPSHOT, Caller(*traits)) == rules
+        assert matched(self.SNAPSHOT, SameByEveryKey(*traits)) == rules
 
     def test_who_asks_for_groups_says_so(self) -> None:
         assert self.SNAPSHOT.asks_groups
@@ -172,7 +161,7 @@ class TestCost:
     )
 
     def costs(self, cost: int = 1, **caller: Any) -> list[int]:
-        facts = Facts("search", ("request",), Caller(**caller), cost)
+        facts = Facts("search", ("request",), SameByEveryKey(**caller), cost)
         return [charge.cost for charge in self.SNAPSHOT.match(facts)]
 
     @pytest.mark.parametrize(("said", "charged"), [(1, 1), (0, 0), (7, 7), (MAX_LIMIT, MAX_LIMIT)])
@@ -200,7 +189,7 @@ class TestCost:
 
     def test_nor_is_a_promise(self, caplog: Any) -> None:
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.later")])
-        (charge,) = snapshot.match(Facts("search", ("request",), Caller()))
+        (charge,) = snapshot.match(Facts("search", ("request",), SameByEveryKey()))
         assert charge.cost == 1
         assert "must not be async" in caplog.text
 
@@ -213,11 +202,11 @@ class TestCost:
         """Whoever matches rules on an event loop is told, and matches them again in a thread."""
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.asks")])
         with pytest.raises(SynchronousOnlyOperation):
-            snapshot.match(Facts("search", ("request",), Caller()))
+            snapshot.match(Facts("search", ("request",), SameByEveryKey()))
 
     def test_it_is_asked_of_the_scope_of_a_socket(self) -> None:
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.length", events=["message"])])
-        (charge,) = snapshot.match(Facts("chat", ("message",), Caller(subject={"path": "/chat/"})))
+        (charge,) = snapshot.match(Facts("chat", ("message",), SameByEveryKey(subject={"path": "/chat/"})))
         assert charge.cost == 6
 
     def test_a_callable_without_a_request_has_the_cost_that_it_was_given(self) -> None:
@@ -227,12 +216,12 @@ class TestCost:
     def test_it_is_not_asked_when_the_rule_does_not_apply(self) -> None:
         PRICES[:] = ["nonsense"]
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.price", methods=["POST"])])
-        assert snapshot.match(Facts("search", ("request",), Caller(), method="GET")) == ()
+        assert snapshot.match(Facts("search", ("request",), SameByEveryKey(), method="GET")) == ()
 
     def test_each_rate_is_charged_so_much(self) -> None:
         PRICES[:] = [7]
         snapshot = Snapshot([Rule("priced", rates=("100/min", "900/day"), cost="tests.rulebook.test_snapshot.price")])
-        assert [charge.cost for charge in snapshot.match(Facts("search", ("request",), Caller()))] == [7, 7]
+        assert [charge.cost for charge in snapshot.match(Facts("search", ("request",), SameByEveryKey()))] == [7, 7]
 
 
 EVIL = [
@@ -275,7 +264,7 @@ def test_no_pattern_takes_long_whatever_it_looks_like(figure: Callable[..., None
     snapshot = Snapshot([Rule(f"rule {number}", "9/min", scopes=[scope]) for number, scope in enumerate(EVIL)])
     began = time.perf_counter()
     for scope in ("a" * 2048, "a" * 2047 + "!", "ab" * 1024):
-        snapshot.match(Facts(scope, ("request",), Caller()))
+        snapshot.match(Facts(scope, ("request",), SameByEveryKey()))
     took = time.perf_counter() - began
     figure("thirty patterns, three long names", took * 1000, "ms")
     assert took < slack(0.5)
@@ -284,8 +273,8 @@ def test_no_pattern_takes_long_whatever_it_looks_like(figure: Callable[..., None
 @pytest.mark.row("A50")
 def test_a_bracket_alone_is_a_name_and_never_everything() -> None:
     snapshot = Snapshot([Rule("bracket", "9/min", scopes=["("]), Rule("open", "9/min", scopes=["[a"])])
-    assert snapshot.match(Facts("a", ("request",), Caller())) == ()
-    assert [charge.rule.name for charge in snapshot.match(Facts("(", ("request",), Caller()))] == ["bracket"]
+    assert snapshot.match(Facts("a", ("request",), SameByEveryKey())) == ()
+    assert [charge.rule.name for charge in snapshot.match(Facts("(", ("request",), SameByEveryKey()))] == ["bracket"]
 
 
 @pytest.mark.row("A52")
@@ -297,7 +286,7 @@ def test_a_thousand_orders_of_the_same_rules_charge_the_same() -> None:
         ),
         Rule("exact", "3/min", scopes=["search"], audience=["staff"]),
     ]
-    facts = Facts("search", ("request",), Caller("staff"), method="POST")
+    facts = Facts("search", ("request",), SameByEveryKey("staff"), method="POST")
     wanted = Snapshot(rules).match(facts)
     assert len(wanted) == 7
     order = random.Random(52)
@@ -305,3 +294,57 @@ def test_a_thousand_orders_of_the_same_rules_charge_the_same() -> None:
         order.shuffle(rules)
         snapshot = Snapshot(rules)
         assert snapshot.match(facts) == wanted
+
+
+class TestSnapshot:
+    SNAPSHOT = Snapshot(
+        [
+            Rule("users", "9/min", key="user", events=("request", "message")),
+            Rule("search", "9/min", scopes=("search",), cost=2),
+            Rule("shop", "9/min", scopes=("shop:*", "basket"), key="ip"),
+            Rule("off", "9/min", enabled=False),
+            Rule("sockets", limit=2, algorithm="concurrency", events=("connection",)),
+        ]
+    )
+
+    def test_rules_of_the_scope_and_the_event_apply(self) -> None:
+        assert charged(self.SNAPSHOT, "search", "request") == [("search", "user:1", 2), ("users", "user:1", 1)]
+        assert charged(self.SNAPSHOT, "search", "message") == [("users", "user:1", 1)]
+        assert charged(self.SNAPSHOT, "search", "task") == []
+
+    def test_a_pattern_covers_what_it_matches_and_nothing_else(self) -> None:
+        assert ("shop", "ip:192.0.2.1", 1) in charged(self.SNAPSHOT, "shop:list", "request")
+        assert ("shop", "ip:192.0.2.1", 1) in charged(self.SNAPSHOT, "basket", "request")
+        assert ("shop", "ip:192.0.2.1", 1) not in charged(self.SNAPSHOT, "Shop:list", "request")
+
+    def test_a_rule_that_two_events_match_is_charged_once(self) -> None:
+        assert charged(self.SNAPSHOT, "chat", "request", "message") == [("users", "user:1", 1)]
+
+    def test_a_rule_whose_key_does_not_apply_to_the_caller_does_not_apply(self) -> None:
+        assert charged(self.SNAPSHOT, "chat", "request", who=GUEST) == []
+
+    def test_costs_multiply_but_a_connection_holds_one_slot(self) -> None:
+        assert charged(self.SNAPSHOT, "search", "request", cost=5)[0] == ("search", "user:1", 10)
+        assert charged(self.SNAPSHOT, "search", "connection", cost=5) == [("sockets", "user:1", 1)]
+
+    def test_each_rate_is_a_charge(self) -> None:
+        snapshot = Snapshot([Rule("both", rates=("10/s", "100/day"))])
+        assert charged(snapshot, "search", "request") == [("both", "user:1", 1)] * 2
+
+    def test_disabled_rules_are_known_but_not_charged(self) -> None:
+        assert self.SNAPSHOT.by_name("off") is not None
+        assert "off" not in [name for name, *_ in charged(self.SNAPSHOT, "x", "request")]
+        assert self.SNAPSHOT.by_name("nobody") is None
+
+    def test_what_it_remembers_is_bounded(self) -> None:
+        snapshot = Snapshot(self.SNAPSHOT.rules)
+        for number in range(MAX_REMEMBERED + 10):
+            charged(snapshot, f"scope {number}", "request")
+        assert len(snapshot._found) <= MAX_REMEMBERED
+        assert charged(snapshot, "search", "request")
+
+    def test_the_order_in_which_rules_come_does_not_matter(self) -> None:
+        turned = Snapshot(reversed(self.SNAPSHOT.rules))
+        assert turned.rules == self.SNAPSHOT.rules
+        assert turned.version == self.SNAPSHOT.version
+        assert turned.version != Snapshot(self.SNAPSHOT.rules[1:]).version

@@ -1,0 +1,32 @@
+"""Callers as rules see them, without a request: idents under keys, and traits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Caller:
+    """A caller with an ident under some keys, and traits; notes what it was asked."""
+
+    def __init__(self, *traits: str, subject: Any = None, **idents: str) -> None:
+        self.traits, self.subject, self.idents = traits, subject, idents
+        self.asked: list[str] = []
+
+    def ident(self, key: str) -> str | None:
+        self.asked.append(key)
+        return self.idents.get(key)
+
+    def is_(self, trait: str) -> bool:
+        self.asked.append(trait)
+        return trait in self.traits
+
+
+class SameByEveryKey(Caller):
+    """A caller with one ident, whatever a rule counts by."""
+
+    def ident(self, key: str) -> str | None:
+        return "user:1"
+
+
+ANNA = Caller(user="user:1", user_or_ip="user:1", ip="ip:192.0.2.1")
+GUEST = Caller(user_or_ip="ip:192.0.2.1", ip="ip:192.0.2.1")

@@ -1,0 +1,40 @@
+"""Rules in settings, and a book that forgets its database after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_throttle.facts import Facts
+from django_throttle.rulebook import Snapshot, in_force
+from tests.callers import ANNA, Caller
+
+
+@pytest.fixture
+def rules(settings: Any) -> Any:
+    """Replaces the rules of settings."""
+
+    def put(**rules: dict[str, Any]) -> None:
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": rules}
+
+    put()
+    return put
+
+
+@pytest.fixture(autouse=True)
+def fresh_book() -> Iterator[None]:
+    yield
+    in_force._forget(setting="DATABASES")
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    return [rule.name for rule in snapshot.rules]
+
+
+def charged(
+    snapshot: Snapshot, scope: str, *events: str, who: Caller = ANNA, cost: int = 1
+) -> list[tuple[str, str, int]]:
+    found = snapshot.match(Facts(scope, events, who, cost))
+    return [(charge.rule.name, charge.ident, charge.cost) for charge in found]
