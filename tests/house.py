@@ -23,13 +23,13 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(150, 125),
-    "lines": Limit(22_850, 18_500),
+    "lines": Limit(22_780, 18_500),
     "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(19, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),
     "in circles with types": Limit(9, 0),
-    "lines of sync and async twins": Limit(199, 120),
+    "lines of sync and async twins": Limit(144, 120),
 }
 
 

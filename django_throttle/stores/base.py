@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Coroutine, Generator, Iterable
+from functools import partial
+from typing import Any, Protocol
 
 from django_throttle.connections.leases import Registry
 from django_throttle.core.commands import Command, Decide, DecideLocally, Release
@@ -12,6 +13,9 @@ from django_throttle.core.decision import Lease
 from django_throttle.core.flow import T
 from django_throttle.damper.meters import Meters
 from django_throttle.stores.denials import Denials
+from django_throttle.stores.drive import Step, adrive, drive
+
+__all__ = ["Orders", "Step", "Steps", "Store", "arun", "run"]
 
 
 class Orders(Protocol):
@@ -54,67 +58,20 @@ class Store(Protocol):
     async def aexecute(self, command: Command) -> Any: ...
 
 
-class Step(NamedTuple):
-    """What a flow has done beside commands: by calling ``do``; on an event loop by awaiting what ``ado`` returns."""
-
-    do: Callable[[], Any]
-    ado: Callable[[], Awaitable[Any]]
-
-
 Steps = Generator[Command | Step, Any, T]
 
 
 def run(flow: Steps[T], store: Store) -> T:
     """Run a flow to its end; what the store or a step raises is thrown into the flow."""
-    sent: tuple[Command, ...] = ()
-    try:
-        one = next(flow)
-        while True:
-            try:
-                if isinstance(one, Step):
-                    reply = one.do()
-                else:
-                    sent += (one,)
-                    reply = store.execute(one)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the flow ends by it
-                one = flow.throw(error)
-            else:
-                one = flow.send(reply)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    except BaseException as error:
-        _abandon(sent, store)
-        if isinstance(error.__cause__, StopIteration):  # a step's own, of which the flow has made a RuntimeError
-            raise error.__cause__ from None
-        raise
+    return drive(flow, store.execute, partial(_abandon, store))
 
 
-async def arun(flow: Steps[T], store: Store) -> T:
+def arun(flow: Steps[T], store: Store) -> Coroutine[Any, Any, T]:
     """The same, awaiting the store and the steps."""
-    sent: tuple[Command, ...] = ()
-    try:
-        one = next(flow)
-        while True:
-            try:
-                if isinstance(one, Step):
-                    reply = await one.ado()
-                else:
-                    sent += (one,)
-                    reply = await store.aexecute(one)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the flow ends by it
-                one = flow.throw(error)
-            else:
-                one = flow.send(reply)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    except BaseException:
-        _abandon(sent, store)
-        raise
+    return adrive(flow, store.aexecute, partial(_abandon, store))
 
 
-def _abandon(commands: Iterable[Command], store: Store) -> None:
+def _abandon(store: Store, commands: Iterable[Command]) -> None:
     """Have the leases released that a flow took and did not release itself: it was cancelled, or interrupted."""
     released = {command.lease for command in commands if isinstance(command, Release)}
     for command in commands:

@@ -278,27 +278,18 @@ class Sentinels:
 
 
 def following(connection_class: type[AbstractConnection], find: Callable[[], Host]) -> type[AbstractConnection]:
-    """The same connection class, but it connects to what ``find`` says, and not for longer than that is the master."""
+    """The same connection class, but it connects to the server that ``find`` returns."""
 
     class MasterConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> Any:
             self.host, self.port = find()
             return super()._connect()
 
-        def read_response(self, *args: Any, **options: Any) -> Any:
-            try:
-                return super().read_response(*args, **options)
-            except ResponseError as error:
-                if _is_demotion(error):
-                    self.disconnect()
-                    raise RedisConnectionError("the server is the master no more") from error
-                raise
-
     return MasterConnection
 
 
 def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Host]], known: Known) -> type[Any]:
-    """The same for asyncio; what others learn of another master is seen before each command."""
+    """The same for asyncio; before each command it leaves a server that is known to be the master no more."""
 
     class MasterConnection(connection_class):  # type: ignore[misc]
         async def _connect(self) -> None:
@@ -310,20 +301,7 @@ def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Ho
                 await self.disconnect()
             await super().send_packed_command(*args, **options)
 
-        async def read_response(self, *args: Any, **options: Any) -> Any:
-            try:
-                return await super().read_response(*args, **options)
-            except ResponseError as error:
-                if _is_demotion(error):
-                    await self.disconnect()
-                    raise RedisConnectionError("the server is the master no more") from error
-                raise
-
     return MasterConnection
-
-
-def _is_demotion(error: ResponseError) -> bool:
-    return "write against a read only replica" in str(error)  # a script of Redis 6.2 wraps it
 
 
 def async_clients(address: Address, seconds: float, most: int, known: Known) -> list[aioredis.Redis]:

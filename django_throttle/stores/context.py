@@ -26,7 +26,7 @@ MAINTENANCE_SECONDS: Final = 1.0
 _REFUSED: Final = "Redis refuses a script; failure policies decide until it is put right"
 _ADVICE: Final = {
     Cause.POOL: "All connections to Redis are in use, failure policies decide meanwhile; raise MAX_CONNECTIONS",
-    Cause.BLOCKED: "Code of this site blocks the event loop for longer than a decision may take; failure policies decide meanwhile",
+    Cause.BLOCKED: "Code of the site blocks the event loop for longer than DEADLINE; failure policies decide meanwhile",
 }
 
 
