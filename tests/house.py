@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "django_throttle"
+SMALL = 60  # lines: a module below is shown by the tests of what uses it
+# Modules whose tests are one table over all of them.
+TOGETHER = {"core/algorithms": "core/test_algorithms.py"}
+# Public in spite of the underscore: of named tuples, Django's models and REST framework's requests.
+FOREIGN = {"_replace", "_asdict", "_meta", "_request"}
 
 
 class Limit(NamedTuple):
@@ -30,6 +35,8 @@ LIMITS = {
     "in circles at run time": Limit(0, 0),
     "in circles with types": Limit(9, 0),
     "lines of sync and async twins": Limit(144, 120),
+    "modules without a test file": Limit(26, 0),
+    "tests' lines at private names": Limit(165, 30),
 }
 
 
@@ -60,7 +67,58 @@ def measure() -> dict[str, float]:
         "in circles at run time": len(in_circles(at_once)),
         "in circles with types": len(in_circles(everything)),
         "lines of sync and async twins": sum(twin.lines for name, tree in trees.items() for twin in twins(name, tree)),
+        "modules without a test file": len(untested()),
+        "tests' lines at private names": len(private_lines()),
     }
+
+
+def untested() -> list[str]:
+    """The modules of ``SMALL`` lines or more that no test file mirrors, each with the file that it lacks."""
+    lacking = []
+    for name, path in modules().items():
+        if path.name != "__init__.py" and len(path.read_text(encoding="utf-8").splitlines()) >= SMALL:
+            inside = path.relative_to(ROOT / PACKAGE)
+            file = TOGETHER.get(f"{inside.parent}", f"{inside.parent / f'test_{inside.name}'}")
+            if not (ROOT / "tests" / file).exists():
+                lacking.append(f"{name} has no tests/{file}")
+    return lacking
+
+
+def private_lines() -> list[str]:
+    """The lines of tests that use a private name of the package: ``there._name``, or as a text that is patched."""
+    ours = {name for path in modules().values() for name in _private(ast.parse(path.read_text(encoding="utf-8")))}
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        lines = {line for line, name in foreign(tree) if name in ours - FOREIGN}
+        found += [f"{path.relative_to(ROOT)}:{line}" for line in sorted(lines)]
+    return found
+
+
+def _private(tree: ast.Module) -> Iterator[str]:
+    """The names with one underscore in front that a module defines, on objects too."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name)
+                | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store())
+            ) if name.startswith("_") and not name.endswith("__"):  # fmt: skip
+                yield name
+
+
+def foreign(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Lines, and the names that they take from elsewhere: attributes of anything but ``self``, imports, texts."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute(attr=name):
+                yield node.lineno, name
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith(PACKAGE):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.Call(func=ast.Attribute(attr="setattr" | "delattr"), args=args):
+                texts = [arg.value for arg in args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+                yield from ((node.lineno, text.rpartition(".")[2]) for text in texts)
 
 
 def _header(tree: ast.Module) -> int:
@@ -149,13 +207,14 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
 
 
 def main() -> None:
-    """Print each pair of twins, then each figure, the most that it may be, and what it is to come down to."""
+    """Print twins, modules without a test file, and each figure, the most that it may be and what it is to become."""
     for name, path in modules().items():
         for twin in twins(name, ast.parse(path.read_text(encoding="utf-8"))):
             print(f"{twin.lines:4} lines  {twin.module}: {twin.sync}, {twin.awaited}")
-    print(f"{'':24}{'is':>8}{'at most':>10}{'goal':>8}")
+    print(*untested(), sep="\n")
+    print(f"{'':32}{'is':>8}{'at most':>10}{'goal':>8}")
     for name, figure in measure().items():
-        print(f"{name:24}{figure:>8}{LIMITS[name].most:>10}{LIMITS[name].goal:>8}")
+        print(f"{name:32}{figure:>8}{LIMITS[name].most:>10}{LIMITS[name].goal:>8}")
 
 
 if __name__ == "__main__":
