@@ -8,19 +8,13 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.options import (
-    BUCKETS,
-    EVENTS,
-    FAILURE_POLICIES,
-    KEYS,
-    MAX_RESOLUTION,
-    METHODS,
-    REFILLS,
-    UNITS,
-)
+from django_throttle.core.options import BUCKETS, EVENTS, KEYS, MAX_RESOLUTION, METHODS, table
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 
+ACTIONS, FAILURE_POLICIES, REFILLS, UNITS = (
+    tuple(table(Rule)[name].choices) for name in ("action", "on_store_failure", "refill", "unit")
+)
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
 SCOPES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=","), min_size=1, max_size=20)
 IDENTS = st.text(min_size=1, max_size=40)

@@ -23,12 +23,11 @@ from django.utils.text import Truncator
 from django.utils.timesince import timesince, timeuntil
 from django.views.decorators.debug import sensitive_post_parameters
 
-from django_throttle.admin.rules import ListAdmin
+from django_throttle.admin.rules import ListAdmin, RowForm
 from django_throttle.core import Rule
 from django_throttle.identity import HttpWho
 from django_throttle.models import ThrottleOverride
-from django_throttle.models.doubts import doubts, misspelt
-from django_throttle.models.override import LAST_YEAR, OverrideQuerySet
+from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspelt, override_warnings
 from django_throttle.models.subjects import around, names_of_users, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Relief
@@ -49,7 +48,7 @@ USUAL: Final = "7200"
 MANY: Final = 30
 
 
-class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
+class OverrideForm(RowForm):
     """One override."""
 
     lasting = forms.ChoiceField(
@@ -236,8 +235,8 @@ class ThrottleOverrideAdmin(ListAdmin):
         if not change:
             obj.created_by = request.user.get_username()[:150]
         super().save_model(request, obj, form, change)
-        for doubt in doubts(obj, sources.rules()):
-            self.message_user(request, doubt, messages.WARNING)
+        for warning in override_warnings(obj, sources.rules()):
+            self.message_user(request, warning, messages.WARNING)
         if obj.effect == "block" and Relief([obj.as_override()]).of(HttpWho(request)):
             self.message_user(request, BLOCKS_YOU, messages.WARNING)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, Final
 
 from django import forms
-from django.apps import apps
 from django.contrib import admin, messages
-from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied, ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
 from django.db.models import QuerySet
 from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -19,54 +18,65 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
 from django_throttle.conf import conf
-from django_throttle.core import descriptions
-from django_throttle.core.descriptions import describe
-from django_throttle.core.options import KEYS
+from django_throttle.core import Rule
+from django_throttle.core.descriptions import describe, events, scopes, who
+from django_throttle.core.options import ALGORITHMS, GROUPS, HELD, KEY_CHOICES, KEYS, NOUNS, Options
 from django_throttle.models import ThrottleRule
+from django_throttle.models.columns import stored
 from django_throttle.models.fields import is_text
-from django_throttle.rulebook import file, sources
-from django_throttle.rulebook.file import FIELDS
+from django_throttle.models.subjects import missing_group
+from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import declared
 
-
-def unknown_groups(audience: Iterable[str]) -> list[str]:
-    """A sentence for each group that is not there, with the nearest name that is."""
-    named = [entry.removeprefix("group:") for entry in audience if entry.startswith("group:")]
-    if not named or not apps.is_installed("django.contrib.auth"):
-        return []
-    known = list(apps.get_model("auth", "Group").objects.values_list("name", flat=True))
-    return [_sentence(name, known) for name in named if name not in known]
-
-
-def _sentence(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"There is no group {name!r} yet, so nobody is in it.{hint}"
-
-
-KEY_LABELS: Final = {
-    "user": "User",
-    "ip": "Address",
-    "user_or_ip": "User or address",
-    "api_key": "API key, else user or address",
-    "session": "Session",
-    "tenant": "Tenant",
-    "connection": "One WebSocket",
-    "everyone": "Everyone together",
-}
 # Of all that can be joined, what most sites want.
 JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
-EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in descriptions.NOUNS.items()}
+EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in NOUNS.items()}
 # What no door of this version reports: a rule for it would never do anything.
 UNREPORTED: Final = frozenset(("task",))
 
 
-class RuleForm(forms.ModelForm):  # type: ignore[type-arg]
+def form_fields(of: type[Options]) -> list[str]:
+    """The fields of a rule's form."""
+    return [*stored(of), "description"]
+
+
+def fieldsets(of: type[Options]) -> Any:
+    """The form's groups: the options by the headings that the table gives them."""
+    groups = {group: [name for name, row in stored(of).items() if row.group == group] for group in ("", *GROUPS)}
+    head = [*groups.pop(""), "in_words"]
+    options = [(group, {"fields": names}) for group, names in groups.items()]
+    return [(None, {"fields": head}), *options, ("Notes", {"fields": ["description", "updated_at"]})]
+
+
+def preview_options(of: type[Options]) -> dict[str, Any]:
+    """What preview.js needs of the table: which algorithms have an option, and what a field holds by default."""
+    some = {name: row for name, row in stored(of).items() if row.only or row.never}
+    return {
+        "algorithms": {name: [each for each in ALGORITHMS if row.takes(each)] for name, row in some.items()},
+        "defaults": {name: "" if row.default in (None, ()) else str(row.default) for name, row in some.items()},
+        "held": HELD,
+    }
+
+
+class RowForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form whose fields have one message each: what the field says, else what the row says of it."""
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """In the list, a row shows few fields; what is wrong with another one is said of the whole row."""
+        found = error.error_dict if hasattr(error, "error_dict") else {field: error}
+        for name, errors in found.items():
+            if name is None or name == NON_FIELD_ERRORS or name not in self.fields:
+                super().add_error(None, errors)
+            elif name not in self.errors:
+                super().add_error(name, errors)
+
+
+class RuleForm(RowForm):
     """One rule; events as checkboxes, keys as a list of those that exist on this site."""
 
     class Meta:
         model = ThrottleRule
-        fields = ("name", *FIELDS)
+        fields = form_fields(Rule)
         widgets = {"description": forms.Textarea(attrs={"rows": 3})}
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -80,16 +90,8 @@ class RuleForm(forms.ModelForm):  # type: ignore[type-arg]
         if "cost" in self.fields and (functions := declared("cost")):
             self.fields["cost"].help_text += f" There is {', '.join(functions)}."
 
-    def add_error(self, field: str | None, error: Any) -> None:
-        """In the list, a row shows few fields; what is wrong with another one is said of the whole row."""
-        if isinstance(error, ValidationError) and hasattr(error, "error_dict"):
-            for name, errors in error.error_dict.items():
-                super().add_error(name if name in self.fields else None, list(errors))
-        else:
-            super().add_error(field if field in (None, NON_FIELD_ERRORS) or field in self.fields else None, error)
 
-
-class RowForm(RuleForm):
+class ListForm(RuleForm):
     """A rule in the list: a rate or a limit to type in, whichever the rule has."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -133,9 +135,9 @@ def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
 def key_choices(present: str = "") -> list[tuple[str, str]]:
     """The keys that a rule may have on this site, and the one that it has."""
     offered = [key for key in (*KEYS, *JOINED_KEYS) if conf().TENANT or key == present or "tenant" not in key]
-    known = [(key, KEY_LABELS.get(key) or descriptions.who(key).capitalize()) for key in offered]
+    known = [(key, KEY_CHOICES[key].label if key in KEY_CHOICES else who(key).capitalize()) for key in offered]
     own = {*declared("key"), *([present] if present and present not in offered else [])}
-    return known + [(key, descriptions.who(key).capitalize()) for key in sorted(own)]
+    return known + [(key, who(key).capitalize()) for key in sorted(own)]
 
 
 UNNAMED = "(no name yet)"
@@ -161,9 +163,6 @@ def _errors(form: PreviewForm) -> list[str]:
     return found
 
 
-SHAPE: Final = ("burst", "refill", "resolution", "strict", "timezone", "batched", "estimator")
-HOW_MUCH: Final = ("algorithm", "rate", "limit", *SHAPE)
-WHAT_THEN: Final = ("action", "at_limit", "max_delay", "enforce_at", "warn_at", "on_store_failure")
 FEW: Final = 12  # rules that need no filters
 NOTHING_YET: Final = "Type a rate, and what the rule means is shown here."
 
@@ -186,7 +185,7 @@ class EventFilter(admin.SimpleListFilter):
 class KeyFilter(admin.SimpleListFilter):
     """Rules by who has a budget of their own."""
 
-    title = "who"
+    title = "count by"
     parameter_name = "key"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -221,13 +220,7 @@ class ThrottleRuleAdmin(ListAdmin):
     search_fields = ("name", "description", "scopes")
     readonly_fields = ("in_words", "updated_at")
     save_on_top = True
-    fieldsets = (
-        (None, {"fields": ("name", "enabled", "in_words")}),
-        ("How much", {"fields": (*HOW_MUCH, "unit", "cost", "count_denied", "count_on")}),
-        ("Who and what", {"fields": ("key", "audience", "scopes", "events", "methods")}),
-        ("What happens then", {"fields": WHAT_THEN}),
-        ("Notes", {"fields": ("description", "updated_at")}),
-    )
+    fieldsets = fieldsets(Rule)
 
     class Media:
         css = {"all": ("django_throttle/rules.css",)}
@@ -240,28 +233,29 @@ class ThrottleRuleAdmin(ListAdmin):
 
     @admin.display(description="scopes", ordering="scopes")
     def covers(self, row: ThrottleRule) -> str:
-        return descriptions.scopes(row.scopes) if row.scopes else "–"
+        return scopes(row.scopes) if row.scopes else "–"
 
     @admin.display(description="who", ordering="key")
     def who(self, row: ThrottleRule) -> str:
-        return descriptions.who(row.key)
+        return who(row.key)
 
     @admin.display(description="events", ordering="events")
     def counts(self, row: ThrottleRule) -> str:
-        return descriptions.events(row.events) or "–"
+        return events(row.events) or "–"
 
     @admin.display(description="In words")
     def in_words(self, row: ThrottleRule) -> SafeString:
         return format_html(
-            '<output id="rule-preview" class="{}" data-url="{}" data-empty="{}">{}</output>',
+            '<output id="rule-preview" class="{}" data-url="{}" data-empty="{}" data-options="{}">{}</output>',
             _css(row) if row.pk else "rule-empty",
             reverse(f"{self.admin_site.name}:django_throttle_preview"),
             NOTHING_YET,
+            json.dumps(preview_options(Rule)),
             row.meaning if row.pk else NOTHING_YET,
         )
 
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
-        return super().get_changelist_form(request, **{"form": RowForm, **options})
+        return super().get_changelist_form(request, **{"form": ListForm, **options})
 
     def get_urls(self) -> list[URLPattern]:
         view = require_http_methods(["GET", "HEAD", "POST"])(self.preview_view)
@@ -278,7 +272,7 @@ class ThrottleRuleAdmin(ListAdmin):
         rule = sources.from_settings().rules.get(request.GET.get("replace", ""))
         if rule is None:
             return dict(super().get_changeform_initial_data(request))
-        return model_to_dict(file.row_of(rule))
+        return model_to_dict(ThrottleRule.of(rule))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         context = {"settings_rules": self._from_settings(), "only_records": conf().SHADOW}
@@ -286,8 +280,10 @@ class ThrottleRuleAdmin(ListAdmin):
 
     def save_model(self, request: HttpRequest, obj: ThrottleRule, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
-        for warning in unknown_groups(obj.audience):
-            self.message_user(request, warning, messages.WARNING)
+        for entry in obj.audience:
+            kind, _, name = entry.partition(":")
+            if kind == "group" and (warning := missing_group(name)):
+                self.message_user(request, warning, messages.WARNING)
 
     def _from_settings(self) -> list[dict[str, Any]]:
         """The rules of settings that no row replaces."""

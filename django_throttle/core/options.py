@@ -1,73 +1,72 @@
-"""What a rule may say: its choices and bounds, and a small check for each option and each pair that must fit."""
+"""The table of rule options: a row each. Rules, database columns, the admin's form, words and docs are made from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
-from django_throttle.core.plan import is_calendar, times
-from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, RateLimit, period_of, zone
+from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
 from django_throttle.exceptions import InvalidRule
 
-if TYPE_CHECKING:
-    from django_throttle.core.rule import Rule
 
-__all__ = [
-    "ACTIONS",
-    "ALGORITHMS",
-    "AT_LIMITS",
-    "AUDIENCES",
-    "AUDIENCE_KINDS",
-    "BUCKETS",
-    "ESTIMATORS",
-    "EVENTS",
-    "FAILURE_POLICIES",
-    "HELD",
-    "KEYS",
-    "MAX_DAMPED",
-    "MAX_LOG",
-    "MAX_NAME",
-    "MAX_RATES",
-    "MAX_RESOLUTION",
-    "MAX_TIMES",
-    "METHODS",
-    "REFILLS",
-    "UNITS",
-    "audience",
-    "check_rule",
-    "meant",
-    "methods",
-    "names",
-    "sequence",
-    "shares",
-    "statuses",
-]
+class Choice(NamedTuple):
+    """A value that an option may have: its label in the admin, what a description says of it, what the help says."""
+
+    label: str
+    words: str = ""
+    help: str = ""
 
 
-EVENTS: Final = ("request", "inflight", "connect", "connection", "message", "send", "publish", "task")
+ALGORITHM_CHOICES: Final = {
+    "sliding_window": Choice("Sliding window", help="evenly, right for most rules"),
+    "sliding_log": Choice("Sliding log", help="exactly, for small limits"),
+    "fixed_window": Choice(
+        "Fixed window", help="afresh every minute, hour or day, so twice the rate may pass around the turn"
+    ),
+    "token_bucket": Choice("Token bucket", help="refilled evenly, with bursts"),
+    "leaky_bucket": Choice("Leaky bucket", help="drained evenly, can delay"),
+    "gcra": Choice("GCRA", help="as the token bucket, by its other name"),
+    "concurrency": Choice("Concurrency", help="not a rate, but how many WebSockets or requests are open at once"),
+    "damper": Choice("Damper", help="refuses a share of what is attempted, so that the rest keeps the rate"),
+}
+ALGORITHMS: Final = tuple(ALGORITHM_CHOICES)
+BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
+# What happens, as a noun: one of it, many of it, and how it is called in a list of different kinds.
+NOUNS: Final[dict[str, tuple[str, str, str]]] = {
+    "request": ("request", "requests", "HTTP requests"),
+    "inflight": ("request in flight", "requests in flight", "HTTP requests in flight"),
+    "connect": ("connection attempt", "connection attempts", "WebSocket connection attempts"),
+    "connection": ("open WebSocket", "open WebSockets", "open WebSockets"),
+    "message": ("message", "messages", "WebSocket messages"),
+    "send": ("message sent", "messages sent", "WebSocket messages sent"),
+    "publish": ("publication", "publications", "publications"),
+    "task": ("task", "tasks", "tasks"),
+}
+EVENTS: Final = tuple(NOUNS)
 # What is open for a while, which only a concurrency rule counts; all other events happen at a moment.
 HELD: Final = ("inflight", "connection")
-KEYS: Final = ("user", "ip", "user_or_ip", "api_key", "session", "tenant", "connection", "everyone")
-ALGORITHMS: Final = (
-    "fixed_window",
-    "sliding_log",
-    "sliding_window",
-    "token_bucket",
-    "leaky_bucket",
-    "gcra",
-    "concurrency",
-    "damper",
-)
-ACTIONS: Final = ("reject", "shadow", "delay")
-AT_LIMITS: Final = ("reject", "evict_oldest", "evict_idle")  # what becomes of the socket that is one too many
-REFILLS: Final = ("continuous", "interval")
-ESTIMATORS: Final = ("fast", "average")  # of a damper
-UNITS: Final = ("calls", "bytes")
-FAILURE_POLICIES: Final = ("local", "allow", "deny")
-BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
+KEY_CHOICES: Final = {
+    "user": Choice("User", "each user"),
+    "ip": Choice("Address", "each address"),
+    "user_or_ip": Choice("User or address", "each user or address"),
+    "api_key": Choice("API key, else user or address", "each API key, user or address"),
+    "session": Choice("Session", "each session"),
+    "tenant": Choice("Tenant", "each tenant"),
+    "connection": Choice("One WebSocket", "each WebSocket"),
+    "everyone": Choice("Everyone together", "everyone together"),
+}
+KEYS: Final = tuple(KEY_CHOICES)
+# Everyone together with somebody is that somebody, and a connection with whoever opened it is that connection.
+JOINED: Final = tuple(key for key in KEYS if key not in ("everyone", "connection"))
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
-AUDIENCES: Final = ("anonymous", "authenticated", "staff")
+AUDIENCE_WORDS: Final = {
+    "anonymous": "visitors who are not logged in",
+    "authenticated": "logged-in users",
+    "staff": "staff",
+}
+AUDIENCES: Final = tuple(AUDIENCE_WORDS)
 # Members of what has a name of its own: group:editors, tenant:acme.
 AUDIENCE_KINDS: Final = ("group", "tenant")
 # A log keeps an entry for each call, of which there are as many as units at most; past this a strict sliding_window
@@ -81,16 +80,91 @@ MAX_TIMES: Final = 100  # the limit, at which calls are refused
 MAX_WARNINGS: Final = 10
 
 
-def one_of(option: str, given: object, allowed: tuple[str, ...]) -> None:
-    """Raise InvalidRule unless it is one of those allowed."""
-    if given not in allowed:
-        raise InvalidRule(f"{option} is one of {', '.join(allowed)}, not {given!r}{meant(given, allowed)}", option)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One row of the table.
+
+    ``kind`` is one of KINDS and says how a value is read, and in which column it is stored. Algorithms are those that
+    take it: ``only`` these, or all but ``never`` those. ``words`` is what a description says of a value that is not
+    the default: a text, in which ``{}`` is the value, or a function of it.
+    """
+
+    name: str = ""
+    kind: str
+    default: Any = None
+    initial: Any = None  # what the form of a new rule has, where that is not the default
+    help: str
+    label: str = ""
+    group: str = ""  # the heading under which the admin has it
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    least: float = 1
+    most: float = MAX_LIMIT
+    only: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    length: int = 20  # characters of the column
+    shape: str = ""  # a regular expression that the column's text matches, unless it is empty
+    wanted: str = ""  # what to write, for those who wrote something of another shape
+    words: str | Callable[[Any], str] = ""
+
+    def takes(self, algorithm: str) -> bool:
+        """True when rules of this algorithm have the option."""
+        return algorithm in self.only if self.only else algorithm not in self.never
+
+    def read(self, given: object) -> Any:
+        """The value that a rule has for what was given; raises InvalidRule."""
+        return given if given is None and self.default is None else KINDS[self.kind](self, given)
+
+    def describe(self, value: Any) -> str:
+        """What a rule's description says of the value; empty for the default."""
+        if value == self.default:
+            return ""
+        if self.choices:
+            return self.choices[value].words
+        return self.words(value) if callable(self.words) else self.words.format(value)
+
+    @property
+    def full_help(self) -> str:
+        """The help, and that of each choice."""
+        return " ".join([self.help, *(f"{one.label}: {one.help}." for one in self.choices.values() if one.help)])
+
+    def refuse(self, algorithm: str) -> InvalidRule:
+        """The error of a rule whose algorithm does not take the option."""
+        title = self.name if self.label.lower() in ("", self.name) else f"{self.label.lower()} ({self.name})"
+        if not self.only:
+            return InvalidRule(f"{title} does not go with {_spaced(algorithm)}: leave it out", self.name)
+        return InvalidRule(f"{title} belongs to {listed(list(map(_spaced, self.only)))} only", self.name)
 
 
-def whole(option: str, given: object, least: int, most: int) -> None:
-    """Raise InvalidRule unless it is a whole number in range."""
-    if type(given) is not int or not least <= given <= most:
-        raise InvalidRule(f"{option} is a whole number from {least:,} to {most:,}, not {given!r}", option)
+def option(kind: str, default: Any = None, *, required: bool = False, **row: Any) -> Any:
+    """A field of a dataclass that is a row of the table."""
+    given = {} if required else {"default": default}
+    return field(**given, metadata={"row": Option(kind=kind, default="" if required else default, **row)})
+
+
+_TABLES: Final[dict[type[Options], dict[str, Option]]] = {}
+
+
+def table(of: type[Options]) -> dict[str, Option]:
+    """The rows by their names."""
+    if of not in _TABLES:
+        rows = {each.name: each.metadata["row"] for each in fields(of) if "row" in each.metadata}
+        _TABLES[of] = {name: replace(row, name=name) for name, row in rows.items()}
+    return _TABLES[of]
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def listed(words: list[str]) -> str:
+    """Such as "a, b and c"."""
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def meant(word: object, known: Iterable[str]) -> str:
+    """The nearest of the known words, as the end of a message; empty where none is near."""
+    near = get_close_matches(str(word), tuple(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def is_dotted(given: object) -> bool:
@@ -98,7 +172,91 @@ def is_dotted(given: object) -> bool:
     return isinstance(given, str) and "." in given and all(part.isidentifier() for part in given.split("."))
 
 
-MADE_UP: Final = tuple(f"{kind}:" for kind in AUDIENCE_KINDS)
+def parts(key: str) -> tuple[str, ...]:
+    """The keys that are joined by ``+``; the key itself where none are."""
+    return tuple(key.split("+"))
+
+
+def functions(key: str) -> tuple[str, ...]:
+    """The dotted paths among the keys that are joined."""
+    return tuple(part for part in parts(key) if is_dotted(part))
+
+
+# How each kind of option is read: the value for what was given, or InvalidRule.
+
+
+def _one_of(option: str, given: object, allowed: Iterable[str]) -> str:
+    known = tuple(allowed)
+    if not isinstance(given, str) or given not in known:
+        raise InvalidRule(f"{option} is one of {', '.join(known)}, not {given!r}{meant(given, known)}", option)
+    return given
+
+
+def _choice(row: Option, given: object) -> str:
+    return _one_of(row.name, given, row.choices)
+
+
+def _whole(row: Option, given: object) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or not row.least <= given <= row.most:
+        raise InvalidRule(f"{row.name} is a whole number from {row.least:,} to {row.most:,}, not {given!r}", row.name)
+    return given
+
+
+def _number(row: Option, given: object) -> float:
+    hint = ""
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        if row.least <= given <= row.most:  # nor NaN
+            return float(given)
+        hint = f"; {given:g} % is {given / 100:g}" if row.most == MAX_TIMES < given <= MAX_TIMES * 100 else ""
+    raise InvalidRule(f"{row.name} is a number from {row.least} to {row.most}, not {given!r}{hint}", row.name)
+
+
+def _switch(row: Option, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise InvalidRule(f"{row.name} is True or False, not {given!r}", row.name)
+    return given
+
+
+def _name(row: Option, given: object) -> str:
+    if not isinstance(given, str) or not 1 <= len(given) <= MAX_NAME or not given.isprintable():
+        raise InvalidRule(f"a name is 1 to {MAX_NAME} printable characters", row.name)
+    return given
+
+
+def _cost(row: Option, given: object) -> int | str:
+    return given if isinstance(given, str) and is_dotted(given) else _whole(row, given)
+
+
+def _zone(row: Option, given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidRule(f"{row.name} is a name like Europe/Berlin, not {given!r}", row.name)
+    zone(given)
+    return given
+
+
+def _key(row: Option, given: object) -> str:
+    if is_dotted(given) or not isinstance(given, str) or "+" not in given:
+        return str(given) if is_dotted(given) else _one_of(row.name, given, KEYS)  # the rulebook imports functions
+    for part in parts(given):
+        if part not in JOINED and not is_dotted(part):
+            near = meant(part, JOINED)
+            raise InvalidRule(f"a key joins {', '.join(JOINED)} and paths of functions, not {part!r}{near}", row.name)
+    if len(set(parts(given))) < len(parts(given)):
+        raise InvalidRule(f"the key {given!r} has one of its parts twice", row.name)
+    return given
+
+
+def _rate(row: Option, given: object) -> Rate:
+    if not isinstance(given, Rate):
+        raise InvalidRule(f'a rate is text such as "5/min", not {given!r}', row.name)
+    return given
+
+
+def sequence(option: str, given: object) -> tuple[Any, ...]:
+    """The given list or tuple as a tuple; raises InvalidRule for anything else."""
+    if not isinstance(given, (list, tuple)):
+        raise InvalidRule(f"{option} is a list, not {given!r}", option)
+    return tuple(given)
 
 
 def names(option: str, given: object) -> tuple[str, ...]:
@@ -114,25 +272,24 @@ def names(option: str, given: object) -> tuple[str, ...]:
     return found
 
 
-def sequence(option: str, given: object) -> tuple[Any, ...]:
-    """The given list or tuple as a tuple; raises InvalidRule for anything else."""
-    if not isinstance(given, (list, tuple)):
-        raise InvalidRule(f"{option} is a list, not {given!r}", option)
-    return tuple(given)
+def _names(row: Option, given: object) -> tuple[str, ...]:
+    return () if given in ((), []) and row.default == () else names(row.name, given)
 
 
-def methods(given: object) -> tuple[str, ...]:
-    """HTTP methods in capitals; raises InvalidRule for one that is none, naming the nearest that is."""
-    found = tuple(dict.fromkeys(name.upper() for name in _names_if_any("methods", given)))
+def _events(row: Option, given: object) -> tuple[str, ...]:
+    return tuple(_one_of(row.name, event, EVENTS) for event in names(row.name, given))
+
+
+def _methods(row: Option, given: object) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(name.upper() for name in _names(row, given)))
     for name in found:
         if name not in METHODS:
-            raise InvalidRule(f"there is no method {name!r}{meant(name, METHODS)}", "methods")
+            raise InvalidRule(f"there is no method {name!r}{meant(name, METHODS)}", row.name)
     return found
 
 
-def audience(given: object) -> tuple[str, ...]:
-    """Whom a rule is about: anonymous, authenticated, staff, group:NAME, tenant:NAME. Raises InvalidRule."""
-    found = tuple(dict.fromkeys(_names_if_any("audience", given)))
+def _audience(row: Option, given: object) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(_names(row, given)))
     for entry in found:
         kind, colon, name = entry.partition(":")
         if entry in AUDIENCES or (colon and kind in AUDIENCE_KINDS and name == name.strip() != ""):
@@ -141,370 +298,263 @@ def audience(given: object) -> tuple[str, ...]:
         if near and near[0] in AUDIENCE_KINDS:
             near = [f"{near[0]}:{name.strip() or 'NAME'}"]
         hint = f"; did you mean {near[0]!r}?" if near else f"; choose {', '.join(AUDIENCES)}, group:NAME or tenant:NAME"
-        raise InvalidRule(f"there is no audience {entry!r}{hint}", "audience")
+        raise InvalidRule(f"there is no audience {entry!r}{hint}", row.name)
     return found
 
 
-def shares(given: object) -> tuple[float, ...]:
-    """Shares of a limit, the least first. Raises InvalidRule."""
-    found = sequence("warn_at", given)
+def _shares(row: Option, given: object) -> tuple[float, ...]:
+    found = sequence(row.name, given)
     for share in found:
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= MAX_TIMES:
             is_percent = type(share) in (int, float) and MAX_TIMES < share <= 1000
             hint = f" ({share:g} % is {share / 100:g})" if is_percent else " (0.8 is 80 %)"
-            raise InvalidRule(
-                f"warn_at has shares of the limit, above 0 and up to {MAX_TIMES}{hint}, not {share!r}", "warn_at"
-            )
+            message = f"{row.name} has shares of the limit, above 0 and up to {MAX_TIMES}{hint}, not {share!r}"
+            raise InvalidRule(message, row.name)
     if len(found) > MAX_WARNINGS:
-        raise InvalidRule(f"warn_at has at most {MAX_WARNINGS} shares", "warn_at")
+        raise InvalidRule(f"{row.name} has at most {MAX_WARNINGS} shares", row.name)
     return tuple(sorted(set(map(float, found))))
 
 
-def statuses(given: object) -> tuple[int, ...]:
-    """HTTP statuses, the least first. Raises InvalidRule."""
-    found = sequence("count_on", given)
+def _statuses(row: Option, given: object) -> tuple[int, ...]:
+    found = sequence(row.name, given)
     for status in found:
         if type(status) is not int or not 100 <= status <= 599:
-            raise InvalidRule(f"count_on has HTTP statuses, from 100 to 599, not {status!r}", "count_on")
+            raise InvalidRule(f"{row.name} has HTTP statuses, from 100 to 599, not {status!r}", row.name)
     return tuple(sorted(set(found)))
 
 
-def _names_if_any(option: str, given: object) -> tuple[str, ...]:
-    return names(option, given) if given not in ((), []) else ()
-
-
-def meant(word: object, known: Iterable[str]) -> str:
-    """The nearest of the known words, as the end of a message; empty where none is near."""
-    near = get_close_matches(str(word), tuple(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-# Everyone together with somebody is that somebody, and a connection with whoever opened it is that connection.
-JOINED: Final = tuple(key for key in KEYS if key not in ("everyone", "connection"))
-
-
-def parts(key: str) -> tuple[str, ...]:
-    """The keys that are joined by ``+``; the key itself where none are."""
-    return tuple(key.split("+"))
-
-
-def functions(key: str) -> tuple[str, ...]:
-    """The dotted paths among the keys that are joined."""
-    return tuple(part for part in parts(key) if is_dotted(part))
-
-
-def _key(rule: Rule) -> None:
-    # A dotted path names a function; the rulebook imports it.
-    if is_dotted(rule.key):
-        return
-    if not isinstance(rule.key, str) or "+" not in rule.key:
-        one_of("key", rule.key, KEYS)
-        return
-    found = parts(rule.key)
-    for part in found:
-        if part not in JOINED and not is_dotted(part):
-            near = meant(part, JOINED)
-            raise InvalidRule(f"a key joins {', '.join(JOINED)} and paths of functions, not {part!r}{near}", "key")
-    if len(set(found)) < len(found):
-        raise InvalidRule(f"the key {rule.key!r} has one of its parts twice", "key")
-
-
-KEY_CHECKS: Final = (_key,)
-
-
-def _http(rule: Rule) -> None:
-    """Nothing but an HTTP request has a method and a status: other events would silently count never, or always."""
-    if rule.methods and rule.events not in (("request",), ("inflight",)):
-        raise InvalidRule("methods belong to rules of HTTP requests (request or inflight) alone", "methods")
-    if rule.count_on and rule.events != ("request",):
-        raise InvalidRule("answers that count belong to rules of HTTP requests alone", "count_on")
-
-
-def _audience(rule: Rule) -> None:
-    if rule.key == "user" and rule.audience == ("anonymous",):
-        raise InvalidRule("who is not logged in has no budget under the key user, so it would limit nobody", "audience")
-
-
-MATCH_CHECKS: Final = (_http, _audience)
-
-
-FRAMES: Final = frozenset(("message", "send"))
-WEIGHED: Final = frozenset(("request", "message", "send"))
-# Of what one process counts for one socket, with no store and no wall clock.
-_MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
-    "warn_at": ((), "a connection's own budget ends with it: nobody is warned of its use"),
-    "batched": (False, "a connection's own budget is never shared, so it needs no batches"),
-    "on_store_failure": ("local", "a connection's own budget is counted without the store"),
+KINDS: Final[dict[str, Callable[[Option, object], Any]]] = {
+    "name": _name,
+    "switch": _switch,
+    "choice": _choice,
+    "whole": _whole,
+    "number": _number,
+    "rate": _rate,
+    "rates": lambda row, given: sequence(row.name, given),
+    "zone": _zone,
+    "cost": _cost,
+    "key": _key,
+    "names": _names,
+    "events": _events,
+    "methods": _methods,
+    "audience": _audience,
+    "shares": _shares,
+    "statuses": _statuses,
 }
 
 
-def _unit(rule: Rule) -> None:
-    one_of("unit", rule.unit, UNITS)
-    if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
-        raise InvalidRule("only requests and messages have bytes that can be counted", "unit")
+# What a description says of one option's value.
 
 
-def _connection(rule: Rule) -> None:
-    if rule.key != "connection":
-        return
-    if not FRAMES.issuperset(rule.events):
-        raise InvalidRule("the key connection is for what happens on an open WebSocket: message, send", "key")
-    for option, (default, why) in _MEANINGLESS_FOR_FRAMES.items():
-        if getattr(rule, option) != default:
-            raise InvalidRule(why, option)
-    if rule.is_damper:
-        raise InvalidRule("a damper smooths what many do; a connection has a rate of its own", "algorithm")
-    if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
-        raise InvalidRule("a connection is counted from when it was opened, not by the calendar", "rate")
+def say_scopes(names: tuple[str, ...]) -> str:
+    """Where a rule applies: "everywhere", or the scopes' names."""
+    return "everywhere" if "*" in names else listed(list(dict.fromkeys(names)))
 
 
-SOCKET_CHECKS: Final = (_unit, _connection)
+def _on_scopes(names: tuple[str, ...]) -> str:
+    if "*" in names:
+        return ""
+    several = len(set(names)) > 1 or any(sign in names[0] for sign in "*?[")
+    return f"on {say_scopes(names)}" + (" together" if several else "")
 
 
-def _at_limit(rule: Rule) -> None:
-    one_of("at_limit", rule.at_limit, AT_LIMITS)
-    if rule.at_limit != "reject" and not rule.is_concurrency:
-        raise InvalidRule("only what is held can be taken away: at_limit belongs to a concurrency rule", "at_limit")
-    if rule.at_limit != "reject" and "connection" not in rule.events:
-        raise InvalidRule("only a WebSocket can be closed for another (at_limit): add the event connection", "at_limit")
+def _only_methods(names: tuple[str, ...]) -> str:
+    also = ["HEAD"] if "GET" in names and "HEAD" not in names else []  # GET is answered for HEAD too
+    return f"only {listed([*names, *also])}"
 
 
-HELD_CHECKS: Final = (_at_limit,)
+def _only_for(entries: tuple[str, ...]) -> str:
+    said = [AUDIENCE_WORDS.get(entry) or "the {} {}".format(*entry.split(":", 1)) for entry in entries]
+    return f"only for {listed(said)}"
 
 
-def _enforced(rule: Rule) -> None:
-    given = rule.enforce_at
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 1 <= given <= MAX_TIMES:  # nor NaN
-        is_percent = type(given) in (int, float) and MAX_TIMES < given <= MAX_TIMES * 100
-        percent = f"; {given:g} % is {given / 100:g}" if is_percent else ""
-        raise InvalidRule(f"enforce_at is a number from 1 to {MAX_TIMES}, not {given!r}{percent}", "enforce_at")
-    if given == 1:
-        return
-    if rule.algorithm == "concurrency" or rule.action == "delay":
-        raise InvalidRule(
-            "enforce_at belongs to rates that refuse: what is held, or waits, has one limit", "enforce_at"
-        )
-    limits = [rate.limit for rate in (rule.rate, *rule.rates) if rate is not None]
-    most = times(max([*limits, rule.burst or 0]), given)
-    longest = MAX_LOG if rule.algorithm == "sliding_log" else MAX_LIMIT
-    if most > longest:
-        raise InvalidRule(
-            f"calls would be refused at {most:,} only, more than the {longest:,} that can be counted", "enforce_at"
-        )
+def _each_counting(cost: int | str) -> str:
+    return f"each counting {cost:,}" if isinstance(cost, int) else f"each counting as much as {cost} says"
 
 
-def _warned(rule: Rule) -> None:
-    if not rule.warn_at:
-        return
-    if rule.algorithm == "concurrency":
-        raise InvalidRule("warn_at belongs to rates: what is held at once has no window to be warned in", "warn_at")
-    if rule.warn_at[-1] > rule.enforce_at:
-        share = f"{rule.warn_at[-1]:g}"
-        percent = f"; {share} % is {rule.warn_at[-1] / 100:g}" if rule.warn_at[-1] >= 2 else ""
-        raise InvalidRule(
-            f"use never gets to {share} times the limit: calls are refused at {rule.enforce_at:g}{percent}", "warn_at"
-        )
+def _warned_of(shares: tuple[float, ...]) -> str:
+    return f"warned of at {listed([f'{share * 100:,g} %' for share in shares])}"
 
 
-QUOTA_CHECKS: Final = (_enforced, _warned)
+def _counting_only(statuses: tuple[int, ...]) -> str:
+    return f"counting only answers of status {listed(list(map(str, statuses)))}"
 
 
-SUB_SECONDS: Final = 6
-_MEANINGLESS_IN_PROCESS: Final[dict[str, tuple[Any, str]]] = {
-    "rates": ((), "a damper has one rate; another rule beside it keeps another one"),
-    "count_denied": (False, "a damper always counts refused calls too"),
-    "count_on": ((), "a damper counts what is attempted, whatever it is answered with"),
-    "warn_at": ((), "a damper has no budget of which a share is used; a rule beside it can warn"),
-    "batched": (False, "a damper is reported in batches already"),
-    "enforce_at": (1.0, "a damper holds its limit; a rule beside it can tolerate more"),
-}
-_ONE_BY_ONE: Final = {
-    "count_denied": "what is charged in batches is what has passed, never what was refused",
-    "count_on": "what is charged in batches is not given back",
-}
+# The parts of shapes, for the database.
+_LIST: Final = "^({0})(,({0}))*$"
+_AUDIENCE: Final = "|".join([*AUDIENCES, *(f"{kind}:[^ ,]([^,]*[^ ,])?" for kind in AUDIENCE_KINDS)])
+_RATE: Final = "[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))"
+RATE_SHAPE: Final = f"^{_RATE}(, {_RATE})*$"
+RATE_WANTED: Final = "a rate like 100/min, 5/10m, 10/s or 1000/day"
+
+WHO: Final = "Who and what"
+AMOUNT: Final = "How much"
+THEN: Final = "What happens then"
+GROUPS: Final = (AMOUNT, WHO, THEN)  # in the admin's order
 
 
-def _damper(rule: Rule) -> None:
-    one_of("estimator", rule.estimator, ESTIMATORS)
-    if not rule.is_damper:
-        if rule.estimator != "fast":
-            raise InvalidRule("an estimator belongs to a damper", "estimator")
-        return
-    for option, (default, why) in _MEANINGLESS_IN_PROCESS.items():
-        if getattr(rule, option) != default:
-            raise InvalidRule(why, option)
-    if rule.on_store_failure == "deny":
-        raise InvalidRule("a damper decides without the store: be it local or allow, not deny", "on_store_failure")
-    if rule.rate is not None and rule.rate.limit > MAX_DAMPED:
-        raise InvalidRule(f"a damper's limit is at most {MAX_DAMPED:,}; a fixed or sliding window takes more", "rate")
-    if rule.rate is not None and rule.rate.limit * SUB_SECONDS < rule.rate.window:
-        raise InvalidRule("a damper smooths a rate over seconds: it allows one call in six of them, at least", "rate")
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The table, in the order of a rule's description; each field's metadata is its row.
 
+    A subclass that has more fields is a table of more rows.
+    """
 
-def _batched(rule: Rule) -> None:
-    if not rule.batched:
-        return
-    if rule.algorithm != "fixed_window":
-        raise InvalidRule("only a fixed window can be charged in batches: of an hour, a day or a month", "batched")
-    for option, why in _ONE_BY_ONE.items():
-        if getattr(rule, option):
-            raise InvalidRule(why, option)
-
-
-DAMPER_CHECKS: Final = (_damper, _batched)
-
-
-_CONCURRENCY: Final = (
-    "a concurrency rule counts 'connection' (open WebSockets), 'inflight' (requests being answered) or both"
-)
-_RATES: Final = "only a concurrency rule counts what is open; a rate counts what happens"
-_MEANT: Final = {"connect": "connection", "connection": "connect", "request": "inflight", "inflight": "request"}
-
-
-def check_rule(rule: Rule) -> None:
-    """Raise InvalidRule, naming the rule, for the first option that makes no sense."""
-    try:
-        for check in _CHECKS:
-            check(rule)
-    except InvalidRule as error:
-        raise InvalidRule(f"rule {str(rule.name)[:MAX_NAME]!r}: {error}", error.option) from None
-
-
-def _name(rule: Rule) -> None:
-    if not isinstance(rule.name, str) or not 1 <= len(rule.name) <= MAX_NAME or not rule.name.isprintable():
-        raise InvalidRule(f"a name is 1 to {MAX_NAME} printable characters", "name")
-
-
-def _choices(rule: Rule) -> None:
-    one_of("algorithm", rule.algorithm, ALGORITHMS)
-    one_of("action", rule.action, ACTIONS)
-    one_of("refill", rule.refill, REFILLS)
-    one_of("on_store_failure", rule.on_store_failure, FAILURE_POLICIES)
-    for event in rule.events:
-        one_of("events", event, EVENTS)
-
-
-def _limit(rule: Rule) -> None:
-    if rule.algorithm == "concurrency":
-        if rule.rate is not None or rule.rates:
-            raise InvalidRule("a concurrency rule has a limit, the number held at once, instead of a rate", "rate")
-        whole("limit", rule.limit, 1, MAX_LIMIT)
-        return
-    given = (rule.rate, *rule.rates) if rule.rate is not None else rule.rates
-    if not given or not all(isinstance(rate, Rate) for rate in given):
-        if rule.limit is not None and not given:
-            raise InvalidRule(
-                "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate "
-                "instead, such as 100/min",
-                "algorithm",
-            )
-        if rule.rate is not None:
-            raise InvalidRule(f'a rate is text such as "5/min", not {rule.rate!r}', "rate")
-        raise InvalidRule("it needs a rate, such as 100/min", "rate")
-    if rule.limit is not None and not isinstance(rule.limit, RateLimit):
-        raise InvalidRule("give a rate or a limit, not both: only a concurrency rule has a limit of its own", "limit")
-    if rule.algorithm == "sliding_log" and max(rate.limit for rate in given) > MAX_LOG:
-        raise InvalidRule(
-            f"the limit of a sliding log is at most {MAX_LOG:,}; a strict sliding window takes any", "rate"
-        )
-
-
-def _rates(rule: Rule) -> None:
-    if rule.rates and rule.rate is not None:
-        raise InvalidRule("give rate or rates, not both", "rate")
-    if len(rule.rates) > MAX_RATES or len({rate.window for rate in rule.rates}) < len(rule.rates):
-        raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window", "rate")
-
-
-def _held(rule: Rule) -> None:
-    is_concurrency = rule.algorithm == "concurrency"
-    for event in rule.events:
-        if (event in HELD) != is_concurrency:
-            belongs = _CONCURRENCY if is_concurrency else _RATES
-            other = f"; did you mean {_MEANT[event]!r}?" if event in _MEANT else ""
-            raise InvalidRule(f"{belongs}, not {event!r}{other}", "events")
-
-
-def _bucket(rule: Rule) -> None:
-    if rule.burst is None:
-        return
-    if rule.algorithm not in BUCKETS:
-        raise InvalidRule("only a token bucket, a leaky bucket and gcra have a burst", "burst")
-    whole("burst", rule.burst, 1, MAX_LIMIT)
-
-
-def _delay(rule: Rule) -> None:
-    if rule.refill == "interval" and rule.algorithm != "token_bucket":
-        raise InvalidRule("only a token bucket can be refilled all at once", "refill")
-    if rule.action == "delay" and rule.algorithm != "leaky_bucket":
-        raise InvalidRule("only a leaky bucket can delay: it is a queue that drains evenly", "action")
-    if rule.max_delay is None:
-        return
-    # One that only records, for now, may say what it will do.
-    if rule.action != "delay" and (rule.action, rule.algorithm) != ("shadow", "leaky_bucket"):
-        raise InvalidRule("a longest wait (max_delay) belongs to rules that delay", "max_delay")
-    if isinstance(rule.max_delay, bool) or not isinstance(rule.max_delay, (int, float)):
-        raise InvalidRule(f"max_delay is a number of seconds, not {rule.max_delay!r}", "max_delay")
-    if not 0 <= rule.max_delay <= MAX_WINDOW:  # also refuses NaN
-        raise InvalidRule(f"max_delay is from 0 to {MAX_WINDOW} seconds, not {rule.max_delay!r}", "max_delay")
-
-
-def _calendar(rule: Rule) -> None:
-    given = [rate for rate in (rule.rate, *rule.rates) if rate is not None]
-    if rule.timezone is None:
-        return
-    if rule.algorithm != "fixed_window":
-        raise InvalidRule("a time zone belongs to a fixed window, which it aligns with the calendar", "timezone")
-    if not isinstance(rule.timezone, str):
-        raise InvalidRule(f"timezone is a name like Europe/Berlin, not {rule.timezone!r}", "timezone")
-    zone(rule.timezone)
-    if not all(map(period_of, given)):
-        raise InvalidRule("a calendar window is one hour, day, week or month", "rate")
-
-
-def _window(rule: Rule) -> None:
-    whole("resolution", rule.resolution, 1, MAX_RESOLUTION)
-    if rule.algorithm != "sliding_window" and (rule.resolution != 1 or rule.strict):
-        option = "strict" if rule.resolution == 1 else "resolution"
-        raise InvalidRule("resolution and strict belong to the sliding window", option)
-
-
-def _numbers(rule: Rule) -> None:
-    if not is_dotted(rule.cost):
-        whole("cost", rule.cost, 1, MAX_LIMIT)
-    rates = [rate for rate in (rule.rate, *rule.rates) if rate is not None]
-    most = rule.burst or min((rate.limit for rate in rates), default=rule.limit)
-    if most is not None and rule.factor > most:
-        raise InvalidRule(
-            f"one call costs {rule.factor:,}, more than the {most:,} that the rule allows at once", "cost"
-        )
-    if rule.algorithm == "concurrency" and (rule.cost != 1 or rule.count_denied):
-        option = "count_denied" if rule.cost == 1 else "cost"
-        raise InvalidRule("cost and count_denied belong to rates; a connection holds one slot", option)
-
-
-def _switches(rule: Rule) -> None:
-    for option in ("strict", "count_denied", "batched", "enabled"):
-        if not isinstance(getattr(rule, option), bool):
-            raise InvalidRule(f"{option} is True or False, not {getattr(rule, option)!r}", option)
-
-
-_CHECKS: Final = (
-    _name,
-    _choices,
-    *KEY_CHECKS,
-    _limit,
-    _held,
-    _rates,
-    _bucket,
-    _delay,
-    _calendar,
-    _window,
-    _numbers,
-    _switches,
-    *MATCH_CHECKS,
-    *QUOTA_CHECKS,
-    *DAMPER_CHECKS,
-    *SOCKET_CHECKS,
-    *HELD_CHECKS,
-)
+    # fmt: off
+    name: str = option(
+        "name", required=True, length=MAX_NAME,
+        help="Short and telling: it appears in logs and in refusals. A rule in settings with the same name is replaced "
+        "by this one.",
+    )
+    rate: Rate | None = option(
+        "rate", group=AMOUNT, never=("concurrency",), length=300, shape=RATE_SHAPE,
+        wanted=RATE_WANTED,
+        help="Rate, for example 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be kept: "
+        "10/s, 1000/day. Leave it empty for concurrency.",
+    )
+    _: KW_ONLY
+    key: str = option(
+        "key", "user_or_ip", group=WHO, label="Count by", length=200,
+        help="Who has a budget of their own. “User” leaves out visitors who are not logged in; “user or address” "
+        "counts those by their address.",
+    )
+    scopes: tuple[str, ...] = option(
+        "names", ("*",), group=WHO, length=1000, words=_on_scopes,
+        help="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of "
+        "a route. * stands for any text, so * alone is everything. All of them draw on one budget.",
+    )
+    events: tuple[str, ...] = option(
+        "events", (), initial=("request",), group=WHO, length=100,
+        help="What is counted. Several kinds draw on one budget.",
+    )
+    methods: tuple[str, ...] = option(
+        "methods", (), group=WHO, length=100, words=_only_methods, shape=_LIST.format("|".join(METHODS)),
+        wanted="HTTP methods, such as POST, PUT",
+        help="Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: "
+        "every method.",
+    )
+    audience: tuple[str, ...] = option(
+        "audience", (), group=WHO, label="Audience", length=1000, words=_only_for, shape=_LIST.format(_AUDIENCE),
+        wanted="whom it is for: anonymous, authenticated, staff, group:NAME, tenant:NAME",
+        help="Only calls of these, with commas in between: anonymous, authenticated, staff, group:editors, "
+        "tenant:acme. One of them is enough. Empty: everybody.",
+    )
+    algorithm: str = option(
+        "choice", "sliding_window", group=AMOUNT, choices=ALGORITHM_CHOICES, help="How calls are counted."
+    )
+    rates: tuple[Rate, ...] = option(
+        "rates", (), never=("concurrency", "damper"),
+        help="Several rates at once instead of one, all to be kept. At most ten, each with another window.",
+    )
+    limit: int | None = option(
+        "whole", group=AMOUNT, only=("concurrency",), help="For concurrency: how many may be open at once."
+    )
+    burst: int | None = option(
+        "whole", group=AMOUNT, only=BUCKETS,
+        help="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are "
+        "delayed. Empty: the rate's number.",
+    )
+    refill: str = option(
+        "choice", "continuous", group=AMOUNT, only=("token_bucket",),
+        choices={"continuous": Choice("Evenly"), "interval": Choice("All at once")},
+        help="For the token bucket: evenly, or all of the rate at once when its time has passed.",
+    )
+    resolution: int = option(
+        "whole", 1, group=AMOUNT, only=("sliding_window",), most=MAX_RESOLUTION,
+        help="For the sliding window: in how many steps the window moves on. More steps follow the rate more closely "
+        "and take a little more memory; 1 is fine for most rules.",
+    )
+    strict: bool = option(
+        "switch", False, group=AMOUNT, only=("sliding_window",),
+        help="For the sliding window: never let more than the rate through in any window, at the price of refusing "
+        "some calls early.",
+    )
+    timezone: str | None = option(
+        "zone", group=AMOUNT, label="Time zone", only=("fixed_window",), length=100,
+        help="For a fixed window of an hour, day, week or month: where it begins, such as Europe/Berlin. Empty: "
+        "windows are counted from midnight UTC.",
+    )
+    estimator: str = option(
+        "choice", "fast", group=AMOUNT, only=("damper",),
+        choices={"fast": Choice("Fast"), "average": Choice("Average of 24 seconds")},
+        help="For the damper: how it finds out how much is attempted. Fast reacts within seconds; the average of 24 "
+        "seconds takes longer and wavers less.",
+    )
+    unit: str = option(
+        "choice", "calls", group=AMOUNT, never=("concurrency",),
+        choices={"calls": Choice("Calls"), "bytes": Choice("Bytes that calls carry")},
+        help="What the rate counts: calls, or the bytes of requests and WebSocket messages.",
+    )
+    cost: int | str = option(
+        "cost", 1, group=AMOUNT, never=("concurrency",), length=200, words=_each_counting,
+        shape="^([1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$", wanted="a whole number, or the path of a function",
+        help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
+        "function that a rule in settings has too.",
+    )
+    count_on: tuple[int, ...] = option(
+        "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"), length=300,
+        words=_counting_only, shape=_LIST.format("[1-5][0-9][0-9]"), wanted="HTTP statuses, such as 401, 403",
+        help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
+        "logins. Empty: all requests do.",
+    )
+    count_denied: bool = option(
+        "switch", False, group=AMOUNT, label="Count refused calls", never=("concurrency", "damper"),
+        words="refused ones count too",
+        help="Refused calls use up the budget too: whoever keeps trying stays locked out. For logins.",
+    )
+    batched: bool = option(
+        "switch", False, group=AMOUNT, label="Charge in batches", only=("fixed_window",),
+        words="charged every few seconds",
+        help="For a fixed window, such as a quota beside a damper: a process charges what has passed every few "
+        "seconds instead of asking for each call. A little more than the limit may pass.",
+    )
+    enforce_at: float = option(
+        "number", 1.0, group=THEN, label="Refuse at", never=("concurrency", "damper"), most=MAX_TIMES,
+        words="tolerated up to {:,g} times as much",
+        help="How many times the limit is used up before calls are refused. 1: at the limit itself. 2.5: at two and a "
+        "half times; in between, calls pass and the client is told that nothing is left.",
+    )
+    warn_at: tuple[float, ...] = option(
+        "shares", (), group=THEN, label="Warn at", never=("concurrency", "damper"), length=100, words=_warned_of,
+        shape=_LIST.format("[0-9]{1,3}([.][0-9]+)?"), wanted="shares of the limit, such as 80 %, 100 %",
+        help="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, "
+        "for each of those who have a budget; what is done then is the site's own code. Empty: never.",
+    )
+    action: str = option(
+        "choice", "reject", group=THEN,
+        choices={
+            "reject": Choice("Refuse"),
+            "shadow": Choice("Only record", "recorded but never refused"),
+            "delay": Choice("Delay"),
+        },
+        help="“Only record” lets everything through, and what would have been refused is recorded in the log: the way "
+        "to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes.",
+    )
+    max_delay: float | None = option(
+        "number", group=THEN, label="Longest wait", only=("leaky_bucket",), least=0, most=MAX_WINDOW,
+        help="For “delay”: how many seconds a call waits at most; one that would wait longer is refused.",
+    )
+    at_limit: str = option(
+        "choice", "reject", group=THEN, label="When full", only=("concurrency",),
+        choices={
+            "reject": Choice("Refuse the newcomer"),
+            "evict_oldest": Choice("Close the oldest", "a new WebSocket closes the oldest"),
+            "evict_idle": Choice(
+                "Close the one silent for longest", "a new WebSocket closes the one silent for longest"
+            ),
+        },
+        help="For concurrency: which WebSocket is closed when one more is opened than may be. It is told why. "
+        "Requests in flight are never cut off.",
+    )
+    on_store_failure: str = option(
+        "choice", "local", group=THEN, label="If Redis is down",
+        choices={
+            "local": Choice("Count in each process"),
+            "allow": Choice("Let through", "let through while the store is away"),
+            "deny": Choice("Refuse (503)", "refused while the store is away"),
+        },
+        help="What happens while Redis does not answer. “Count in each process” divides the limit by the number of "
+        "server processes.",
+    )
+    enabled: bool = option("switch", True, words="switched off", help="Untick to suspend the rule without losing it.")
+    # fmt: on

@@ -10,10 +10,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import floor
 from typing import Final
 
-from django_throttle.core import options
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.flow import Flow
-from django_throttle.core.options import BUCKETS, MAX_DAMPED, MAX_LOG
+from django_throttle.core.options import BUCKETS, MAX_DAMPED, MAX_LOG, MAX_RATES, listed, names
 from django_throttle.core.plan import MAX_BUCKET, times
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule
@@ -107,7 +106,7 @@ def _subject(override: Override) -> None:
 
 def _rules(override: Override) -> None:
     try:
-        options.names("rules", override.rules)
+        names("rules", override.rules)
     except InvalidRule as error:
         raise InvalidOverride(str(error), "rules") from error
 
@@ -136,8 +135,8 @@ def _replacement(override: Override) -> None:
         return
     if not rates and limit is None:
         raise InvalidOverride("it needs the rate, or the number held at once, that holds instead", "rate")
-    if len(rates) > options.MAX_RATES or len({rate.window for rate in rates}) < len(rates):
-        raise InvalidOverride(f"rates are at most {options.MAX_RATES}, each with another window", "rate")
+    if len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates):
+        raise InvalidOverride(f"rates are at most {MAX_RATES}, each with another window", "rate")
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
         raise InvalidOverride(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}", "limit")
 
@@ -197,7 +196,7 @@ def changed(rule: Rule, override: Override) -> Rule | None:
         return None
     if new is None or rule.algorithm not in BUCKETS or not _is_larger(new, rule):
         return new
-    return replace(new, limit=None, variant=f"{_rates(new)}, {new.burst}")
+    return replace(new, limit=None, variant=f"{new.all_rates}, {new.burst}")
 
 
 def _first(rule: Rule, ranked: Sequence[Override], change: Change) -> tuple[Override | None, Rule | None]:
@@ -236,7 +235,7 @@ def _multiplied(rule: Rule, override: Override) -> Rule:
     if rule.is_concurrency:
         return replace(rule, limit=multiple(rule.limit or 1))
     burst = None if rule.burst is None else multiple(rule.burst)
-    return _with_rates(rule, tuple(replace(rate, limit=multiple(rate.limit)) for rate in _rates(rule)), burst)
+    return _with_rates(rule, tuple(replace(rate, limit=multiple(rate.limit)) for rate in rule.all_rates), burst)
 
 
 def _replaced(rule: Rule, override: Override) -> Rule | None:
@@ -252,10 +251,6 @@ def _with_rates(rule: Rule, rates: tuple[Rate, ...], burst: int | None) -> Rule:
     if len(rates) == 1:
         return replace(rule, rate=rates[0], rates=(), limit=None, burst=burst)
     return replace(rule, rate=None, rates=rates, limit=None, burst=burst)
-
-
-def _rates(rule: Rule) -> tuple[Rate, ...]:
-    return rule.rates or ((rule.rate,) if rule.rate is not None else ())
 
 
 def _is_larger(new: Rule, old: Rule) -> bool:
@@ -279,10 +274,8 @@ def describe_effect(override: Override) -> str:
 
 def rules_in_words(rules: Iterable[str]) -> str:
     """The rules by their names and patterns: "every rule", or "api and search"."""
-    names = tuple(dict.fromkeys(rules))
-    if EVERY_RULE in names:
-        return "every rule"
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+    found = list(dict.fromkeys(rules))
+    return "every rule" if EVERY_RULE in found else listed(found)
 
 
 def _block(override: Override) -> str:

@@ -3,67 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from django_throttle.core import options
 from django_throttle.core.key import short_id
-from django_throttle.core.options import meant
-from django_throttle.core.plan import Plan, make_plan, thresholds
-from django_throttle.core.rate import Rate, RateLimit
+from django_throttle.core.options import (
+    HELD,
+    MAX_DAMPED,
+    MAX_LOG,
+    MAX_NAME,
+    MAX_RATES,
+    Options,
+    meant,
+    sequence,
+    table,
+)
+from django_throttle.core.plan import Plan, is_calendar, make_plan, thresholds, times
+from django_throttle.core.rate import MAX_LIMIT, Rate, RateLimit, period_of
 from django_throttle.exceptions import InvalidRule
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Options):
     """One limit: at most ``rate`` (or ``limit`` held at once) per ident, where scopes and events match.
 
-    ``rate`` is a Rate or its text; ``rates`` are several, all to be kept. ``events`` are ("request",) unless
-    given; ("connection",) for a concurrency rule, which may also count ("inflight",), or both. ``burst`` (buckets)
-    defaults to the rate's limit.
-    ``refill`` is "continuous" or, for a token bucket, "interval". ``timezone`` makes a fixed window begin with
-    the hour, day, week or month there. ``resolution`` is the number of sub-windows of a sliding window;
-    ``strict`` counts the oldest one whole. ``cost`` multiplies the cost of each call, as a number or as the dotted
-    path of a function of the request. ``unit`` is "calls", or "bytes" to count what calls carry. ``count_denied``
-    charges refused calls too, ``count_on`` only those that are answered with one of these HTTP statuses.
-    ``methods`` and ``audience`` narrow what the rule applies to. ``warn_at`` are shares of the limit that are told of
-    when use reaches them; ``enforce_at`` is how many times the limit is used up before a call is refused. ``batched``
-    charges what has passed every few seconds; ``estimator`` is a damper's, "fast" or "average". ``action`` is
-    "reject", "shadow" (decide and record, never refuse) or, for a leaky bucket, "delay", for at most ``max_delay``
-    seconds. ``at_limit`` is "reject" or, for concurrency, "evict_oldest" or "evict_idle": a new socket closes an old
-    one. ``on_store_failure`` is "local", "allow" or "deny". A rule of several rates has as many ``parts``; any other
-    is its own only one.
+    The options are the rows of the table. ``rate`` is a Rate or its text; ``rates`` are several, all to be kept.
+    ``events`` are ("request",) unless given, ("connection",) for a concurrency rule. ``burst`` is the rate's limit
+    unless given. A rule of several rates has as many ``parts``; any other is its own only one.
     Raises InvalidRule or InvalidRate when the options make no sense, alone or together.
     """
 
-    name: str
-    rate: Rate | None = None
-    limit: int | None = field(default=None, kw_only=True)
-    rates: tuple[Rate, ...] = field(default=(), kw_only=True)
-    scopes: tuple[str, ...] = field(default=("*",), kw_only=True)
-    events: tuple[str, ...] = field(default=(), kw_only=True)
-    methods: tuple[str, ...] = field(default=(), kw_only=True)
-    audience: tuple[str, ...] = field(default=(), kw_only=True)
-    key: str = field(default="user_or_ip", kw_only=True)
-    algorithm: str = field(default="sliding_window", kw_only=True)
-    burst: int | None = field(default=None, kw_only=True)
-    refill: str = field(default="continuous", kw_only=True)
-    max_delay: float | None = field(default=None, kw_only=True)
-    timezone: str | None = field(default=None, kw_only=True)
-    resolution: int = field(default=1, kw_only=True)
-    strict: bool = field(default=False, kw_only=True)
-    count_denied: bool = field(default=False, kw_only=True)
-    count_on: tuple[int, ...] = field(default=(), kw_only=True)
-    cost: int | str = field(default=1, kw_only=True)
-    unit: str = field(default="calls", kw_only=True)
-    warn_at: tuple[float, ...] = field(default=(), kw_only=True)
-    enforce_at: float = field(default=1.0, kw_only=True)
-    batched: bool = field(default=False, kw_only=True)
-    estimator: str = field(default="fast", kw_only=True)
-    action: str = field(default="reject", kw_only=True)
-    at_limit: str = field(default="reject", kw_only=True)
-    on_store_failure: str = field(default="local", kw_only=True)
-    enabled: bool = field(default=True, kw_only=True)
     # No option: what tells the counts of this rule from those of the rule that an override has changed.
     variant: str = field(default="", kw_only=True, repr=False)
     # Derived once, because the hot path reads them on every call.
@@ -87,19 +56,29 @@ class Rule:
         self._set("is_local", self.is_damper or self.batched)
         if isinstance(self.rate, str):
             self._set("rate", self._parsed(self.rate))
-        self._set("rates", tuple(map(self._parsed, options.sequence("rates", self.rates))))
+        self._set("rates", tuple(map(self._parsed, sequence("rates", self.rates))))
         if self.events == ():
             self._set("events", self._usual_events())
-        for name in ("scopes", "events"):
-            self._set(name, options.names(name, getattr(self, name)))
-        for name, read in _LISTS.items():
-            self._set(name, read(getattr(self, name)))
-        self._set("factor", self.cost if isinstance(self.cost, int) else 1)
-        options.check_rule(self)
+        try:
+            self._check()
+        except InvalidRule as error:
+            raise InvalidRule(f"rule {str(self.name)[:MAX_NAME]!r}: {error}", error.option) from None
         self._derive()
 
+    def _check(self) -> None:
+        """Read each option by its row of the table, then see whether they fit together."""
+        rows = table(type(self)).values()
+        for row in rows:
+            self._set(row.name, row.read(getattr(self, row.name)))
+        self._set("factor", self.cost if isinstance(self.cost, int) else 1)
+        _check_amount(self)
+        for row in rows:
+            if row.name not in AMOUNTS and not row.takes(self.algorithm) and getattr(self, row.name) != row.default:
+                raise row.refuse(self.algorithm)
+        for check in _CHECKS:
+            check(self)
+
     def _derive(self) -> None:
-        self._set("enforce_at", float(self.enforce_at))
         if self.rate is not None:
             self._set("limit", RateLimit(self.rate.limit))
         self._set("window", self.rate.window if self.rate else None)
@@ -124,18 +103,19 @@ class Rule:
         """
         if not isinstance(options, Mapping):
             raise InvalidRule(f"rule {name!r}: options are a mapping, not {type(options).__name__}")
+        known = [option for option in table(cls) if option != "name"]
         for option in options:
-            if option not in OPTIONS:
-                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{meant(option, OPTIONS)}")
+            if option not in known:
+                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{meant(option, known)}")
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:
         """The options that differ from the defaults, in JSON's types: the inverse of from_options."""
         found: dict[str, Any] = {}
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name in OPTIONS and value != option.default:
-                found[option.name] = list(value) if isinstance(value, tuple) else value
+        for name, row in table(type(self)).items():
+            value = getattr(self, name)
+            if name != "name" and value != row.default:
+                found[name] = list(value) if isinstance(value, tuple) else value
         if self.events == self._usual_events():
             del found["events"]
         if self.rate is not None:
@@ -159,6 +139,11 @@ class Rule:
         """This rule, deciding and recording but never refusing."""
         return self if self.is_shadow else replace(self, action="shadow")
 
+    @property
+    def all_rates(self) -> tuple[Rate, ...]:
+        """Its one rate or its several; none for a concurrency rule."""
+        return self.rates or ((self.rate,) if self.rate is not None else ())
+
     def _parsed(self, rate: object) -> Rate:
         if isinstance(rate, Rate):
             return rate
@@ -171,10 +156,162 @@ class Rule:
         object.__setattr__(self, name, value)
 
 
-_LISTS: Final = {
-    "methods": options.methods,
-    "audience": options.audience,
-    "warn_at": options.shares,
-    "count_on": options.statuses,
+# What must fit together. Each check raises InvalidRule.
+
+AMOUNTS: Final = ("rate", "rates", "limit")  # which of them an algorithm takes is checked first, and in words
+
+
+def _check_amount(rule: Rule) -> None:
+    rates = rule.all_rates
+    if rule.is_concurrency:
+        if rates:
+            raise InvalidRule("a concurrency rule has a limit, the number held at once, instead of a rate", "rate")
+        if rule.limit is None:
+            raise InvalidRule(f"it needs a limit: limit is a whole number from 1 to {MAX_LIMIT:,}", "limit")
+        return
+    if not rates and rule.limit is not None:
+        raise InvalidRule(
+            "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate instead, "
+            "such as 100/min",
+            "algorithm",
+        )
+    if not rates:
+        raise InvalidRule("it needs a rate, such as 100/min", "rate")
+    if rule.limit is not None and not isinstance(rule.limit, RateLimit):
+        raise InvalidRule("give a rate or a limit, not both: only a concurrency rule has a limit of its own", "limit")
+    if rule.rates and rule.rate is not None:
+        raise InvalidRule("give rate or rates, not both", "rate")
+    if len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates):
+        raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window", "rate")
+    if rule.algorithm == "sliding_log" and max(rate.limit for rate in rates) > MAX_LOG:
+        raise InvalidRule(
+            f"the limit of a sliding log is at most {MAX_LOG:,}; a strict sliding window takes any", "rate"
+        )
+
+
+_CONCURRENCY: Final = (
+    "a concurrency rule counts 'connection' (open WebSockets), 'inflight' (requests being answered) or both"
+)
+_RATES: Final = "only a concurrency rule counts what is open; a rate counts what happens"
+_MEANT: Final = {"connect": "connection", "connection": "connect", "request": "inflight", "inflight": "request"}
+FRAMES: Final = frozenset(("message", "send"))
+WEIGHED: Final = frozenset(("request", "message", "send"))
+
+
+def _check_events(rule: Rule) -> None:
+    for event in rule.events:
+        if (event in HELD) != rule.is_concurrency:
+            belongs = _CONCURRENCY if rule.is_concurrency else _RATES
+            other = f"; did you mean {_MEANT[event]!r}?" if event in _MEANT else ""
+            raise InvalidRule(f"{belongs}, not {event!r}{other}", "events")
+    # Nothing but an HTTP request has a method and a status: other events would silently count never, or always.
+    if rule.methods and rule.events not in (("request",), ("inflight",)):
+        raise InvalidRule("methods belong to rules of HTTP requests (request or inflight) alone", "methods")
+    if rule.count_on and rule.events != ("request",):
+        raise InvalidRule("answers that count belong to rules of HTTP requests alone", "count_on")
+    if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
+        raise InvalidRule("only requests and messages have bytes that can be counted", "unit")
+    if rule.at_limit != "reject" and "connection" not in rule.events:
+        raise InvalidRule("only a WebSocket can be closed for another (at_limit): add the event connection", "at_limit")
+
+
+def _check_action(rule: Rule) -> None:
+    if rule.action == "delay" and rule.algorithm != "leaky_bucket":
+        raise InvalidRule("only a leaky bucket can delay: it is a queue that drains evenly", "action")
+    if rule.action == "delay" and rule.enforce_at != 1:
+        raise InvalidRule(
+            "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit",
+            "enforce_at",
+        )
+    # One that only records, for now, may say what it will do.
+    if rule.max_delay is not None and rule.action == "reject":
+        raise InvalidRule("a longest wait (max_delay) belongs to rules that delay", "max_delay")
+
+
+def _check_calendar(rule: Rule) -> None:
+    if rule.timezone is not None and not all(map(period_of, rule.all_rates)):
+        raise InvalidRule("a calendar window is one hour, day, week or month", "rate")
+
+
+def _check_cost(rule: Rule) -> None:
+    most = rule.burst or min((rate.limit for rate in rule.all_rates), default=rule.limit)
+    if most is not None and rule.factor > most:
+        raise InvalidRule(
+            f"one call costs {rule.factor:,}, more than the {most:,} that the rule allows at once", "cost"
+        )
+
+
+def _check_quota(rule: Rule) -> None:
+    if rule.enforce_at != 1:
+        most = times(max([*(rate.limit for rate in rule.all_rates), rule.burst or 0]), rule.enforce_at)
+        longest = MAX_LOG if rule.algorithm == "sliding_log" else MAX_LIMIT
+        if most > longest:
+            raise InvalidRule(
+                f"calls would be refused at {most:,} only, more than the {longest:,} that can be counted", "enforce_at"
+            )
+    if rule.warn_at and rule.warn_at[-1] > rule.enforce_at:
+        share = f"{rule.warn_at[-1]:g}"
+        percent = f"; {share} % is {rule.warn_at[-1] / 100:g}" if rule.warn_at[-1] >= 2 else ""
+        raise InvalidRule(
+            f"use never gets to {share} times the limit: calls are refused at {rule.enforce_at:g}{percent}", "warn_at"
+        )
+
+
+SUB_SECONDS: Final = 6
+
+
+def _check_damper(rule: Rule) -> None:
+    if not rule.is_damper:
+        return
+    if rule.rate is None:
+        raise InvalidRule("a damper has one rate; another rule beside it keeps another one", "rates")
+    if rule.on_store_failure == "deny":
+        raise InvalidRule("a damper decides without the store: be it local or allow, not deny", "on_store_failure")
+    if rule.rate.limit > MAX_DAMPED:
+        raise InvalidRule(f"a damper's limit is at most {MAX_DAMPED:,}; a fixed or sliding window takes more", "rate")
+    if rule.rate.limit * SUB_SECONDS < rule.rate.window:
+        raise InvalidRule("a damper smooths a rate over seconds: it allows one call in six of them, at least", "rate")
+
+
+def _check_batched(rule: Rule) -> None:
+    if rule.batched and rule.count_denied:
+        raise InvalidRule("what is charged in batches is what has passed, never what was refused", "count_denied")
+    if rule.batched and rule.count_on:
+        raise InvalidRule("what is charged in batches is not given back", "count_on")
+
+
+# Of what one process counts for one socket, with no store and no wall clock.
+_MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
+    "warn_at": ((), "a connection's own budget ends with it: nobody is warned of its use"),
+    "batched": (False, "a connection's own budget is never shared, so it needs no batches"),
+    "on_store_failure": ("local", "a connection's own budget is counted without the store"),
 }
-OPTIONS: Final = tuple(option.name for option in fields(Rule) if option.init and option.name not in ("name", "variant"))
+
+
+def _check_key(rule: Rule) -> None:
+    if rule.key == "user" and rule.audience == ("anonymous",):
+        raise InvalidRule("who is not logged in has no budget under the key user, so it would limit nobody", "audience")
+    if rule.key != "connection":
+        return
+    if not FRAMES.issuperset(rule.events):
+        raise InvalidRule("the key connection is for what happens on an open WebSocket: message, send", "key")
+    for option, (default, why) in _MEANINGLESS_FOR_FRAMES.items():
+        if getattr(rule, option) != default:
+            raise InvalidRule(why, option)
+    if rule.is_damper:
+        raise InvalidRule("a damper smooths what many do; a connection has a rate of its own", "algorithm")
+    if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
+        raise InvalidRule("a connection is counted from when it was opened, not by the calendar", "rate")
+
+
+_CHECKS: Final = (
+    _check_events,
+    _check_action,
+    _check_calendar,
+    _check_cost,
+    _check_quota,
+    _check_damper,
+    _check_batched,
+    _check_key,
+)
+OPTIONS: Final = tuple(name for name in table(Rule) if name != "name")

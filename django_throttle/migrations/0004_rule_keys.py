@@ -22,7 +22,6 @@ class Migration(migrations.Migration):
                     ("key__in", KEYS), ("key__regex", JOINED), ("key__contains", "."), _connector="OR"
                 ),
                 name="throttle_key_known",
-                violation_error_message="Choose who is counted.",
             ),
         ),
     ]

@@ -38,14 +38,14 @@ class Migration(migrations.Migration):
         migrations.RunPython(keep_the_meaning, restore, elidable=True),
         migrations.AddConstraint(
             model_name='throttlerule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('algorithm', 'concurrency'), ('events__regex', '^(inflight|connection)(,(inflight|connection))*$')), models.Q(models.Q(('algorithm', 'concurrency'), _negated=True), ('events__regex', '^(request|connect|message|send|publish|task)(,(request|connect|message|send|publish|task))*$')), _connector='OR'), name='throttle_events_known', violation_error_message='Choose at least one event; what is open belongs to concurrency, and concurrency to nothing else.'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('algorithm', 'concurrency'), ('events__regex', '^(inflight|connection)(,(inflight|connection))*$')), models.Q(models.Q(('algorithm', 'concurrency'), _negated=True), ('events__regex', '^(request|connect|message|send|publish|task)(,(request|connect|message|send|publish|task))*$')), _connector='OR'), name='throttle_events_known'),
         ),
         migrations.AddConstraint(
             model_name='throttlerule',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('count_on', ''), ('methods', '')), ('events', 'request'), models.Q(('count_on', ''), ('events', 'inflight')), _connector='OR'), name='throttle_http_of_requests', violation_error_message='Methods and statuses belong to rules of HTTP requests alone.'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('count_on', ''), ('methods', '')), ('events', 'request'), models.Q(('count_on', ''), ('events', 'inflight')), _connector='OR'), name='throttle_http_of_requests'),
         ),
         migrations.AddConstraint(
             model_name='throttlerule',
-            constraint=models.CheckConstraint(condition=models.Q(('at_limit', 'reject'), models.Q(('algorithm', 'concurrency'), ('events__contains', 'connection')), _connector='OR'), name='throttle_at_limit_of_concurrency', violation_error_message='To close one WebSocket for another belongs to concurrency of open WebSockets.'),
+            constraint=models.CheckConstraint(condition=models.Q(('at_limit', 'reject'), models.Q(('algorithm', 'concurrency'), ('events__contains', 'connection')), _connector='OR'), name='throttle_at_limit_of_concurrency'),
         ),
     ]

@@ -37,40 +37,40 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='throttleoverride',
             name='limit',
-            field=models.PositiveBigIntegerField(blank=True, help_text='To replace the limit of concurrency rules: how many may be open at once.', null=True),
+            field=models.PositiveBigIntegerField(blank=True, null=True),
         ),
         migrations.AlterField(
             model_name='throttlerule',
             name='burst',
-            field=models.PositiveBigIntegerField(blank=True, help_text="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are delayed. Empty: the rate's number.", null=True),
+            field=models.PositiveBigIntegerField(blank=True, null=True),
         ),
         migrations.AlterField(
             model_name='throttlerule',
             name='limit',
-            field=models.PositiveBigIntegerField(blank=True, help_text='For concurrency only: how many may be open at once.', null=True),
+            field=models.PositiveBigIntegerField(blank=True, null=True),
         ),
         migrations.AddConstraint(
             model_name='throttleoverride',
-            constraint=models.CheckConstraint(condition=models.Q(('rate', ''), ('rate__regex', '^[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))(, [1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w)))*$'), _connector='OR'), name='throttle_override_rate_shape', violation_error_message='Write a rate like 100/min, 5/10m, 10/s or 1000/day.'),
+            constraint=models.CheckConstraint(condition=models.Q(('rate', ''), ('rate__regex', '^[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))(, [1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w)))*$'), _connector='OR'), name='throttle_override_rate_shape'),
         ),
         migrations.AddConstraint(
             model_name='throttleoverride',
-            constraint=models.CheckConstraint(condition=models.Q(('limit__isnull', True), models.Q(('limit__gte', 1), ('limit__lte', 999999999999999)), _connector='OR'), name='throttle_override_limit_range', violation_error_message='limit is a whole number from 1 to 999,999,999,999,999.'),
+            constraint=models.CheckConstraint(condition=models.Q(('limit__isnull', True), models.Q(('limit__gte', 1), ('limit__lte', 999999999999999)), _connector='OR'), name='throttle_override_limit_range'),
         ),
         migrations.AddConstraint(
             model_name='throttlerule',
-            constraint=models.CheckConstraint(condition=models.Q(('rate', ''), ('rate__regex', '^[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))(, [1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w)))*$'), _connector='OR'), name='throttle_rate_shape', violation_error_message='Write a rate like 100/min, 5/10m, 10/s or 1000/day.'),
+            constraint=models.CheckConstraint(condition=models.Q(('rate', ''), ('rate__regex', '^[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))(, [1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w)))*$'), _connector='OR'), name='throttle_rate_shape'),
         ),
         migrations.AddConstraint(
             model_name='throttlerule',
-            constraint=models.CheckConstraint(condition=models.Q(('cost__regex', '^([1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$')), name='throttle_cost_shape', violation_error_message='Write a whole number, or the path of a function.'),
+            constraint=models.CheckConstraint(condition=models.Q(('cost__regex', '^([1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$')), name='throttle_cost_shape'),
         ),
         migrations.AddConstraint(
             model_name='throttlerule',
-            constraint=models.CheckConstraint(condition=models.Q(('limit__isnull', True), models.Q(('limit__gte', 1), ('limit__lte', 999999999999999)), _connector='OR'), name='throttle_limit_range', violation_error_message='limit is a whole number from 1 to 999,999,999,999,999.'),
+            constraint=models.CheckConstraint(condition=models.Q(('limit__isnull', True), models.Q(('limit__gte', 1), ('limit__lte', 999999999999999)), _connector='OR'), name='throttle_limit_range'),
         ),
         migrations.AddConstraint(
             model_name='throttlerule',
-            constraint=models.CheckConstraint(condition=models.Q(('burst__isnull', True), models.Q(('burst__gte', 1), ('burst__lte', 999999999999999)), _connector='OR'), name='throttle_burst_range', violation_error_message='burst is a whole number from 1 to 999,999,999,999,999.'),
+            constraint=models.CheckConstraint(condition=models.Q(('burst__isnull', True), models.Q(('burst__gte', 1), ('burst__lte', 999999999999999)), _connector='OR'), name='throttle_burst_range'),
         ),
     ]

@@ -1,4 +1,4 @@
-"""Fields of the models: lists, numbers and choices, checked as rules are."""
+"""Columns of the models: texts, numbers and lists, and how they are typed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import lru_cache
 from math import isfinite
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -42,33 +42,68 @@ def _parsed(typed: str) -> Rate:
         raise InvalidRate(str(error).replace(ascii(squeezed), ascii(typed), 1)) from None
 
 
-def is_tidy(rates: str) -> bool:
-    """True when every rate in the text is one."""
-    try:
-        tidy_rates(rates)
-    except InvalidRate:
-        return False
-    return True
-
-
-def check_texts(row: models.Model) -> None:
-    """Raise ValidationError for what databases do not store as text: NUL, and halves of characters (surrogates)."""
-    found = {}
-    for field in row._meta.concrete_fields:
-        if isinstance(field, (models.CharField, models.TextField)) and not is_text(
-            str(field.get_prep_value(field.value_from_object(row)))
-        ):
-            found[field.name] = "A text has no NUL characters, and no halves of characters."
-    if found:
-        raise ValidationError(found)
-
-
 def is_text(given: str) -> bool:
     """Whether databases, files and terminals take it."""
     return "\x00" not in given and not any("\ud800" <= letter <= "\udfff" for letter in given)
 
 
-class RatesField(models.CharField):  # type: ignore[type-arg]
+class Column(models.Field):  # type: ignore[type-arg]
+    """A column of which migrations record nothing that is only read: label, help and choices may change without one."""
+
+    recorded = ""  # as which of Django's classes migrations name it; by its own name where there is none
+
+    def deconstruct(self) -> Any:
+        name, path, args, kwargs = super().deconstruct()
+        kept = {key: value for key, value in kwargs.items() if key not in ("verbose_name", "help_text", "choices")}
+        return name, f"django.db.models.{self.recorded}" if self.recorded else path, args, kept
+
+
+class TextColumn(Column, models.CharField):  # type: ignore[type-arg]
+    """A short text."""
+
+    recorded = "CharField"
+
+
+class NoteColumn(Column, models.TextField):  # type: ignore[type-arg]
+    """A long text."""
+
+    recorded = "TextField"
+
+
+class SwitchColumn(Column, models.BooleanField):  # type: ignore[type-arg]
+    """True or False."""
+
+    recorded = "BooleanField"
+
+
+class MomentColumn(Column, models.DateTimeField):  # type: ignore[type-arg]
+    """A moment."""
+
+    recorded = "DateTimeField"
+
+
+class Unbounded(Column):
+    """A whole number whose bounds are the rule's and the constraint's, so that one message says what is wrong."""
+
+    validators = []
+
+    def formfield(self, **options: Any) -> Any:
+        return super().formfield(**{"min_value": None, **options})
+
+
+class WholeColumn(Unbounded, models.PositiveBigIntegerField):  # type: ignore[type-arg]
+    """A whole number of any rule."""
+
+    recorded = "PositiveBigIntegerField"
+
+
+class SmallWholeColumn(Unbounded, models.PositiveSmallIntegerField):  # type: ignore[type-arg]
+    """A whole number that fits two bytes."""
+
+    recorded = "PositiveSmallIntegerField"
+
+
+class RatesField(Column, models.CharField):  # type: ignore[type-arg]
     """One rate or several as text, in its shortest form: "100 / Minute,1000/day" is stored as "100/min, 1000/day"."""
 
     description = "Rates"
@@ -90,8 +125,10 @@ class RatesField(models.CharField):  # type: ignore[type-arg]
             return str(text)  # the table's constraint refuses it
 
 
-class FiniteFloatField(models.FloatField):  # type: ignore[type-arg]
+class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
     """A number; infinity and NaN are refused here, as the driver of MariaDB cannot ask the database's constraint."""
+
+    recorded = "FloatField"
 
     def to_python(self, value: Any) -> Any:
         number = super().to_python(value)
@@ -105,13 +142,8 @@ class FiniteFloatField(models.FloatField):  # type: ignore[type-arg]
             raise IntegrityError(f"{self.name} is a finite number, not {number}")
         return number
 
-    def deconstruct(self) -> Any:
-        # The column is the same, so a migration has nothing to change.
-        name, _, args, kwargs = super().deconstruct()
-        return name, "django.db.models.FloatField", args, kwargs
 
-
-class NamesField(models.CharField):  # type: ignore[type-arg]
+class NamesField(Column, models.CharField):  # type: ignore[type-arg]
     """A list of names, stored as comma separated text; in Python a tuple."""
 
     description = "List of names"
@@ -202,7 +234,7 @@ class StatusesField(NumbersField):
     number = int
 
 
-class CostField(models.CharField):  # type: ignore[type-arg]
+class CostField(Column, models.CharField):  # type: ignore[type-arg]
     """A whole number, or the path of a function, as text; in Python a number or a text."""
 
     description = "Cost"
@@ -271,29 +303,3 @@ def _plain(number: object, times: int = 1) -> str:
         return str(number)
     text = format(Decimal(repr(number)) * times, "f")
     return text.rstrip("0").removesuffix(".") if "." in text else text
-
-
-ALGORITHM_LABELS: Final = (
-    ("sliding_window", "Sliding window"),
-    ("sliding_log", "Sliding log"),
-    ("fixed_window", "Fixed window"),
-    ("token_bucket", "Token bucket"),
-    ("leaky_bucket", "Leaky bucket"),
-    ("gcra", "GCRA"),
-    ("concurrency", "Concurrency"),
-    ("damper", "Damper"),
-)
-ACTION_LABELS: Final = (("reject", "Refuse"), ("shadow", "Only record"), ("delay", "Delay"))
-AT_LIMIT_LABELS: Final = (
-    ("reject", "Refuse the newcomer"),
-    ("evict_oldest", "Close the oldest"),
-    ("evict_idle", "Close the one silent for longest"),
-)
-REFILL_LABELS: Final = (("continuous", "Evenly"), ("interval", "All at once"))
-UNIT_LABELS: Final = (("calls", "Calls"), ("bytes", "Bytes that calls carry"))
-ESTIMATOR_LABELS: Final = (("fast", "Fast"), ("average", "Average of 24 seconds"))
-FAILURE_LABELS: Final = (
-    ("local", "Count in each process"),
-    ("allow", "Let through"),
-    ("deny", "Refuse (503)"),
-)

@@ -1,22 +1,47 @@
-"""Relief by hand: what an operator puts in the place of rules for one caller, and until when."""
+"""The model of overrides: what an operator puts in the place of rules for one caller, and until when."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
+from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models import Q
+from django.urls import get_resolver
 from django.utils import timezone
 
-from django_throttle.core import Override, Rate
-from django_throttle.core.overrides import EVERY_RULE, MAX_SUBJECT, describe_effect
-from django_throttle.exceptions import InvalidOverride, InvalidRate
-from django_throttle.models.constraints import OVERRIDE_CONSTRAINTS
-from django_throttle.models.fields import FiniteFloatField, NamesField, RatesField, check_texts, is_tidy, split
-from django_throttle.models.rule import AnnouncedQuerySet
-from django_throttle.models.subjects import HASHED, subject_of, tidy_subject
+from django_throttle.conf import conf
+from django_throttle.core import Override, Rate, Rule
+from django_throttle.core.overrides import (
+    EFFECTS,
+    EVERY_RULE,
+    KINDS,
+    MAX_FACTOR,
+    MAX_SUBJECT,
+    UNLISTED,
+    changed,
+    describe_effect,
+    rules_in_words,
+)
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.models.columns import Check, rate_shape, whole
+from django_throttle.models.fields import (
+    MomentColumn,
+    NamesField,
+    NoteColumn,
+    NumberColumn,
+    RatesField,
+    TextColumn,
+    WholeColumn,
+    split,
+)
+from django_throttle.models.row import AnnouncedQuerySet, CheckedRow
+from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, subject_of, tidy_subject
 
 KIND_LABELS: Final = (
     ("user", "User"),
@@ -37,22 +62,58 @@ LAST_YEAR: Final = 9998  # what comes later has no local time everywhere
 SHOWN: Final = 8  # characters of a hash, enough to tell two apart
 
 
+PREFIX: Final = "throttle_override"
+CONSTRAINTS: Final = (
+    Check(f"{PREFIX}_kind_known", Q(kind__in=list(KINDS)), "Choose whom it is for."),
+    Check(f"{PREFIX}_value_not_empty", ~Q(value=""), "Say whom it is for."),
+    Check(
+        f"{PREFIX}_value_address",
+        ~Q(kind="ip") | Q(value__regex="^[0-9a-f:.]+(/[0-9]{1,3})?$"),
+        "Write an address like 203.0.113.9, or a network like 203.0.113.0/24.",
+    ),
+    # Never in clear, not even by mistake.
+    Check(
+        f"{PREFIX}_value_hashed",
+        ~Q(kind="api_key") | Q(value__regex=TAG_SHAPE),
+        "An API key is stored as its keyed hash.",
+    ),
+    Check(f"{PREFIX}_rules_not_empty", ~Q(rules=""), "An override needs a rule; * is every rule."),
+    Check(f"{PREFIX}_effect_known", Q(effect__in=list(EFFECTS)), "Choose what happens."),
+    Check(
+        f"{PREFIX}_factor_of_multiply",
+        (~Q(effect="multiply") & Q(factor__isnull=True))
+        # Said of NULL, too, or the constraint would not know, and let it through.
+        | Q(effect="multiply", factor__isnull=False, factor__gt=0, factor__lte=MAX_FACTOR),
+        f"To multiply needs a factor above 0 and of at most {MAX_FACTOR:,}, which nothing else has.",
+    ),
+    Check(
+        f"{PREFIX}_limit_of_replace",
+        (~Q(effect="replace") & Q(rate="", limit__isnull=True))
+        | (Q(effect="replace") & (~Q(rate="") | Q(limit__isnull=False))),
+        "To replace needs a rate, a limit or both, which nothing else has.",
+    ),
+    rate_shape(PREFIX),
+    whole(PREFIX, "limit", 1, MAX_LIMIT),
+    Check(f"{PREFIX}_reason_given", Q(reason__regex="[^ ]"), "Say why, for whoever reads it next."),
+)
+
+
 class OverrideQuerySet(AnnouncedQuerySet["ThrottleOverride"]):
     """Overrides by whether they are in force."""
 
     def in_force(self, now: datetime | None = None) -> OverrideQuerySet:
         """Those whose moment has not come."""
-        return self.filter(models.Q(until__isnull=True) | models.Q(until__gt=now or timezone.now()))
+        return self.filter(Q(until__isnull=True) | Q(until__gt=now or timezone.now()))
 
     def expired(self, now: datetime | None = None) -> OverrideQuerySet:
         """Those whose moment has come: kept to be read, or made to last again."""
         return self.filter(until__lte=now or timezone.now())
 
 
-class ThrottleOverride(models.Model):
+class ThrottleOverride(CheckedRow):
     """One override; it ends by itself, and stays to be read."""
 
-    kind = models.CharField(
+    kind = TextColumn(
         "subject",
         max_length=20,
         choices=KIND_LABELS,
@@ -60,7 +121,7 @@ class ThrottleOverride(models.Model):
         help_text="Whom it is for. Where several overrides speak of one call, the most specific holds: API key before "
         "user, then address, network (the smaller first), tenant, group.",
     )
-    value = models.CharField(
+    value = TextColumn(
         "who",
         max_length=MAX_SUBJECT,
         help_text="User: an id, a name or an e-mail address. Address: 203.0.113.9 or 2001:db8::1, which stands for its "
@@ -72,7 +133,7 @@ class ThrottleOverride(models.Model):
         default=(EVERY_RULE,),
         help_text="The names of rules, with commas in between. * stands for any text, so * alone is every rule.",
     )
-    effect = models.CharField(
+    effect = TextColumn(
         max_length=20,
         choices=EFFECT_LABELS,
         default="multiply",
@@ -81,7 +142,7 @@ class ThrottleOverride(models.Model):
         "rules cover is refused. Among overrides for the same subject, block goes before replace, multiply and "
         "exempt, and a later one before an earlier one.",
     )
-    factor = FiniteFloatField(
+    factor = NumberColumn(
         null=True, blank=True, help_text="To multiply: 2 doubles the limit, 0.5 halves it. At least one call stays."
     )
     rate = RatesField(
@@ -91,15 +152,15 @@ class ThrottleOverride(models.Model):
         help_text="To replace the limit of rules of rates: 500/min, or several with commas in between. A window that "
         "the rule does not have starts to count afresh.",
     )
-    limit = models.PositiveBigIntegerField(
+    limit = WholeColumn(
         null=True, blank=True, help_text="To replace the limit of concurrency rules: how many may be open at once."
     )
-    until = models.DateTimeField(
+    until = MomentColumn(
         null=True, blank=True, help_text="When it ends by itself. Empty: it holds until somebody ends it."
     )
-    reason = models.TextField(help_text="Why, for whoever reads it next. Clients never see it.")
-    created_by = models.CharField("made by", max_length=150, blank=True, editable=False, help_text="Who made it.")
-    created_at = models.DateTimeField("made", auto_now_add=True, help_text="When it was made.")
+    reason = NoteColumn(help_text="Why, for whoever reads it next. Clients never see it.")
+    created_by = TextColumn("made by", max_length=150, blank=True, editable=False, help_text="Who made it.")
+    created_at = MomentColumn("made", auto_now_add=True, help_text="When it was made.")
 
     objects = OverrideQuerySet.as_manager()
     _stored: tuple[str, str] | None = None
@@ -107,7 +168,7 @@ class ThrottleOverride(models.Model):
     class Meta:
         verbose_name = "override"
         ordering = ("-created_at", "-pk")
-        constraints = OVERRIDE_CONSTRAINTS
+        constraints = CONSTRAINTS
         indexes = (models.Index(fields=("until",), name="throttle_override_until"),)
 
     def __str__(self) -> str:
@@ -129,20 +190,11 @@ class ThrottleOverride(models.Model):
             number=self.pk or 0,
         )
 
-    @property
-    def fault(self) -> str | None:
-        """Why this row is not in force although its time has not come; None when it makes sense."""
-        try:
-            self.as_override()
-        except (InvalidOverride, InvalidRate) as error:
-            return str(error)
-        return None
+    def read(self) -> Override:
+        return self.as_override()
 
-    @property
-    def meaning(self) -> str:
-        """What it does, in words; why it is not in force when it makes no sense."""
-        fault = self.fault
-        return f"Not in force: {fault}" if fault else describe_effect(self.as_override())
+    def describe(self) -> str:
+        return describe_effect(self.as_override())
 
     def lasts(self, now: datetime | None = None) -> bool:
         """True until its moment has come."""
@@ -168,16 +220,65 @@ class ThrottleOverride(models.Model):
             raise ValidationError({"value": error}) from error
 
     def clean(self) -> None:
-        check_texts(self)
         if self.until is not None and self.until.year > LAST_YEAR:
             raise ValidationError({"until": f"Until {LAST_YEAR} at the latest; leave it empty for no end."})
         if not self.reason.strip():
             raise ValidationError({"reason": "Say why, for whoever reads it next."})
         try:
-            self.as_override()
-        except InvalidOverride as error:
-            if error.option != "value":  # else the field says so itself
-                raise ValidationError({error.option: str(error)}) from error
-        except InvalidRate as error:
-            if is_tidy(self.rate):  # else the rate's field says so itself
-                raise ValidationError({"rate": str(error)}) from error
+            super().clean()
+        except ValidationError as error:
+            if "value" not in error.error_dict:  # clean_fields says so, unless it is stored already
+                raise
+
+
+# Warnings about overrides that are valid but do nothing, or less than they say.
+
+
+def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = True) -> list[str]:
+    """A sentence for each name, patterns aside, that no rule has, nor a limit of REST framework's throttles.
+
+    ``unlisted`` is False where those limits do not count.
+    """
+    exact = [name for name in names if not _is_pattern(name)]
+    known = {rule.name for rule in rules}
+    if unlisted and any(name.startswith(UNLISTED) for name in exact):
+        known |= _unlisted()
+    return [_missing(name, known) for name in exact if name not in known]
+
+
+def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
+    """Sentences for the operator who has just saved the row."""
+    override = row.as_override()
+    named = [rule for rule in rules if override.names(rule.name)]
+    if row.kind == "group" and (warning := missing_group(row.value)):
+        yield warning
+    if row.kind == "tenant" and not conf().TENANT:
+        yield "The setting TENANT does not say who the tenant is: it does nothing until it does."
+    if not named and not override.names_every_rule and not any(name.startswith(UNLISTED) for name in override.rules):
+        yield f"No rule is named {rules_in_words(override.rules)}: it does nothing until there is one."
+    if override.effect in ("multiply", "replace"):
+        unchanged = [rule.name for rule in named if changed(rule, override) is None]
+        if unchanged:
+            holds = "holds as it is" if len(unchanged) == 1 else "hold as they are"
+            yield f"It does not fit {rules_in_words(unchanged)}, which {holds}."
+
+
+def _is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def _unlisted() -> set[str]:
+    """The limits of REST framework's throttles; its views are loaded, as they may bring classes of their own."""
+    if find_spec("rest_framework") is None:
+        return set()
+    from django_throttle.drf.rates import names_of_limits
+
+    with suppress(Exception):  # a site whose views cannot be loaded says so by itself
+        _ = get_resolver().url_patterns
+    return names_of_limits()
+
+
+def _missing(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"There is no rule {name!r}.{hint}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
 
@@ -114,13 +115,17 @@ def around(typed: str) -> list[str]:
     return [*networks, str(own.network_address)]
 
 
-def group_exists(name: str) -> bool:
-    """True unless Django's groups are in use and none has this name."""
+def missing_group(name: str) -> str:
+    """A sentence for a group that is not there, with the nearest name; empty where it is, or groups are not in use."""
     if not apps.is_installed("django.contrib.auth"):
-        return True
-    groups = apps.get_model("auth", "Group")._default_manager
-    # Compared here as well: to MariaDB "VIP" is "vip", to a rule or an override it is not.
-    return name in groups.filter(name=name).values_list("name", flat=True)
+        return ""
+    # Compared here, not by the database: to MariaDB "VIP" is "vip", to a rule or an override it is not.
+    known = list(apps.get_model("auth", "Group")._default_manager.values_list("name", flat=True))
+    if name in known:
+        return ""
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"There is no group {name!r} yet, so nobody is in it.{hint}"
 
 
 def _as_pk(text: str) -> Any:

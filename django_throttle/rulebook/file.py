@@ -10,12 +10,12 @@ from typing import Any, Final, NoReturn
 from django.core.exceptions import ValidationError
 
 from django_throttle.core import Rule
-from django_throttle.core.rule import OPTIONS
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
+from django_throttle.models.columns import stored
 from django_throttle.rulebook.sources import check_allowed, sentence
 
-FIELDS = (*(option for option in OPTIONS if option != "rates"), "description")
+FIELDS: Final = (*(option for option in stored(Rule) if option != "name"), "description")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +145,13 @@ def _row(name: str, options: object) -> ThrottleRule:
     description = options.pop("description", "")
     if not isinstance(description, str):
         raise InvalidRule(f"rule {name!r}: description is text")
-    row = row_of(check_allowed(Rule.from_options(name, options)))
+    row = ThrottleRule.of(check_allowed(Rule.from_options(name, options)))
     row.description = description
     try:
         row.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
         raise InvalidRule(f"rule {name!r}: {_sentence(error)}") from error
     return row
-
-
-def row_of(rule: Rule) -> ThrottleRule:
-    """The row, not saved, that describes this rule."""
-    return ThrottleRule(
-        **{option: getattr(rule, option) for option in rule.__dataclass_fields__ if option in _STORED},
-        rate=", ".join(str(part.rate) for part in rule.parts if part.rate is not None),
-        limit=rule.limit if rule.is_concurrency else None,
-        timezone=rule.timezone or "",
-    )
 
 
 def _sentence(error: ValidationError) -> str:
@@ -179,11 +169,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(text: str) -> NoReturn:
     raise InvalidFile(f"{text} is not a number that a rule can have")
-
-
-_STORED: Final = frozenset(field.name for field in ThrottleRule._meta.get_fields()) - {
-    "id",
-    "rate",
-    "limit",
-    "timezone",
-}

@@ -16,8 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_throttle import rulebook
-from django_throttle.admin.rules import KEY_LABELS
-from django_throttle.core.options import KEYS
+from django_throttle.core.options import KEY_CHOICES, KEYS
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.file import FIELDS
 from tests.raw_rows import force
@@ -150,9 +149,9 @@ class TestPreview:
         ("typed", "said"),
         [
             ({"rate": "100"}, "'100' is not a rate"),
-            ({"algorithm": "fixed_window"}, "only a token bucket, a leaky bucket and gcra have a burst"),
+            ({"algorithm": "fixed_window"}, "burst belongs to token bucket, leaky bucket and gcra only"),
             ({"events": []}, "Events: This field is required."),
-            ({"key": "os.abort"}, "Who: Select a valid choice."),
+            ({"key": "os.abort"}, "Count by: Select a valid choice."),
             ({"cost": "many"}, "cost is a whole number from 1"),
             ({"methods": "get, psot"}, "there is no method 'PSOT'; did you mean 'POST'?"),
             ({"methods": "post", "events": ["request", "message"]}, "methods belong to rules of HTTP requests"),
@@ -374,7 +373,7 @@ class TestForm:
         assert set(shown) == {"name", *FIELDS, "in_words", "updated_at"}
 
     def test_every_key_has_a_label(self) -> None:
-        assert set(KEY_LABELS) == set(KEYS)
+        assert set(KEY_CHOICES) == set(KEYS)
 
 
 class TestList:

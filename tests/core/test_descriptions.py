@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from django_throttle.core import Rate, Rule, descriptions
+from django_throttle.core import Rate, Rule, descriptions, options
 from django_throttle.core.descriptions import describe
-from django_throttle.core.options import ACTIONS, ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, FAILURE_POLICIES, HELD, KEYS
+from django_throttle.core.options import ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, HELD, KEYS
+from tests.strategies import ACTIONS, FAILURE_POLICIES
 
 SENTENCES = [
     ({"rate": "100/min"}, "each user or address: 100 requests per minute"),
@@ -149,9 +150,9 @@ def test_sentence(options: dict[str, object], sentence: str) -> None:
 
 
 def test_nothing_that_a_rule_may_say_is_without_words() -> None:
-    assert set(descriptions.NOUNS) == set(EVENTS)
-    assert set(descriptions.WHO) == set(KEYS)
-    assert set(descriptions.AUDIENCE) == set(AUDIENCES)
+    assert set(options.NOUNS) == set(EVENTS)
+    assert set(options.KEY_CHOICES) == set(KEYS)
+    assert set(options.AUDIENCE_WORDS) == set(AUDIENCES)
 
 
 def test_every_choice_shows() -> None:
@@ -165,15 +166,15 @@ def test_every_choice_shows() -> None:
             continue  # it asks no store
         if key == "connection" and (event not in ("message", "send") or algorithm == "damper" or policy != "local"):
             continue  # one socket's own
-        options: dict[str, object] = {
+        given: dict[str, object] = {
             "algorithm": algorithm,
             "events": [event],
             "key": key,
             "action": action,
             "on_store_failure": policy,
         }
-        options |= {"limit": 3} if algorithm == "concurrency" else {"rate": "30/min"}
-        sentence = describe(Rule.from_options("rule", options))
+        given |= {"limit": 3} if algorithm == "concurrency" else {"rate": "30/min"}
+        sentence = describe(Rule.from_options("rule", given))
         # All kinds of bucket are the same to who is limited, so they read the same.
         family = "bucket" if algorithm in BUCKETS else algorithm
         choice = (family, event, key, action, policy)

@@ -214,7 +214,7 @@ def test_adding_it_takes_ten_lines() -> None:
     "name",
     [
         *(*OPTIONS, *options.EVENTS, *options.KEYS, *options.ALGORITHMS, *options.AUDIENCES),
-        *(*options.ACTIONS, *options.REFILLS, *options.FAILURE_POLICIES),
+        *(choice for row in options.table(Rule).values() for choice in row.choices),
     ],
 )
 def test_the_rule_reference_is_complete(name: str) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from django_throttle.admin.rules import key_choices
 from django_throttle.core.options import JOINED, KEYS
 from django_throttle.models import ThrottleRule
+from django_throttle.rulebook.sources import from_database
 
 CALM = {"AGENT": False}
 
@@ -43,10 +45,21 @@ class TestRows:
         row.full_clean()
         assert row.fault is None
 
-    @pytest.mark.parametrize("key", ["", "nobody", "user+", "+ip", "user+everyone", "user+nobody", "user ip"])
+    KEYS_OF_NOBODY = ["nobody", "user+everyone", "user+nobody"]
+
+    @pytest.mark.parametrize("key", ["", "user+", "+ip", "user ip", *KEYS_OF_NOBODY])
     def test_and_nothing_else(self, key: str) -> None:
-        with pytest.raises(IntegrityError), transaction.atomic():
-            ThrottleRule.objects.create(name="api", rate="5/min", key=key)
+        with pytest.raises(ValidationError):
+            ThrottleRule(name="api", rate="5/min", key=key).full_clean()
+        if key not in self.KEYS_OF_NOBODY:  # the database knows how a key is written, and no key by name
+            with pytest.raises(IntegrityError), transaction.atomic():
+                ThrottleRule.objects.create(name="api", rate="5/min", key=key)
+
+    @pytest.mark.parametrize("key", KEYS_OF_NOBODY)
+    def test_a_key_of_another_version_is_stored_and_not_in_force(self, key: str) -> None:
+        ThrottleRule.objects.create(name="api", rate="5/min", key=key)
+        found = from_database()
+        assert not found.rules and "key" in found.faults["api"]
 
     @pytest.mark.parametrize("options", [{"key": "tenant"}, {"key": "user+tenant"}, {"audience": ("tenant:acme",)}])
     def test_a_rule_by_tenant_needs_to_know_who_that_is(self, settings: Any, options: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from django_throttle.core.overrides import KINDS
 from django_throttle.exceptions import InvalidRate
 from django_throttle.management import django_options
 from django_throttle.models import ThrottleOverride
-from django_throttle.models.doubts import doubts, misspelt
+from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
 
 USUAL: Final = "2h"
@@ -81,8 +81,8 @@ class Command(BaseCommand):
             raise CommandError("\n".join(_sentences(error))) from error
         row.save()
         self.stdout.write(self.style.SUCCESS(_line(row)))
-        for doubt in doubts(row, rules):
-            self.stderr.write(self.style.WARNING(doubt))
+        for warning in override_warnings(row, rules):
+            self.stderr.write(self.style.WARNING(warning))
 
     def list(self, options: dict[str, Any]) -> None:
         """The newest first."""

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.models.doubts import misspelt
+from django_throttle.models.override import misspelt
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.rulebook import sources
 from django_throttle.stores import RedisStore, get_store, why_in_memory

@@ -2,45 +2,22 @@
 "use strict";
 
 (() => {
-  const RATES = ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra", "damper"];
-  const EXACT = RATES.filter((algorithm) => algorithm !== "damper");
-  const OF_ALGORITHM = {
-    rate: RATES,
-    limit: ["concurrency"],
-    burst: ["token_bucket", "leaky_bucket", "gcra"],
-    refill: ["token_bucket"],
-    resolution: ["sliding_window"],
-    strict: ["sliding_window"],
-    timezone: ["fixed_window"],
-    max_delay: ["leaky_bucket"],
-    batched: ["fixed_window"],
-    estimator: ["damper"],
-    unit: RATES,
-    cost: RATES,
-    count_denied: EXACT,
-    count_on: EXACT,
-    warn_at: EXACT,
-    enforce_at: EXACT,
-    at_limit: ["concurrency"],
-  };
-  const DEFAULTS = { rate: "", limit: "", burst: "", refill: "continuous", resolution: "1", estimator: "fast", timezone: "", max_delay: "", unit: "calls", cost: "1",
-    count_on: "", warn_at: "", enforce_at: "1.0", at_limit: "reject" };
-  const HELD = ["inflight", "connection"]; // events that last
   const PAUSE = 200; // milliseconds without a key before the server is asked
 
   document.addEventListener("DOMContentLoaded", () => {
     const output = document.getElementById("rule-preview");
     const form = output && output.closest("form");
     if (!form || !form.elements.algorithm) return;
+    const { algorithms: takenBy, defaults, held } = JSON.parse(output.dataset.options);
     let timer = 0;
     let asked = 0;
 
     function hideForeignFields() {
-      for (const [name, algorithms] of Object.entries(OF_ALGORITHM)) {
+      for (const [name, algorithms] of Object.entries(takenBy)) {
         const field = form.elements[name];
         const row = form.querySelector(`.form-row.field-${name}`);
         if (!field || !row) continue;
-        const empty = field.type === "checkbox" ? !field.checked : field.value === DEFAULTS[name];
+        const empty = field.type === "checkbox" ? !field.checked : field.value === defaults[name];
         // What holds a value stays in sight, or nobody would find out why the rule is refused.
         row.hidden = !algorithms.includes(form.elements.algorithm.value) && empty && !row.querySelector(".errorlist");
       }
@@ -50,7 +27,7 @@
     function alignEvents() {
       const boxes = [...form.querySelectorAll("input[name=events]")];
       const concurrency = form.elements.algorithm.value === "concurrency";
-      const fits = (box) => HELD.includes(box.value) === concurrency;
+      const fits = (box) => held.includes(box.value) === concurrency;
       boxes.filter((box) => !fits(box)).forEach((box) => { box.checked = false; });
       const usual = concurrency ? "connection" : "request";
       if (!boxes.some((box) => box.checked)) boxes.forEach((box) => { box.checked = box.value === usual; });
