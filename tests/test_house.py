@@ -157,6 +157,20 @@ def test_the_map_for_contributors_is_that_of_the_tree() -> None:
     assert rooms - shown == {"django_throttle/migrations"}
 
 
+MOST_TOUCHED = {"an algorithm": 6, "a kind of key": 3, "an option of a rule": 3, "a door": 6, "a setting": 2}
+
+
+def test_what_an_addition_touches_is_there_and_little() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (an? [\w ]+) \| (.*) \|$", text.partition("## What a change touches")[2], re.MULTILINE)
+    assert rows
+    for addition, touched in rows:
+        assert len(touched.split(", ")) <= MOST_TOUCHED[addition]
+        assert [
+            name for name in re.findall(r"`(django_throttle/[\w/.]+)`", touched) if not (ROOT / name).exists()
+        ] == []
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=named)
 def test_every_module_opens_with_a_claim(path: Path) -> None:
     if path.parent.name != "migrations" and path.read_text(encoding="utf-8").strip():

@@ -1,0 +1,76 @@
+"""Write ``options.inc``, the table of rule options that ``rules.rst`` shows: ``python -m docs.options``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from django_throttle.core import Rule
+from django_throttle.core.options import EVENTS, Option, Options, table
+
+FILE: Final = Path(__file__).with_name("options.inc")
+HEAD: Final = """\
+.. written by python -m docs.options
+
+.. list-table::
+   :header-rows: 1
+   :widths: 18 22 30 12 18
+
+   * - Option
+     - In the admin
+     - Values
+     - Default
+     - Algorithms
+"""
+VALUES: Final = {
+    "switch": "true or false",
+    "rate": "a rate, such as ``100/min``",
+    "rates": "a list of rates",
+    "zone": "a time zone, such as ``Europe/Berlin``",
+    "cost": "a whole number, or the path of a function",
+    "key": "see below",
+    "names": "a list of names",
+    "events": f"a list of {', '.join(f'``{event}``' for event in EVENTS)}",
+    "methods": "a list of HTTP methods",
+    "audience": "a list, see below",
+    "shares": "a list of shares, such as 0.8",
+    "statuses": "a list of HTTP statuses",
+}
+
+
+def option_table(of: type[Options]) -> str:
+    """The table as reStructuredText."""
+    return HEAD + "".join(_row(row) for row in table(of).values() if row.kind != "name")
+
+
+def _row(row: Option) -> str:
+    title = row.label or (row.name if row.kind != "rates" else "rate").replace("_", " ").capitalize()
+    cells = (f"``{row.name}``", title, _values(row), _default(row), _algorithms(row))
+    return "   * - " + "\n     - ".join(cells) + "\n"
+
+
+def _values(row: Option) -> str:
+    if row.choices:
+        return ", ".join(f"``{choice}``" for choice in row.choices)
+    if row.kind in ("whole", "number"):
+        return f"{'a whole number' if row.kind == 'whole' else 'a number'} from {row.least:,} to {row.most:,}"
+    return VALUES[row.kind]
+
+
+def _default(row: Option) -> str:
+    default = row.default if row.initial is None else row.initial
+    if default in (None, ()):
+        return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return ", ".join(f"``{one}``" for one in (default if isinstance(default, tuple) else (default,)))
+
+
+def _algorithms(row: Option) -> str:
+    if row.only:
+        return ", ".join(f"``{algorithm}``" for algorithm in row.only)
+    return f"all but {' and '.join(f'``{algorithm}``' for algorithm in row.never)}" if row.never else "all"
+
+
+if __name__ == "__main__":
+    FILE.write_text(option_table(Rule), encoding="utf-8")
