@@ -12,6 +12,7 @@ from django_throttle.core.decision import Crossing, Outcome
 from django_throttle.core.flow import outcomes_of
 from django_throttle.core.quota_warnings import crossings
 from django_throttle.core.rule import Rule
+from django_throttle.exceptions import Cause, StoreError
 from django_throttle.store_time import micros
 
 MOST: Final = 10_000
@@ -113,12 +114,15 @@ class Tabs:
         return found
 
     def take(self, billed: Sequence[Billed], answers: Sequence[Answer | BaseException], now: float) -> None:
-        """What the store has said. Whatever a failed call has charged is not charged again: never twice."""
+        """What the store has said. Whatever a failed call has charged is not charged again: never twice.
+
+        A store that answers that it cannot serve has charged nothing, so that is owed still.
+        """
         self._doubtful = False
         for (tab, charge), answer in zip(billed, answers, strict=True):
             if isinstance(answer, Answer):
                 tab.pay(charge, answer, now)
-            else:
+            elif not (isinstance(answer, StoreError) and answer.cause is Cause.SERVER_STATE):
                 tab.doubt(charge, now)
                 self._doubtful = True  # so that no more is lost, ask before charging again
 

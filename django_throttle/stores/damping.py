@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import InvalidResponse
+from redis.exceptions import InvalidResponse, ResponseError
 
 from django_throttle.core.commands import Answer, Charge, Decide
 from django_throttle.damper.aggregate import Count, Reply, Report
-from django_throttle.exceptions import AskAgain
+from django_throttle.exceptions import AskAgain, StoreError
 from django_throttle.stores.commands import DecideCommand
 from django_throttle.stores.context import RedisContext
+from django_throttle.stores.failures import cause_of
 
 
 class RedisAggregator:
@@ -50,6 +51,8 @@ class RedisAggregator:
 
 
 def _answer(command: DecideCommand, reply: Any) -> Answer | BaseException:
+    if isinstance(reply, ResponseError):
+        return StoreError(cause_of(reply), str(reply))
     if isinstance(reply, BaseException):
         return reply
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -189,6 +190,24 @@ def test_what_may_have_been_charged_counts_here_until_the_store_says_more() -> N
     (asked,) = tabs.collect(2.0)
     tabs.take([asked], [Answer(0, 995, 10_000_000)], 3.0)
     assert tabs.look(charge(1), 4.0).remaining == 995
+
+
+def test_what_redis_refuses_to_charge_counts_here_and_is_charged_later(clock: FrozenClock) -> None:
+    """Out of memory it answers who asks, and charges nobody: else a whole limit passes in every other report."""
+    with RedisServer("--maxmemory-policy", "noeviction") as server, server.client() as admin:
+        store = RedisStore(server.url, clock=clock, deadline=5.0)
+        limiter = Limiter([HOUR], store)
+        limiter.acquire("user:1", 100)
+        report(store)
+        admin.config_set("maxmemory", 1)
+        passed = 100
+        for _ in range(6):
+            passed += sum(400 for _ in range(3) if limiter.acquire("user:1", 400).allowed)
+            with suppress(StoreError):
+                report(store)
+        admin.config_set("maxmemory", 0)
+        report(store)
+        assert passed == charged(store, HOUR) == 900
 
 
 def test_tabs_are_bounded_and_forgotten() -> None:
