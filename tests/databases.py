@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +44,7 @@ class DatabaseServer:
         self.identity = self._identity()
         try:
             self._prepare()
-            self._start()
+            self.start()
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -81,7 +81,8 @@ class DatabaseServer:
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start it, at the same address as before, and wait until it answers."""
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 self.command(), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, **self.identity
@@ -101,8 +102,15 @@ class DatabaseServer:
             return False
         return True
 
-    def stop(self) -> None:
-        """End it and remove its folder."""
+    def pause(self) -> None:
+        """Hang: the system still takes connections for it, nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once; what was committed is there when it starts again."""
         self.watcher.kill()
         self.watcher.wait()
         self.process.send_signal(signal.SIGQUIT)
@@ -113,6 +121,17 @@ class DatabaseServer:
             self.process.wait()
         if self.watcher.stdin is not None:
             self.watcher.stdin.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send it to the server, and to the processes that it has for connections."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        for pid in (self.process.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self) -> None:
+        """End it and remove its folder."""
+        self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> DatabaseServer:

@@ -6,16 +6,18 @@ import argparse
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 
 from testproject.services import stop_on_signals
 from tests.bounds import most
-from tests.campaign.checks import check, fullest
+from tests.campaign.checks import DAMPED, check, fullest, settled
 from tests.campaign.history import History
 from tests.campaign.limits import LIMITS
-from tests.campaign.plan import Round
+from tests.campaign.plan import CLIENTS, FAULTS, SERVERS, Round
 from tests.campaign.rounds import play
 
 ROUND_SECONDS = 30.0  # about what a round takes
+ALL_SERVERS, ALL_FAULTS = 2.0, 45.0  # minutes, from which on a run has played each of them
 HEAD = ("Round", "Server", "Faults", "Operations", "ok", "refused", "unknown", "Worst", "Verdict")
 
 
@@ -28,22 +30,39 @@ def main() -> int:
     stop_on_signals()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     print(f"campaign: seed {seed}, {given.minutes:g} minutes", flush=True)
-    lines, failed, until, number = [HEAD], 0, time.monotonic() + 60 * given.minutes, given.round or 0
-    while len(lines) == 1 or (given.round is None and time.monotonic() + ROUND_SECONDS < until):
-        line, breaches = run(Round(seed, number))
+    lines, failed, until, rounds = [HEAD], 0, time.monotonic() + 60 * given.minutes, list[Round]()
+    least = 1 if given.round is not None or given.minutes < ALL_SERVERS else len(SERVERS)
+    while len(rounds) < least or (given.round is None and time.monotonic() + ROUND_SECONDS < until):
+        rounds.append(Round(seed, (given.round or 0) + len(rounds)))
+        line, breaches = run(rounds[-1])
         lines.append(line)
         failed += breaches
-        number += 1
     show(lines)
+    if lacking := unplayed(rounds) if given.minutes >= ALL_FAULTS else ():
+        print(f"not played: {', '.join(lacking)}", flush=True)
+        failed += len(lacking)
     if failed:
         print(f"{failed} of what must hold did not. The same faults again: make campaign SEED={seed}", flush=True)
     return 1 if failed else 0
 
 
+def unplayed(rounds: Sequence[Round]) -> list[str]:
+    """What these rounds do not play: faults of each kind of server, and of clients."""
+    wanted = {f"{server}: {kind[0]}" for server, kinds in FAULTS.items() for kind in kinds}
+    wanted |= {f"clients: {kind[0]}" for kind in CLIENTS}
+    for this in rounds:
+        for lane, steps in zip((this.server, "clients"), this.faults(), strict=True):
+            wanted -= {f"{lane}: {step.name}" for step in steps}
+    return sorted(wanted)
+
+
 def run(this: Round) -> tuple[tuple[str, ...], int]:
     """Play a round; its line of the table, and how much did not hold."""
     of_servers, of_clients = this.faults()
-    print(f"round {this.number}, {this.server}: " + "; ".join(map(str, of_servers + of_clients)), flush=True)
+    print(
+        f"round {this.number}, {this.server}, {this.database}: " + "; ".join(map(str, of_servers + of_clients)),
+        flush=True,
+    )
     began = time.monotonic()
     history = play(this)
     breaches = check(history, LIMITS)
@@ -63,6 +82,8 @@ def nearest(history: History) -> str:
     for name, limit in LIMITS.items():
         if limit.kind in ("rate", "door", "prepaid", "batched"):
             found.append(f"{name} {fullest(history, limit)} of {most(limit.rule)}")
+        if limit.kind == "damper":
+            found.append(f"{name} settled {fullest(history, limit, settled(history, limit), DAMPED)}")
     return ", ".join(found)
 
 
@@ -70,7 +91,8 @@ def row(this: Round, history: History, breaches: int) -> tuple[str, ...]:
     counts = {
         outcome: sum(one.outcome == outcome for one in history.operations) for outcome in ("ok", "refused", "unknown")
     }
-    worst = max((one.took for one in history.timed() if LIMITS[one.limit].kind != "prepaid"), default=0.0)
+    prompt = [one for one in history.operations if LIMITS[one.limit].kind != "prepaid"]
+    worst = max((max(one.took, one.freed) for one in prompt), default=0.0)
     return (
         str(this.number),
         history.server,

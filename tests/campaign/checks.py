@@ -8,17 +8,28 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
 from tests.bounds import most
-from tests.campaign.history import History, Operation
+from tests.campaign.history import RECOVERY, History, Operation
 from tests.campaign.limits import DEADLINE, SETTINGS, Limit
 from tests.servers import slack
 
 MICRO = 1_000_000
 MARGIN = 0.05
 LOT_SECONDS = 0.25  # a socket spends what it has bought within so long, with windows as short as ours
+IN_FORCE = slack(1.0)  # until an edited rule is in force in every process
+PACE = 1.0  # a socket that has asked ten times waits so long before it asks again
+STARVED = 0.25  # which others' threads may take as well where there is no processor for any
+STALE = slack(2 * float(SETTINGS["BEAT_INTERVAL"]))  # until leases of an old copy are gone
+REPORTED = 1.1 * float(SETTINGS["DAMPER_INTERVAL"]) + slack(0.1)  # until a process has told what it let through
+DAMPED = 6.0  # seconds by which a damper counts
+DAMPED_EXCESS = 1.5  # as no limit's demand is steady here
+# What keeps no process from telling others what it lets through.
+HARMLESS = ("lock database", "lose database", "client clock", "copy", "stop sentinel", "kill sentinel")
+UNHEARD = ("refuse", "dead", "kill", "old copy")  # in which a report may be lost on its way; the last ones lose more
 SETTLED = 2 * float(SETTINGS["BEAT_INTERVAL"]) + 1.0  # until every process has registered again after a loss
 RETURNED = LOT_SECONDS + 1.0  # until what a socket has bought and not spent has gone back, by its pace
 SHOWN = 12
@@ -42,21 +53,56 @@ def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
     found = [
         *late(history, limits),
         *unanswered(history),
+        *stale(history),
         *(Breach(f"without a TTL: {key}") for key in history.immortal),
     ]
     found += [Breach(text) for text in history.odd]
     for limit in limits.values():
-        found += CHECKS[limit.kind](history, limit)
+        for each in CHECKS[limit.kind]:
+            found += each(history, limit)
     return found
 
 
 def late(history: History, limits: Mapping[str, Limit]) -> Iterator[Breach]:
-    """Answers that took longer than the deadline and 50 ms; a frame of a socket may wait until it may be asked for."""
-    bound = slack(DEADLINE + MARGIN)
-    slow = [one for one in history.timed() if one.took > bound and limits[one.limit].kind != "prepaid"]
-    if slow:
-        slow.sort(key=lambda one: -one.took)
-        yield Breach(f"{len(slow)} answers later than {bound:.3f} s, one after {slow[0].took:.3f} s", slow)
+    """Answers, and releases, that took longer than the deadline and 50 ms.
+
+    A frame of a socket may wait until it may be asked for, and who had no processor somewhat longer.
+    """
+    for what, began, took in (
+        ("answers", lambda one: one.invoked, lambda one: one.took),
+        ("releases", lambda one: one.end, lambda one: one.freed),
+    ):
+        slow = [one for one in history.operations if took(one) > in_time(history, limits, one, began(one), took(one))]
+        if slow:
+            slow.sort(key=lambda one: -took(one))
+            bound = in_time(history, limits, slow[0], began(slow[0]), took(slow[0]))
+            yield Breach(f"{len(slow)} {what} later than {bound:.3f} s, one after {took(slow[0]):.3f} s", slow)
+
+
+def in_time(history: History, limits: Mapping[str, Limit], one: Operation, began: float, took: float) -> float:
+    """How long an answer may take."""
+    bound = DEADLINE + MARGIN
+    if took <= bound:
+        return bound
+    if limits[one.limit].kind == "prepaid":
+        bound += PACE
+    if history.played(began, began + took, "starve"):
+        bound += STARVED
+    return slack(bound)
+
+
+def stale(history: History) -> Iterator[Breach]:
+    """Leases that had been given back when a server was killed, and that its old copy brings back for long."""
+    leases = {one.lease: one for one in history.operations if one.lease}
+    for copy in history.copies:
+        back, brought = copy.seen[0]
+        gone = [leases[lease] for lease in brought if lease in leases and leases[lease].end < copy.killed]
+        for at, seen in copy.seen:
+            helpless = history.played(copy.killed, at, "starve", "stop client", "silence client")
+            left = [one for one in gone if one.lease in seen and one.process not in history.killed]
+            if at - back > STALE and left and not helpless:
+                yield Breach(f"{len(left)} of {len(gone)} leases of an old copy are left after {at - back:.3f} s", left)
+                break
 
 
 def unanswered(history: History) -> Iterator[Breach]:
@@ -100,16 +146,61 @@ def prepaid(history: History, limit: Limit) -> Iterator[Breach]:
 
 
 def batched(history: History, limit: Limit) -> Iterator[Breach]:
-    """The bound for each process by itself, whatever the server loses; faults keep them from hearing of each other."""
+    """The bound for each process by itself, and so many times that for all of them together.
+
+    What the server forgets, and a report that does not arrive, is heard of as if it was given back: one more limit.
+    Where nothing is done to anybody, nothing passes any more in a window once the limit is reached and every process
+    has told twice what it let through.
+    """
     for own in by_process(history, limit):
-        yield from too_many(history, limit, own, limit.rule.rate.window, most(limit.rule), each=0)
+        yield from too_many(history, limit, own, limit.rule.rate.window, most(limit.rule), also=UNHEARD)
+    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    for begin, end in undisturbed(history, limit.rule.rate.window):
+        inside = sorted(
+            (one for one in admitted if one.invoked > begin + MARGIN and one.returned < end - MARGIN),
+            key=lambda one: one.returned,
+        )
+        used = list(accumulate(one.cost for one in inside))
+        place = bisect_left(used, limit.rule.plan.limit)
+        if place < len(inside):
+            told = inside[place].returned + 2 * REPORTED
+            if late := [one for one in inside if one.invoked > told]:
+                what = f"{used[-1]} in a window, {sum(one.cost for one in late)} after all must have heard"
+                yield Breach(f"{limit.name}: {what}", late)
+
+
+def undisturbed(history: History, window: float) -> Iterator[tuple[float, float]]:
+    """The windows of the server's clock in which, and shortly before which, every process could tell the others."""
+    begin = window - history.epoch % window
+    while begin + window <= history.seconds:
+        if is_undisturbed(history, begin - 2 * REPORTED, begin + window):
+            yield begin, begin + window
+        begin += window
+
+
+def is_undisturbed(history: History, begin: float, end: float) -> bool:
+    """Whether nothing kept anybody from asking the server; a breaker may be open for longer than a fault lasts."""
+    faults = [fault for fault in history.played(begin - RECOVERY, end) if fault.name not in HARMLESS]
+    return begin >= 0 and not faults and not any(begin < one.returned and one.invoked < end for one in history.alone)
 
 
 def dampers(history: History, limit: Limit) -> Iterator[Breach]:
-    """No process alone admits more than 1.5 times the rate over two seconds, and a tenth more by chance."""
+    """No process alone admits more than 1.5 times the rate over two seconds, and a tenth more by chance.
+
+    So all of them admit no more than so many times that. Where nothing is done to anybody, six seconds after the first
+    reports, it is the limit, as far as demand is steady.
+    """
     rate = limit.rule.rate.limit / limit.rule.rate.window
     for own in by_process(history, limit):
         yield from too_many(history, limit, own, 2.0, round(2 * 1.65 * rate), each=0)
+    yield from too_many(history, limit, settled(history, limit), DAMPED, round(DAMPED * DAMPED_EXCESS * rate), each=0)
+
+
+def settled(history: History, limit: Limit) -> list[Operation]:
+    """What passed when everybody knew what all had attempted."""
+    before = DAMPED + 2 * REPORTED
+    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    return [one for one in admitted if is_undisturbed(history, one.invoked - before, one.returned)]
 
 
 def calm(history: History, limit: Limit) -> Iterator[Breach]:
@@ -119,9 +210,32 @@ def calm(history: History, limit: Limit) -> Iterator[Breach]:
         yield Breach(f"{limit.name}: suppressed within its limit", refused)
 
 
-def many(history: History, limit: Limit) -> Iterator[Breach]:
-    """Callers that come once in a while: their answers are to be in time, and leave nothing behind."""
-    return iter(())
+def in_force(history: History, limit: Limit) -> Iterator[Breach]:
+    """Each answer goes by the rule of the database, as it is or was a second ago; faults make that longer.
+
+    Until a process has read the database it goes by settings.
+    """
+    following = [edit.end for edit in history.edits[1:]] + [inf]
+    started: dict[int, float] = {}
+    wrong = []
+    for one in sorted(history.of(limit.name), key=lambda one: one.invoked):
+        begun = started.setdefault(one.process, one.invoked)
+        ends = [
+            end
+            for edit, end in zip(history.edits, following, strict=False)
+            if edit.limit == one.said and edit.begin <= one.returned
+        ]
+        if one.said == limit.rule.plan.limit:
+            ends.append(begun)
+        if one.said is not None and (not ends or history.calm(max(ends), one.invoked) > IN_FORCE):
+            wrong.append(one)
+    if wrong and history.edits:
+        yield Breach(f"{limit.name}: {len(wrong)} answers go by a limit that is not in force", wrong)
+
+
+def batched_tally(history: History, limit: Limit) -> Iterator[Breach]:
+    """Nothing is charged twice, whatever becomes of a report; what was told in vain may be lost."""
+    yield from _counted(history, limit, 0, sum(one.cost for one in history.of(limit.name) if one.outcome != "refused"))
 
 
 def tally(history: History, limit: Limit) -> Iterator[Breach]:
@@ -163,17 +277,18 @@ def leases(history: History, limit: Limit) -> Iterator[Breach]:
         yield Breach(f"{limit.name}: the server counts {counted} slots, {truly} are held")
 
 
-CHECKS: dict[str, Callable[[History, Limit], Iterator[Breach]]] = {
-    "rate": rates,
-    "door": rates,
-    "prepaid": prepaid,
-    "batched": batched,
-    "damper": dampers,
-    "calm": calm,
-    "many": many,
-    "tally": tally,
-    "local tally": local_tally,
-    "lease": leases,
+CHECKS: dict[str, tuple[Callable[[History, Limit], Iterator[Breach]], ...]] = {
+    "rate": (rates,),
+    "door": (rates, in_force),
+    "prepaid": (prepaid,),
+    "batched": (batched,),
+    "batched tally": (batched_tally,),
+    "damper": (dampers,),
+    "calm": (calm,),
+    "many": (),
+    "tally": (tally,),
+    "local tally": (local_tally,),
+    "lease": (leases,),
 }
 
 
@@ -186,10 +301,12 @@ def too_many(
     *,
     each: int | None = None,
     before: float = 0.0,
+    also: Sequence[str] = (),
 ) -> Iterator[Breach]:
     """The smallest window of at most ``span`` seconds that holds more than the bound, and ``each`` for each loss in it.
 
-    That is the limit, when None is given. A loss as long as ``before`` the window counts too.
+    That is the limit, when None is given. A loss as long as ``before`` the window counts too, and so do faults whose
+    names are in ``also``.
     """
     each = limit.rule.plan.limit if each is None else each
     returns: list[tuple[float, int]] = []  # each unit of those invoked from here on
@@ -200,7 +317,8 @@ def too_many(
         begin, end = one.invoked, one.invoked + span
         if len(returns) <= bound or returns[bound][0] >= end:
             continue
-        allowed = bound + each * history.losses(begin - before, end)
+        losses = history.losses(begin - before, end) + (len(history.played(begin, end, *also)) if also else 0)
+        allowed = bound + each * losses
         if bisect_left(returns, (end, -1)) > allowed:
             last = returns[allowed][0]
             if smallest is None or last - begin < smallest[0]:
@@ -220,15 +338,19 @@ def by_process(history: History, limit: Limit) -> Iterator[list[Operation]]:
         yield [one for one in admitted if one.process == process]
 
 
-def fullest(history: History, limit: Limit) -> int:
+def fullest(
+    history: History, limit: Limit, admitted: Sequence[Operation] | None = None, span: float | None = None
+) -> int:
     """The most that passed within a window: how near a round came to the bound."""
-    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    if admitted is None:
+        admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    span = limit.rule.rate.window if span is None else span
     returns: list[float] = []
     found = 0
     for one in sorted(admitted, key=lambda one: -one.invoked):
         for _ in range(one.cost):
             insort(returns, one.returned)
-        found = max(found, bisect_left(returns, one.invoked + limit.rule.rate.window))
+        found = max(found, bisect_left(returns, one.invoked + span))
     return found
 
 

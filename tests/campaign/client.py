@@ -21,33 +21,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
-
 from testproject.check.standstill import elapsed, watch
-from tests.campaign.history import BEGUN, ENDED, ODD, QUEUED, RELEASED, Recorder
-from tests.campaign.limits import LIMITS, SETTINGS
+from tests.campaign.configured import configure
+from tests.campaign.history import BEGUN, ENDED, FREED, ODD, QUEUED, RELEASED, Recorder
+from tests.campaign.limits import LIMITS
 from tests.campaign.plan import TASKS, THREADS, Call, Round
 
 GIVEN: dict[str, Any] = json.loads(sys.argv[1])
-settings.configure(
-    SECRET_KEY="campaign",
-    INSTALLED_APPS=["django_throttle"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": GIVEN["database"]}},
-    DJANGO_THROTTLE={
-        **SETTINGS,
-        "REDIS": GIVEN["url"],
-        "PROCESSES": GIVEN["processes"],
-        "RULES": {name: limit.rule.as_options() for name, limit in LIMITS.items() if limit.kind == "door"},
-    },
-    LOGGING_CONFIG=None,
-    USE_TZ=True,
-)
+configure(GIVEN)
 
-import django  # noqa: E402 - the settings come first
-
-django.setup()
-
-from django_throttle import agent, rulebook  # noqa: E402
+from django_throttle import agent, rulebook  # noqa: E402 - the settings come first
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.core.commands import charge  # noqa: E402
 from django_throttle.facts import Facts  # noqa: E402
@@ -207,24 +190,32 @@ class Lane:
 
     def _ended(self, call: Call, number: int, began: float, decision: Decision) -> None:
         now, took = time.monotonic(), elapsed(began)
-        answer = (decision.allowed, decision.degraded, decision.delay, max(0.0, took))
+        lease = decision.lease and decision.lease.id
+        answer = (decision.allowed, decision.degraded, decision.delay, max(0.0, took), decision.limit, lease)
         self.client.recorder.write(ENDED, number, now, *answer)
         if decision.lease is not None:
             self.held.append((number, call.limit, decision.lease, self.done + call.holds))
 
     def _release(self, number: int, name: str, lease: Lease) -> None:
-        self.client.recorder.write(RELEASED, number, time.monotonic())
+        began = self._releases(number)
         try:
             self.client.limiters[name].release(lease)
         except Exception as error:  # noqa: BLE001 - none is expected
             self._odd(name, error)
+        self.client.recorder.write(FREED, number, elapsed(began))
 
     async def _arelease(self, number: int, name: str, lease: Lease) -> None:
-        self.client.recorder.write(RELEASED, number, time.monotonic())
+        began = self._releases(number)
         try:
             await self.client.limiters[name].arelease(lease)
         except Exception as error:  # noqa: BLE001 - none is expected
             self._odd(name, error)
+        self.client.recorder.write(FREED, number, elapsed(began))
+
+    def _releases(self, number: int) -> float:
+        began = time.monotonic()
+        self.client.recorder.write(RELEASED, number, began)
+        return began
 
     def _odd(self, what: object, error: Exception) -> None:
         self.client.recorder.write(ODD, f"{what}: {type(error).__name__}: {error}")

@@ -11,12 +11,14 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-BEGUN, ENDED, RELEASED, ODD, QUEUED = "+", "=", "-", "!", "~"
+BEGUN, ENDED, RELEASED, FREED, ODD, QUEUED = "+", "=", "-", ".", "!", "~"
 QUICK = 0.1  # seconds; what took no longer needs no excuse
+RECOVERY = 1.0  # after a fault, until everything is as if there had been none
 
 
 @dataclass(slots=True)
@@ -26,7 +28,7 @@ class Operation:
     ``outcome`` is ok, refused, or unknown: no answer, or one that says nothing of what the server has counted.
     ``alone`` is True where the process decided without the server. ``wait`` is what a queue makes it wait, ``took`` how
     long the answer took without moments in which the process had no processor, ``end`` when what it holds was given
-    back.
+    back, and ``freed`` how long that took. ``said`` is the limit that it went by, ``lease`` what it holds.
     """
 
     process: int
@@ -38,7 +40,10 @@ class Operation:
     alone: bool = False
     wait: float = 0.0
     took: float = 0.0
+    said: int | None = None
+    lease: str | None = None
     end: float = inf
+    freed: float = 0.0
 
     def __str__(self) -> str:
         alone = " alone" if self.alone else ""
@@ -60,6 +65,29 @@ class Fault(NamedTuple):
         return self._replace(begin=self.begin + seconds, end=self.end + seconds)
 
 
+class Edit(NamedTuple):
+    """A limit of the door in the database, from some moment between ``begin`` and ``end`` on."""
+
+    limit: int
+    begin: float
+    end: float
+
+    def later(self, seconds: float) -> Edit:
+        """The same by another clock."""
+        return self._replace(begin=self.begin + seconds, end=self.end + seconds)
+
+
+class Returned(NamedTuple):
+    """A server was killed and came back with an old copy; ``seen`` are the leases that it had at moments since then."""
+
+    killed: float
+    seen: Sequence[tuple[float, frozenset[str]]]
+
+    def later(self, seconds: float) -> Returned:
+        """The same by another clock."""
+        return Returned(self.killed + seconds, [(at + seconds, leases) for at, leases in self.seen])
+
+
 @dataclass
 class History:
     """A round: its operations and faults, in seconds of it, and what was found when all was quiet again.
@@ -67,7 +95,8 @@ class History:
     ``processes`` is how many shared the limits by their settings, ``killed`` when each dead one was still alive.
     ``counted`` is what the server has counted of a limit, ``held`` the slots it counts and those truly held,
     ``immortal`` its keys without a TTL. ``odd`` is what clients did not expect. ``server`` is which it was, ``log``
-    what it says of failovers.
+    what it says of failovers. ``edits`` are those of the door's rule, ``copies`` what came back with old ones.
+    ``epoch`` is the time of day at its beginning, ``seconds`` how long clients called.
     """
 
     operations: list[Operation]
@@ -80,22 +109,38 @@ class History:
     odd: Sequence[str] = ()
     server: str = ""
     log: Sequence[str] = ()
+    edits: Sequence[Edit] = ()
+    copies: Sequence[Returned] = ()
+    epoch: float = 0.0
+    seconds: float = 0.0
 
     def of(self, limit: str) -> list[Operation]:
         return [one for one in self.operations if one.limit == limit]
+
+    @cached_property
+    def alone(self) -> list[Operation]:
+        """What processes decided without the server."""
+        return [one for one in self.operations if one.alone]
 
     def losses(self, begin: float, end: float) -> int:
         """How often rates may have been forgotten in a span."""
         return sum(fault.losses for fault in self.faults if fault.begin < end and fault.end > begin)
 
-    def timed(self) -> list[Operation]:
-        """Those that had a processor to be answered on."""
-        starved = [fault for fault in self.faults if fault.name == "starve"]
+    def played(self, begin: float, end: float, *names: str) -> list[Fault]:
+        """The faults of these names, or all, in a span."""
         return [
-            one
-            for one in self.operations
-            if not any(fault.begin < one.returned and fault.end > one.invoked for fault in starved)
+            fault
+            for fault in self.faults
+            if fault.begin < end and fault.end > begin and (not names or fault.name in names)
         ]
+
+    def calm(self, begin: float, end: float) -> float:
+        """The seconds of a span in which nothing was done to anybody, nor shortly before."""
+        left, since = 0.0, begin
+        for fault in sorted(self.faults):
+            left += max(0.0, min(fault.begin, end) - since)
+            since = max(since, fault.end + RECOVERY)
+        return left + max(0.0, end - since)
 
     def incarnations(self) -> int:
         """How many processes called, those that were killed included."""
@@ -129,13 +174,15 @@ def read(folder: Path, since: float) -> tuple[list[Operation], list[str]]:
                     _answered(known[number], since, *answer)
                 case "-":
                     known[row[0]].end = row[1] - since
+                case ".":
+                    known[row[0]].freed = row[1]
                 case "~":
                     samples.append((row[0] - since, row[1]))
                 case "!":
                     odd.append(f"process {process}: {row[0]}")
-        for one in known.values():
-            if samples and one.took > QUICK:
-                one.took = min(one.took, one.returned - one.invoked - _queued(samples, one))
+        for one in known.values() if samples else ():
+            one.took = _without_queue(samples, one.invoked, one.returned, one.took)
+            one.freed = _without_queue(samples, one.end, one.end + one.freed, one.freed)
         operations += known.values()
     return operations, odd
 
@@ -148,14 +195,16 @@ def _rows(path: Path) -> Iterator[list[Any]]:
             return
 
 
-def _queued(samples: list[tuple[float, float]], one: Operation) -> float:
-    """How long its process waited for a processor meanwhile, by the samples before and after."""
-    first = max(0, bisect_right(samples, (one.invoked, inf)) - 1)
-    last = min(len(samples) - 1, bisect_left(samples, (one.returned, 0.0)))
-    return samples[last][1] - samples[first][1]
+def _without_queue(samples: list[tuple[float, float]], begin: float, end: float, took: float) -> float:
+    """What it took, less the time its process waited for a processor meanwhile, by the samples before and after."""
+    if took <= QUICK:
+        return took
+    first = max(0, bisect_right(samples, (begin, inf)) - 1)
+    last = min(len(samples) - 1, bisect_left(samples, (end, 0.0)))
+    return min(took, end - begin - (samples[last][1] - samples[first][1]))
 
 
 def _answered(one: Operation, since: float, returned: float, *answer: Any) -> None:
     one.returned = returned - since
-    allowed, one.alone, one.wait, one.took = answer
+    allowed, one.alone, one.wait, one.took, one.said, one.lease = answer
     one.outcome = "ok" if allowed else "unknown" if one.alone else "refused"

@@ -15,6 +15,11 @@ THREADS = 2
 TASKS = 4
 LOAD_SECONDS = 14.0
 QUIET_SECONDS = 1.0
+CALM_EVERY = 5  # one round in so many has faults at its beginning only, and then
+CALM_SECONDS = 15.0  # so long a time without any: until a damper has settled, and a batched limit is heard of by all
+CALM_FROM = 3.0
+POSTGRESQL_EVERY = 3  # one round in so many keeps its rules there, the others in a SQLite file
+EDITED = (10, 20, 30)  # the door's limits in the database; in settings it is another one
 PAUSE_SECONDS = 0.012
 CALLERS = 2_000
 BLOCK = 40  # calls of a lane of which FAVOURED go to one limit
@@ -45,12 +50,15 @@ WATCHED = (
 SHARDED = (("stop node", 0.5, 4.0), ("kill node", 0.1, 1.0), ("evict", 0.3, 2.0))
 CLIENTS = (
     ("stop client", 0.1, 1.0),
+    ("silence client", 5.5, 7.0),
     ("kill client", 0.1, 1.0),
     ("starve", 0.5, 2.0),
     ("client clock", 0.0, 0.1),
     ("lock database", 0.5, 2.5),
     ("lose database", 0.5, 2.5),
+    ("start without database", 0.5, 1.5),
 )
+OLDEST_COPY = 5.0  # seconds
 FAULTS = {"Redis": PROXIED, "Valkey": PROXIED, "Sentinel": WATCHED, "Cluster": SHARDED}
 # Whole windows, so that theirs begin where they did; beyond seven minutes keys have expired.
 STEPS = (10, 60, 300, 3600, -10, -60, -3600)
@@ -79,18 +87,45 @@ class Round:
     def server(self) -> str:
         return SERVERS[(self.seed + self.number) % len(SERVERS)]
 
+    @property
+    def database(self) -> str:
+        return "PostgreSQL" if self.number % POSTGRESQL_EVERY == 1 else "SQLite"
+
+    @property
+    def is_calm(self) -> bool:
+        return self.number % CALM_EVERY == 3
+
+    @property
+    def seconds(self) -> float:
+        """How long clients call."""
+        return CALM_FROM + CALM_SECONDS if self.is_calm else LOAD_SECONDS
+
     def faults(self) -> tuple[list[Step], list[Step]]:
         """Of the servers, and of clients and the machine: both lists are played at the same time."""
         gap = 1.0 if self.server in ("Redis", "Valkey") else 2.5
         return list(self._lane("servers", FAULTS[self.server], gap)), list(self._lane("clients", CLIENTS, 2.5))
 
+    def edits(self) -> list[tuple[float, int]]:
+        """The limits of the door that are written into the database, the first before the load, and when."""
+        chance = self._chance("edits")
+        at, limit, found = 0.0, chance.choice(EDITED), list[tuple[float, int]]()
+        while at < self.seconds - QUIET_SECONDS:
+            found.append((at, limit))
+            at += chance.uniform(1.0, 3.0)
+            limit = chance.choice([other for other in EDITED if other != limit])
+        return found
+
     def _lane(self, lane: str, kinds: tuple[tuple[str, float, float], ...], gap: float) -> Iterator[Step]:
         chance = self._chance(lane)
         at = chance.uniform(0.5, 1.0 + gap)
-        while at < LOAD_SECONDS - QUIET_SECONDS:
+        until = CALM_FROM if self.is_calm else LOAD_SECONDS - QUIET_SECONDS
+        while at < until:
             name, least, longest = chance.choice(kinds)
             seconds = chance.uniform(least, longest)
-            yield Step(name, at, min(seconds, LOAD_SECONDS - QUIET_SECONDS - at), chance.randrange(1000))
+            if name == "old copy":
+                yield Step("copy", at, 0.0, 0)
+                at = min(at + chance.uniform(0.0, OLDEST_COPY), until)
+            yield Step(name, at, min(seconds, until - at), chance.randrange(1000))
             at += seconds + chance.uniform(0.3, 2 * gap)
 
     def calls(self, process: int, lane: int) -> Iterator[Call]:

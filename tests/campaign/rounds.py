@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from select import select
 from typing import Any
 
-import django
-from django.conf import settings
-from django.core.management import call_command
-from django.db import connection
-
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.campaign.checks import surely_counted
-from tests.campaign.history import Fault, History, read
+from tests.campaign.checks import STALE, surely_counted
+from tests.campaign.configured import configure
+from tests.campaign.database import database
+from tests.campaign.history import Edit, Fault, History, Returned, read
 from tests.campaign.limits import LIMITS, SETTINGS
-from tests.campaign.plan import LOAD_SECONDS, PROCESSES, STEPS, Round, Step
+from tests.campaign.plan import PROCESSES, STEPS, Round, Step
 from tests.campaign.stage import Stage, stage
 from tests.conftest import immortal_keys
 from tests.servers import slack
@@ -40,29 +34,32 @@ from tests.steps import Clock
 
 ROOT = Path(__file__).parents[2]
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
-DATABASE = "rules.sqlite3"
 BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 HEAR_SECONDS = slack(60.0)  # until a process has started, or has come to rest
+LOOK_SECONDS = STALE + 0.5  # for which leases are looked at after an old copy
 MANY_SLOTS = 1_000  # by a rule of fewer one could not tell how many too many are held
 
 
 class Process:
-    """One client process."""
+    """One process of ours: it is told a line at a time, and answers so."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.number = int(given["process"])
+    def __init__(self, module: str, given: Mapping[str, Any]) -> None:
+        self.name = f"{module} {given.get('process', '')}".rstrip()
+        self.number = int(given.get("process", 0))
         self.clock = Clock()
-        command = [sys.executable, "-m", "tests.campaign.client", json.dumps(given)]
+        command = [sys.executable, "-m", module, json.dumps(given)]
         options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         environment = {**os.environ, **self.clock.environment}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **options)
 
-    def hear(self) -> str:
-        """The answer to one word; fails when none comes."""
+    def hear(self, expected: str = "") -> str:
+        """The answer to one word; fails when none comes, or another one than is expected."""
         assert self.process.stdout
         heard, _, _ = select([self.process.stdout], [], [], HEAR_SECONDS)
-        assert heard, f"process {self.number} has said nothing for {HEAR_SECONDS:g} s"
-        return self.process.stdout.readline().strip()
+        assert heard, f"{self.name} has said nothing for {HEAR_SECONDS:g} s"
+        said = self.process.stdout.readline().strip()
+        assert not expected or said == expected, f"{self.name} has said {said!r}, not {expected!r}"
+        return said
 
     def tell(self, word: str) -> None:
         assert self.process.stdin
@@ -76,19 +73,37 @@ class Process:
                 pipe.close()
 
 
-class Crowd:
-    """The client processes of a round; one that is killed is followed by another."""
+class Editor:
+    """The operator of a round; ``edits`` are those that were made, by the monotonic clock."""
 
-    def __init__(
-        self, stack: ExitStack, this: Round, url: str, folder: Path, database: Path, *, records: bool = True
-    ) -> None:
+    def __init__(self, stack: ExitStack, given: Mapping[str, Any]) -> None:
+        self._process = Process("tests.campaign.editor", given)
+        stack.callback(self._process.close)
+        self._process.hear("ready")
+        self.edits = [Edit(int(given["limit"]), 0.0, 0.0)]
+
+    def write(self, limit: int) -> None:
+        """Returns once it is committed."""
+        begin = time.monotonic()
+        self._process.tell(str(limit))
+        self._process.hear("written")
+        self.edits.append(Edit(limit, begin, time.monotonic()))
+
+
+class Crowd:
+    """The client processes of a round; one that is killed is followed by another. ``editor`` edits their rules."""
+
+    def __init__(self, stack: ExitStack, this: Round, url: str, folder: Path, *, records: bool = True) -> None:
         self._stack = stack
-        self._given = {"url": url, "folder": str(folder), "database": str(database), "records": records}
+        self._database = database(this.database, folder)
+        given = {"url": url, "database": self._database.address}
+        self.editor = Editor(stack, {**given, "limit": this.edits()[0][1]})
+        self._given = {**given, "folder": str(folder), "records": records}
         self._given |= {"processes": PROCESSES, "seed": this.seed, "round": this.number}
         self.killed: dict[int, float] = {}
         self.alive = [self._start(number) for number in range(PROCESSES)]
         for one in self.alive:
-            self._ready(one)
+            one.hear("ready")
         self._next = PROCESSES
 
     def go(self) -> None:
@@ -101,6 +116,8 @@ class Crowd:
         time.sleep(step.seconds)
         os.kill(one.process.pid, signal.SIGCONT)
 
+    silence_client = stop_client  # for longer than a process may be silent
+
     def kill_client(self, step: Step) -> None:
         place = step.choice % PROCESSES
         one = self.alive[place]
@@ -108,9 +125,13 @@ class Crowd:
         one.process.kill()
         one.process.wait()
         time.sleep(step.seconds)
+        self._follow(place)
+
+    def _follow(self, place: int) -> None:
+        """Another process takes the place of one that was killed."""
         self.alive[place] = self._start(self._next)
         self._next += 1
-        self._ready(self.alive[place])
+        self.alive[place].hear("ready")
         self.alive[place].tell("go")
 
     def client_clock(self, step: Step) -> None:
@@ -128,16 +149,25 @@ class Crowd:
 
     def lock_database(self, step: Step) -> None:
         """Whoever reads the rules has to wait."""
-        with closing(sqlite3.connect(self._given["database"], isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
+        with self._locked():
             time.sleep(step.seconds)
 
     def lose_database(self, step: Step) -> None:
-        """It is not there, and then the same as before."""
-        path = Path(self._given["database"])
-        away = path.rename(path.with_name("away"))
-        time.sleep(step.seconds)
-        away.rename(path)
+        self._database.lose(step.seconds)
+
+    def start_without_database(self, step: Step) -> None:
+        """A process starts, and decides for a while, before it can read the rules."""
+        with self._locked():
+            self.kill_client(step._replace(seconds=0.0))
+            time.sleep(step.seconds)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._database.lock()
+        try:
+            yield
+        finally:
+            self._database.free()
 
     def rest(self) -> dict[str, int]:
         """All stop calling; the slots that they hold."""
@@ -159,27 +189,24 @@ class Crowd:
         for one in self.alive:
             one.tell("end")
         for one in self.alive:
-            assert one.hear() == "ended"
+            one.hear("ended")
 
     def _start(self, number: int) -> Process:
-        one = Process({**self._given, "process": number})
+        one = Process("tests.campaign.client", {**self._given, "process": number})
         self._stack.callback(one.close)
         return one
-
-    @staticmethod
-    def _ready(one: Process) -> None:
-        assert one.hear() == "ready", f"process {one.number} did not start"
 
 
 def play(this: Round) -> History:
     """Play it and gather what happened."""
     with stage(this.server) as servers, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-campaign-")))
-        shutil.copy(prepared(), folder / DATABASE)
-        crowd = Crowd(stack, this, servers.url, folder, folder / DATABASE)
+        configured()
+        crowd = Crowd(stack, this, servers.url, folder)
         server = servers.version if this.server in ("Redis", "Valkey") else f"{this.server}, {servers.version}"
         begin = time.monotonic()
-        faults = load(this, servers, crowd, begin)
+        epoch = time.time()
+        faults, copies = load(this, servers, crowd, begin)
         servers.settle()
         truly = crowd.rest()
         held = slots(servers, truly)
@@ -188,6 +215,8 @@ def play(this: Round) -> History:
         history = History(operations, faults, PROCESSES, killed, held=held, server=server)
         history.counted = _counted(servers, history)
         history.log = servers.log()
+        history.edits, history.copies = [edit.later(-begin) for edit in crowd.editor.edits], copies
+        history.epoch, history.seconds = epoch, this.seconds
         crowd.end()
         freed = slots(servers, dict.fromkeys(held, 0))
         history.immortal = [key for server in servers.servers() for key in immortal_keys(server)]
@@ -196,38 +225,60 @@ def play(this: Round) -> History:
     return history
 
 
-def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]:
-    """Clients call and both lists of faults are played, until the time is over."""
+def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> tuple[list[Fault], list[Returned]]:
+    """Clients call, both lists of faults are played and rules edited, until the time is over."""
     found: list[Fault] = []
+    copies: list[Returned] = []
     errors: list[Exception] = []
 
-    def follow(steps: list[Step], act: Callable[[Step], list[Fault]]) -> None:
+    def follow(steps: Iterable[Step], act: Callable[[Step], object]) -> None:
         try:
             for step in steps:
                 time.sleep(max(0.0, begin + step.at - time.monotonic()))
-                found.extend(act(step))
+                act(step)
         except Exception as error:  # noqa: BLE001 - raised again below
             errors.append(error)
 
-    def meddle(step: Step) -> list[Fault]:
+    def strike(step: Step) -> None:
+        found.extend(servers.play(step))
+        if step.name == "old copy":
+            copies.append(Returned(found[-1].begin, list(leases_seen(servers))))
+
+    def meddle(step: Step) -> None:
         since = time.monotonic()
         getattr(crowd, step.name.replace(" ", "_"))(step)
-        return [Fault(since, time.monotonic(), step.name)]
+        # Who was silent for long comes back with slots that others have taken meanwhile.
+        found.append(Fault(since, time.monotonic(), step.name, 0, int(step.name == "silence client")))
 
     of_servers, of_clients = this.faults()
+    edits = [Step("edit", at, 0.0, limit) for at, limit in this.edits()[1:]]
     threads = [
-        threading.Thread(target=follow, args=(of_servers, servers.play)),
+        threading.Thread(target=follow, args=(of_servers, strike)),
         threading.Thread(target=follow, args=(of_clients, meddle)),
+        threading.Thread(target=follow, args=(edits, lambda step: crowd.editor.write(step.choice))),
     ]
     crowd.go()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    time.sleep(max(0.0, begin + LOAD_SECONDS - time.monotonic()))
+    time.sleep(max(0.0, begin + this.seconds - time.monotonic()))
     for error in errors:
         raise error
-    return sorted(fault.later(-begin) for fault in found)
+    return sorted(fault.later(-begin) for fault in found), [copy.later(-begin) for copy in copies]
+
+
+def leases_seen(servers: Stage) -> Iterator[tuple[float, frozenset[str]]]:
+    """The leases that the server has, and when, again and again until old ones are gone."""
+    (server,) = servers.servers()
+    store = RedisStore(servers.direct, secret=SETTINGS["KEY_SECRET"])
+    indexes = [store.key(one.rule.id, one.ident) for one in LIMITS.values() if one.kind == "lease"]
+    until = time.monotonic() + LOOK_SECONDS
+    with server.client() as client:
+        while (now := time.monotonic()) < until:
+            keys = [f"{index}:{uid}" for index in indexes for uid in client.smembers(index)]
+            yield now, frozenset(lease for key in keys for lease in client.zrange(key, 0, -1))
+            time.sleep(0.1)
 
 
 def _used(rule: Rule, ident: str, servers: Stage) -> int | None:
@@ -259,8 +310,9 @@ def _counted(servers: Stage, history: History) -> dict[str, int]:
     until = time.monotonic() + QUIET
     lost = any(fault.losses for fault in history.faults)
     for name, limit in LIMITS.items():
-        if limit.kind in ("tally", "local tally"):
-            least = 0 if lost else surely_counted(history, limit)
+        if limit.kind in ("tally", "local tally", "batched tally"):
+            # What a batched limit could not tell is lost.
+            least = 0 if lost or limit.kind == "batched tally" else surely_counted(history, limit)
             while (used := _used(limit.rule, limit.ident, servers)) is None or used < least:
                 if used is not None and time.monotonic() > until:
                     break
@@ -270,19 +322,6 @@ def _counted(servers: Stage, history: History) -> dict[str, int]:
 
 
 @cache
-def prepared(**given: Any) -> Path:
-    """A database with our tables in it, and Django's settings for this process' own questions."""
-    folder = Path(tempfile.mkdtemp(prefix="throttle-campaign-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / DATABASE)}
-    settings.configure(
-        SECRET_KEY="campaign",
-        INSTALLED_APPS=["django_throttle"],
-        DATABASES={"default": database},
-        DJANGO_THROTTLE={**SETTINGS, "AGENT": False, **given},
-        USE_TZ=True,
-    )
-    django.setup()
-    call_command("migrate", verbosity=0)
-    connection.close()
-    return folder / DATABASE
+def configured() -> None:
+    """Django's settings, for this process' own questions."""
+    configure({"url": None, "database": ":memory:", "agent": False})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,16 +16,14 @@ from typing import Any, NamedTuple
 
 from testproject.services import stop_on_signals
 from tests.campaign.__main__ import show
-from tests.campaign.limits import LIMITS, WINDOW
-from tests.campaign.plan import LOAD_SECONDS, PROCESSES, Round, Step
-from tests.campaign.rounds import Crowd, load, prepared, slots
+from tests.campaign.limits import WINDOW, rate_of
+from tests.campaign.plan import EDITED, LOAD_SECONDS, PROCESSES, Round, Step
+from tests.campaign.rounds import Crowd, configured, load, slots
 from tests.campaign.stage import Stage, stage
 from tests.conftest import immortal_keys
 from tests.servers import wait_until
 
 WARM = 3  # turns, until caches are full and every kind of connection has been made
-IN_FORCE = 2.0  # seconds until all processes go by an edited rule, where the machine is busy
-RATES = ("40/2s", "20/2s", "30/2s")
 MEMORY = 4_096  # kB that a process may have more, however long: what Python keeps of the largest turn
 # What the server may have more of at the end of a turn, and what each process may.
 ALLOWED = {"slots": 0, "keys": 20, "immortal": 0, "server kB": 2_048, "memory": MEMORY, "threads": 1, "files": 4}
@@ -46,6 +43,14 @@ class Shift(Round):
     @property
     def server(self) -> str:
         return "Redis"
+
+    @property
+    def database(self) -> str:
+        return "SQLite"
+
+    @property
+    def is_calm(self) -> bool:
+        return False
 
     def faults(self) -> tuple[list[Step], list[Step]]:
         of_servers, of_clients = super().faults()
@@ -68,52 +73,22 @@ def main() -> int:
 def soak(servers: Stage, stack: ExitStack, seed: int, until: float) -> list[Turn]:
     """Load and rest, until the time is over; at least one turn more than it takes to be warm."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-soak-")))
-    database = prepared(REDIS=servers.direct, TESTS_IN_MEMORY=False)
-    crowd = Crowd(stack, Shift(seed, 0), servers.url, folder, database, records=False)
+    configured()
+    crowd = Crowd(stack, Shift(seed, 0), servers.url, folder, records=False)
     turns: list[Turn] = []
     while len(turns) <= WARM or time.monotonic() < until - LOAD_SECONDS:
         this = Shift(seed, len(turns))
-        over = threading.Event()
-        editor = threading.Thread(target=edit, args=(over, len(turns)))
-        editor.start()
-        try:
-            load(this, servers, crowd, time.monotonic())
-        finally:
-            over.set()
-            editor.join()
+        load(this, servers, crowd, time.monotonic())
+        crowd.editor.write(limit_of(this.number))
         turns.append(rested(servers, crowd))
         print(f"turn {this.number}: {in_words(turns[-1])}", flush=True)
     crowd.end()
     return turns
 
 
-def edit(over: threading.Event, turn: int) -> None:
-    """An operator who changes a rule every other second; the last time to the rate of this turn."""
-    from django.db import connection
-
-    number = 0
-    while not over.wait(2.0):
-        number += 1
-        change(RATES[(turn + number) % len(RATES)])
-    change(RATES[turn % len(RATES)])
-    connection.close()
-
-
-def change(rate: str) -> None:
-    """Edit the rule of the door, once the database takes it."""
-    from django.db import OperationalError, connection
-
-    from django_throttle.models import ThrottleRule
-
-    given = {**LIMITS["door"].rule.as_options(), "rate": rate}
-    while True:
-        try:
-            ThrottleRule.objects.update_or_create(name="door", defaults=given)
-        except OperationalError:  # locked; or lost, and what is open is another file
-            connection.close()
-            time.sleep(0.1)
-        else:
-            return
+def limit_of(turn: int) -> int:
+    """What the door's limit is edited to at the end of a turn."""
+    return EDITED[turn % len(EDITED)]
 
 
 def rested(servers: Stage, crowd: Crowd) -> Turn:
@@ -166,7 +141,7 @@ def verdict(turns: list[Turn]) -> int:
     stale = [
         turn
         for number, turn in enumerate(turns)
-        if any(one["rule"] != RATES[number % len(RATES)] for one in turn.processes)
+        if any(one["rule"] != rate_of(limit_of(number)) for one in turn.processes)
     ]
     if stale:
         print(f"{len(stale)} turns ended with a process that had not heard of the last edit")

@@ -70,7 +70,7 @@ class Single(Stage):
         self.server = stack.enter_context(SteppingServer())
         self.proxy = stack.enter_context(Proxy(self.server.port))
         self.url, self.direct = self.proxy.url, self.server.url
-        self.copies: list[bytes] = []
+        self.copy = b""
 
     def servers(self) -> list[RedisServer]:
         return [self.server]
@@ -96,12 +96,16 @@ class Single(Stage):
         self.server.start()
         return 1, 1, 0.0
 
+    def do_copy(self, step: Step) -> tuple[int, int, float]:
+        """What it has now is what it comes back with at the next ``old copy``."""
+        self.copy = self.server.copy()
+        (self.server.folder / "dump.rdb").unlink()
+        return 0, 0, 0.0
+
     def do_old_copy(self, step: Step) -> tuple[int, int, float]:
-        """It comes back with what it had when there was an old copy last."""
-        self.copies.append(self.server.copy())
         self.server.kill()
         time.sleep(step.seconds)
-        self.server.restart_from(self.copies[max(0, len(self.copies) - 2)])
+        self.server.restart_from(self.copy)
         (self.server.folder / "dump.rdb").unlink()  # else it would come back at the next kill
         return 1, 1, 0.0
 

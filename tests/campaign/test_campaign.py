@@ -5,13 +5,18 @@ from __future__ import annotations
 from itertools import islice
 from math import inf
 
-from tests.campaign.checks import check
-from tests.campaign.history import Fault, History, Operation
-from tests.campaign.limits import LIMIT, LIMITS, SLOTS
-from tests.campaign.plan import SERVERS, Round
+import pytest
+
+from tests.campaign.__main__ import unplayed
+from tests.campaign.checks import IN_FORCE, REPORTED, STALE, check
+from tests.campaign.history import Edit, Fault, History, Operation, Returned
+from tests.campaign.limits import LIMIT, LIMITS, LONG_WINDOW, SETTINGS, SLOTS
+from tests.campaign.plan import EDITED, SERVERS, Round
+from tests.servers import slack
 
 LOG, SLOT, TALLY = LIMITS["log"], LIMITS["slots"], LIMITS["tally"]
-ONLY = {name: LIMITS[name] for name in ("log", "slots", "tally", "local_log", "calm", "queue", "batched")}
+USED = ("log", "slots", "tally", "local_log", "calm", "queue", "batched", "batched_tally", "damped", "door", "prepaid")
+ONLY = {name: LIMITS[name] for name in USED}
 
 
 def calls(name: str, number: int, *, begin: float = 0.0, every: float = 0.01, **more: object) -> list[Operation]:
@@ -102,20 +107,105 @@ def test_slots_that_were_forgotten_are_granted_again_until_all_have_registered()
     assert len(broken([*held, *calls("slots", 1, begin=9.0)], Fault(0.8, 0.9, "kill", 1, 1))) == 1
 
 
-def test_a_late_answer_an_immortal_key_and_a_surprise() -> None:
-    late = calls("tally", 1, took=0.9)
-    assert broken(late)[0].startswith("1 answers later than ")
-    assert broken(late, Fault(0.0, 0.1, "starve")) == []
+@pytest.mark.parametrize(("name", "late", "excused"), [("tally", 0.16, 0.14), ("prepaid", 1.16, 1.14)])
+def test_a_late_answer(name: str, late: float, excused: float) -> None:
+    starved = Fault(0.0, 0.1, "starve")
+    assert broken(calls(name, 1, took=slack(excused))) == []
+    assert broken(calls(name, 1, took=slack(late)))[0].startswith("1 answers later than ")
+    assert broken(calls(name, 1, took=slack(late)), starved) == []
+    assert len(broken(calls(name, 1, took=slack(late + 0.25)), starved)) == 1
+
+
+def test_a_late_release() -> None:
+    assert broken(calls("slots", 1, end=1.0, freed=slack(0.14))) == []
+    assert broken(calls("slots", 1, end=1.0, freed=slack(0.16)))[0].startswith("1 releases later than ")
+
+
+def test_an_immortal_key_and_a_surprise() -> None:
     assert broken([], immortal=["dt:{x}:r"]) == ["without a TTL: dt:{x}:r"]
     assert broken([], odd=["process 1: ValueError"]) == ["process 1: ValueError"]
 
 
 def test_a_process_that_admits_more_than_the_bound_of_a_batched_limit() -> None:
-    """Each has it by itself, and a loss of the server's gives it no more."""
-    kill = Fault(0.395, 0.399, "kill", 1)
+    """Each has it by itself; what the server has lost, and what it was not told, passes once more."""
     each = [one for process in range(3) for one in calls("batched", 2 * LIMIT, process=process)]
-    assert broken(each, kill) == []
-    assert broken([*each, *calls("batched", 1, begin=0.9)], kill) == ["batched: 81 in 0.9010 s, at most 80 in 2 s"]
+    more = [*each, *calls("batched", 1, begin=0.9)]
+    assert broken(each) == []
+    assert broken(more) == ["batched: 81 in 0.9010 s, at most 80 in 5 s"]
+    assert broken(more, Fault(0.395, 0.399, "evict", 1)) == broken(more, Fault(0.3, 0.4, "dead")) == []
+    assert len(broken(more, Fault(0.395, 0.399, "swallow_reply"))) == 1
+
+
+def test_a_batched_limit_that_is_reached_and_all_have_heard_of_it() -> None:
+    """In the second window, as the first has nothing before it; a fault keeps processes from hearing."""
+    begin = LONG_WINDOW + 0.1
+    reached = begin + LIMIT * 0.01
+    used = [*calls("batched", LIMIT, begin=begin, process=1), *calls("batched", 20, begin=reached)]
+    later = [*used, *calls("batched", 1, begin=reached + 2 * REPORTED)]
+    wrong = ["batched: 61 in a window, 1 after all must have heard"]
+    assert broken(used, seconds=10.0) == []
+    assert broken(later, seconds=10.0) == wrong
+    assert broken(later, seconds=9.0) == [], "its second window has not ended"
+    assert broken(later, Fault(5.5, 5.6, "reset"), seconds=10.0) == []
+    assert broken(later, Fault(5.5, 5.6, "lock database"), seconds=10.0) == wrong
+    alone = calls("tally", 1, begin=6.0, alone=True, outcome="unknown")
+    assert broken([*later, *alone], seconds=10.0) == []
+
+
+def test_a_report_that_is_charged_twice_and_one_that_is_lost() -> None:
+    ten = calls("batched_tally", 10)
+    assert broken(ten, counted={"batched_tally": 9}) == []
+    assert broken(ten, counted={"batched_tally": 11}) == ["batched_tally: 11 counted, 0 surely, 10 at most"]
+
+
+def test_a_damper_that_has_settled_and_lets_too_much_pass() -> None:
+    """Each process keeps to its bound all the time; 60 a second are the limit, for all of them together."""
+    limit, too_much = (
+        [one for process in range(3) for one in calls("damped", round(18 / every), every=every, process=process)]
+        for every in (0.04, 0.032)
+    )
+    assert broken(limit) == []
+    assert broken(too_much)[0].endswith(", at most 540 in 6 s")
+    assert broken(too_much, Fault(8.0, 8.1, "kill", 1)) == []
+
+
+def edited(*edits: tuple[int, float]) -> list[Edit]:
+    return [Edit(limit, at, at + 0.01) for limit, at in edits]
+
+
+def test_an_answer_by_a_rule_that_is_no_longer_in_force() -> None:
+    edits = edited((20, 0.0), (30, 2.0))
+    before, after = calls("door", 1, said=20, begin=1.0), calls("door", 1, said=30, begin=2.005)
+    soon, late = (calls("door", 1, said=20, begin=2.01 + seconds) for seconds in (IN_FORCE - 0.1, IN_FORCE + 0.1))
+    wrong = ["door: 1 answers go by a limit that is not in force"]
+    assert broken([*before, *soon, *after], edits=edits) == []
+    assert broken([*before, *late, *after], edits=edits) == wrong
+    assert broken([*before, *late], Fault(2.5, 2.6, "lock database"), edits=edits) == []
+    assert broken([*before, *calls("door", 1, said=30, begin=1.5)], edits=edits) == wrong, "nobody has written that yet"
+
+
+def test_an_answer_by_the_rule_of_settings() -> None:
+    """It holds until a process has read the database, and no longer."""
+    edits = edited((20, 0.0))
+    first, late = calls("door", 1, said=LIMIT, begin=5.0), calls("door", 1, said=LIMIT, begin=5.1 + IN_FORCE)
+    assert LIMIT not in EDITED
+    assert broken(first, edits=edits) == []
+    assert len(broken([*first, *late], edits=edits)) == 1
+    assert broken([*first, *late], Fault(4.0, 5.0, "start without database"), edits=edits) == []
+
+
+def test_a_lease_that_an_old_copy_brings_back() -> None:
+    both = [*calls("slots", 1, lease="closed", end=1.0), *calls("slots", 1, lease="kept", end=9.0)]
+
+    def returned(seconds: float, *leases: str) -> list[Returned]:
+        return [Returned(2.0, [(2.5, frozenset(["closed", "kept"])), (2.5 + seconds, frozenset(leases))])]
+
+    soon, late = STALE - 0.1, STALE + 0.1
+    assert broken(both, copies=returned(soon, "closed", "kept")) == broken(both, copies=returned(late, "kept")) == []
+    (found,) = broken(both, copies=returned(late, "closed", "kept"))
+    assert found.startswith("1 of 1 leases of an old copy are left after ")
+    assert broken(both, Fault(2.4, 2.9, "stop client"), copies=returned(late, "closed")) == []
+    assert broken(both, copies=returned(late, "closed"), killed={0: 2.2}) == []
 
 
 def test_who_keeps_to_a_damped_limit_is_not_suppressed() -> None:
@@ -134,3 +224,24 @@ def test_a_seed_is_the_same_plan_and_another_one_is_not() -> None:
     plans = [list(islice(one.calls(1, 2), 50)) for one in (first, same, other)]
     assert plans[0] == plans[1] != plans[2]
     assert {Round(7, number).server for number in range(4)} == set(SERVERS)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_longer_run_plays_every_fault_on_every_server(seed: int) -> None:
+    rounds = [Round(seed, number) for number in range(100)]  # 45 minutes at most
+    assert unplayed(rounds) == []
+    assert unplayed(rounds[:1]) != []
+    lanes = [this.faults() for this in rounds]
+    silent = [step.seconds for _, of_clients in lanes for step in of_clients if step.name == "silence client"]
+    assert max(silent) > float(SETTINGS["PROCESS_TTL"]), "so that a living process is taken for dead"
+    copied, back = ([step.at for one, _ in lanes for step in one if step.name == name] for name in ("copy", "old copy"))
+    ages = [later - at for at, later in zip(copied, back, strict=True)]
+    assert min(ages) < 1.0 and max(ages) > 3.0, "slots are closed between a copy and the restart from it"
+
+
+def test_two_minutes_play_all_servers_both_databases_and_one_calm_round() -> None:
+    for seed in range(4):
+        rounds = [Round(seed, number) for number in range(4)]
+        assert {this.server for this in rounds} == set(SERVERS)
+        assert {this.database for this in rounds} == {"SQLite", "PostgreSQL"}
+        assert [this.is_calm for this in rounds].count(True) == 1

@@ -93,7 +93,7 @@ def test_what_was_closed_since_is_gone_within_two_beats(
                 f"{CLOSED} closed slots came back, {took:.2f} s until none was left, with a beat of "
                 f"{QUICK['BEAT_INTERVAL']} s; the longest decision meanwhile {longest * 1000:.0f} ms"
             )
-            assert took < slack(TWO_BEATS + 1)
+            assert took < slack(TWO_BEATS)
             assert min(lowest) == 20, "what is open counts all the time"
         finally:
             if command:

@@ -1,0 +1,74 @@
+"""Where the rules of a round are kept: a SQLite file, or PostgreSQL; and what is done to it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+from testproject.services import NotRunning
+from tests.databases import PostgreSQL
+
+
+class SQLiteFile:
+    """A file of this round's own."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = str(path)
+
+    def lock(self) -> None:
+        """Whoever reads or writes has to wait, until ``free``."""
+        self._other = sqlite3.connect(self.address, isolation_level=None)
+        self._other.execute("BEGIN EXCLUSIVE")
+
+    def free(self) -> None:
+        self._other.close()
+
+    def lose(self, seconds: float) -> None:
+        """It is not there, and then the same as before."""
+        path = Path(self.address)
+        away = path.rename(path.with_name("away"))
+        time.sleep(seconds)
+        away.rename(path)
+
+
+class Server:
+    """One PostgreSQL for all rounds of this process."""
+
+    def __init__(self) -> None:
+        self._server = _server()
+        self.address = self._server.url
+
+    def lock(self) -> None:
+        """The server hangs, until ``free``."""
+        self._server.pause()
+
+    def free(self) -> None:
+        self._server.resume()
+
+    def lose(self, seconds: float) -> None:
+        """It is killed and comes back with what was committed."""
+        self._server.kill()
+        time.sleep(seconds)
+        self._server.start()
+
+
+Database = SQLiteFile | Server
+
+
+@cache
+def _server() -> PostgreSQL:
+    return PostgreSQL()
+
+
+def database(kind: str, folder: Path) -> Database:
+    """A database of this kind, without our tables; SQLite where PostgreSQL is not installed."""
+    if kind == "PostgreSQL":
+        try:
+            return Server()
+        except NotRunning:
+            pass
+    with closing(sqlite3.connect(folder / "rules.sqlite3")):
+        return SQLiteFile(folder / "rules.sqlite3")
