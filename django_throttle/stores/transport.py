@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from redis import asyncio as aioredis
@@ -44,6 +44,9 @@ _BEFORE: Final = frozenset(("calendar_window", "sliding_log", "concurrency"))
 _WRITE: Final = frozenset(("sliding_log", "concurrency"))
 
 
+LUA: Final = Path(__file__).with_name("lua")
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A script's text and the SHA-1 by which Redis knows it."""
@@ -73,7 +76,8 @@ def decision_script(algorithms: frozenset[str]) -> Script:
 
 
 def _text(name: str) -> str:
-    return files("django_throttle.stores").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    # importlib.resources imports at its first use, and a fork meanwhile would leave that lock taken in the child.
+    return (LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def _script(text: str) -> Script:

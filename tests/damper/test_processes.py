@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -74,9 +77,16 @@ def counted(url: str) -> int:
     return found
 
 
-def run(url: str, then: str) -> subprocess.Popen[str]:
-    program = PROGRAM.format(url=url, then=then)
-    return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+@contextmanager
+def run(url: str, then: str) -> Iterator[subprocess.Popen[str]]:
+    """A process and what it forks, which are killed where they do not end."""
+    program = [sys.executable, "-c", PROGRAM.format(url=url, then=then)]
+    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("then", "expected"), [("", 10), (FORK, 1110)], ids=["alone", "forked"])
