@@ -258,4 +258,4 @@ def test_a_rule_that_does_not_exist_is_said_once(enforce: Enforce, caplog: pytes
 
     assert [work(), work()] == ["done", "done"]
     said = [record.getMessage() for record in caplog.records if "serach" in record.getMessage()]
-    assert said == ["there is no rule 'serach', so what is under it is not limited; did you mean 'search'?"]
+    assert said == ["there is no rule 'serach', so calls that name it are not limited; did you mean 'search'?"]

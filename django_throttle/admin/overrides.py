@@ -30,7 +30,7 @@ from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspelt, override_warnings
 from django_throttle.models.subjects import around, names_of_users, values_of_users
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.snapshot import Relief
+from django_throttle.rulebook.overrides import Overrides
 
 AS_GIVEN: Final = ""
 ENDLESS: Final = "endless"
@@ -237,7 +237,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         super().save_model(request, obj, form, change)
         for warning in override_warnings(obj, sources.rules()):
             self.message_user(request, warning, messages.WARNING)
-        if obj.effect == "block" and Relief([obj.as_override()]).of(HttpWho(request)):
+        if obj.effect == "block" and Overrides([obj.as_override()]).of(HttpWho(request)):
             self.message_user(request, BLOCKS_YOU, messages.WARNING)
 
     @method_decorator(sensitive_post_parameters("value"))  # it may be an API key

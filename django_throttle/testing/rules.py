@@ -166,4 +166,4 @@ def _snapshot(rules: tuple[Rule, ...], below: Snapshot) -> Snapshot:
     """Rules on top of others; those that the setting SHADOW has as shadows are so here, too."""
     merged = {rule.name: rule for rule in (*below.rules, *rules)}.values()
     made = [rule.as_shadow() for rule in merged] if conf().SHADOW else merged
-    return Snapshot(made, overrides=below.relief.overrides)
+    return Snapshot(made, overrides=below.overrides.all)

@@ -152,11 +152,11 @@ class TestForm:
 
     @pytest.mark.django_db(transaction=True)
     def test_it_is_in_force_at_once_and_so_is_its_end(self, operator: Client) -> None:
-        assert rulebook.current().relief.overrides == ()
+        assert rulebook.current().overrides.all == ()
         operator.post(ADD, {**TYPED, "rules": "api"})
-        assert [found.subject for found in rulebook.current().relief.overrides] == ["ip:192.0.2.7"]
+        assert [found.subject for found in rulebook.current().overrides.all] == ["ip:192.0.2.7"]
         action(operator, "end_now", ThrottleOverride.objects.get())
-        assert rulebook.current().relief.overrides == ()
+        assert rulebook.current().overrides.all == ()
 
     def test_two_hours_are_what_a_new_one_gets(self, operator: Client) -> None:
         form = operator.get(ADD).context["adminform"].form

@@ -177,7 +177,7 @@ class TestStored:
 @pytest.mark.usefixtures("fresh_book")
 class TestInForce:
     def subjects(self) -> list[str]:
-        return [override.subject for override in rulebook.refresh().relief.overrides]
+        return [override.subject for override in rulebook.refresh().overrides.all]
 
     def test_what_has_not_ended(self) -> None:
         now = timezone.now()

@@ -25,7 +25,7 @@ class User:
 agent.ensure(get_store(), rules=True)
 seen = None
 while True:
-    held = ",".join(override.effect for override in rulebook.current().relief.of(User())) or "nothing"
+    held = ",".join(override.effect for override in rulebook.current().overrides.of(User())) or "nothing"
     if held != seen:
         seen = held
         print(time.time(), held, flush=True)

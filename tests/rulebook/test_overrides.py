@@ -16,7 +16,7 @@ from django_throttle.facts import Facts
 from django_throttle.identity import network
 from django_throttle.limiter import _door_flow
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.snapshot import Relief
+from django_throttle.rulebook.overrides import Overrides
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import run
 from tests.callers import Caller
@@ -29,25 +29,25 @@ def override(subject: str, effect: str = "block", **options: Any) -> Override:
     return Override(subject=subject, effect=effect, **options)
 
 
-def of(relief: Relief, who: Caller) -> list[str]:
-    return [found.subject for found in relief.of(who)]
+def of(overrides: Overrides, who: Caller) -> list[str]:
+    return [found.subject for found in overrides.of(who)]
 
 
 def test_each_kind_of_subject_is_found_the_most_specific_first() -> None:
     tag = "x" * 22
     subjects = [f"api_key:{tag}", "user:1", "ip:192.0.2.7", "ip:192.0.2.0/24", "tenant:acme", "group:a", "group:b"]
-    relief = Relief(map(override, reversed([*subjects, "user:2", "ip:192.0.3.0/24", "tenant:b", "group:c"])))
+    overrides = Overrides(map(override, reversed([*subjects, "user:2", "ip:192.0.3.0/24", "tenant:b", "group:c"])))
     everybody = Caller(
         "group:a", "group:b", user="user:1", ip="ip:192.0.2.7", tenant="tenant:acme", api_key=f"api_key:{tag}"
     )
-    assert of(relief, everybody) == subjects
-    assert of(relief, Caller(ip="ip:192.0.2.8")) == ["ip:192.0.2.0/24"]
-    assert of(relief, Caller()) == []
+    assert of(overrides, everybody) == subjects
+    assert of(overrides, Caller(ip="ip:192.0.2.8")) == ["ip:192.0.2.0/24"]
+    assert of(overrides, Caller()) == []
 
 
 def test_without_overrides_nobody_is_asked() -> None:
     who = Caller(user_or_ip="user:1")
-    assert not Relief()
+    assert not Overrides()
     assert Snapshot([API]).match(Facts("x", ("request",), who))
     assert Snapshot([API]).blocks(Facts("x", ("request",), who)) == ()
     assert set(who.asked) == {"user_or_ip"}
@@ -55,15 +55,15 @@ def test_without_overrides_nobody_is_asked() -> None:
 
 def test_a_caller_is_asked_only_for_what_has_an_override() -> None:
     who = Caller("group:a", user="user:1")
-    relief = Relief([override("user:2"), override("group:b")])
-    assert relief.of(who) == []
+    overrides = Overrides([override("user:2"), override("group:b")])
+    assert overrides.of(who) == []
     assert who.asked == ["user", "group:b"]
-    assert relief.asks_groups
-    assert not Relief([override("user:2")]).asks_groups
+    assert overrides.asks_groups
+    assert not Overrides([override("user:2")]).asks_groups
 
 
 def test_an_ident_of_the_sites_own_making_lies_in_no_network() -> None:
-    assert of(Relief([override("ip:0.0.0.0/1"), override("user:1")]), Caller(ip="mail:anna", user="user:1")) == [
+    assert of(Overrides([override("ip:0.0.0.0/1"), override("user:1")]), Caller(ip="mail:anna", user="user:1")) == [
         "user:1"
     ]
 
@@ -74,29 +74,31 @@ def test_networks_are_found_as_a_look_at_all_of_them_finds_them(addresses: list[
         ip_network((address, length), strict=False) for address, length in zip(addresses, lengths, strict=False)
     }
     subjects = {f"ip:{network.with_prefixlen}" for network in networks}
-    relief = Relief(map(override, subjects))
+    overrides = Overrides(map(override, subjects))
     for address in [*addresses, ip_address("192.0.2.1")]:
         around = sorted((one for one in networks if address in one), key=lambda one: -one.prefixlen)
-        assert of(relief, Caller(ip=f"ip:{address}")) == [f"ip:{one.with_prefixlen}" for one in around]
+        assert of(overrides, Caller(ip=f"ip:{address}")) == [f"ip:{one.with_prefixlen}" for one in around]
 
 
 def test_ipv6_callers_are_networks_themselves() -> None:
-    relief = Relief(map(override, ["ip:2001:db8::/64", "ip:2001:db8::/32", "ip:2001:db8:0:1::/64", "ip:192.0.2.0/24"]))
-    assert of(relief, Caller(ip=f"ip:{network('2001:db8::17', 64)}")) == ["ip:2001:db8::/64", "ip:2001:db8::/32"]
-    assert of(relief, Caller(ip=f"ip:{network('::ffff:192.0.2.5', 64)}")) == ["ip:192.0.2.0/24"]
+    overrides = Overrides(
+        map(override, ["ip:2001:db8::/64", "ip:2001:db8::/32", "ip:2001:db8:0:1::/64", "ip:192.0.2.0/24"])
+    )
+    assert of(overrides, Caller(ip=f"ip:{network('2001:db8::17', 64)}")) == ["ip:2001:db8::/64", "ip:2001:db8::/32"]
+    assert of(overrides, Caller(ip=f"ip:{network('::ffff:192.0.2.5', 64)}")) == ["ip:192.0.2.0/24"]
     # A wider one is not inside a narrower one.
-    assert of(relief, Caller(ip="ip:2001:db8::/48")) == ["ip:2001:db8::/32"]
+    assert of(overrides, Caller(ip="ip:2001:db8::/48")) == ["ip:2001:db8::/32"]
 
 
 def test_it_falls_away_at_its_moment(clock: FrozenClock) -> None:
     end = clock() + 7200
-    relief = Relief([override("user:1", until=end), override("user:1", "exempt")], clock)
+    overrides = Overrides([override("user:1", until=end), override("user:1", "exempt")], clock)
     who = Caller(user="user:1")
-    assert [found.effect for found in relief.of(who)] == ["block", "exempt"]
+    assert [found.effect for found in overrides.of(who)] == ["block", "exempt"]
     clock.to(7199.999)
-    assert [found.effect for found in relief.of(who)] == ["block", "exempt"]
+    assert [found.effect for found in overrides.of(who)] == ["block", "exempt"]
     clock.to(7200)
-    assert [found.effect for found in relief.of(who)] == ["exempt"]
+    assert [found.effect for found in overrides.of(who)] == ["exempt"]
 
 
 class TestDecisions:
@@ -169,16 +171,16 @@ def test_many_overrides_cost_a_caller_no_more_than_few() -> None:
         overrides = [override(f"user:{n}") for n in range(count)] + [
             override(f"ip:10.{n // 250}.{n % 250}.0/24", number=n) for n in range(count)
         ]
-        relief, who = Relief(overrides), Caller(user="user:-1", ip="ip:192.0.2.1")
-        return min(_seconds(relief, who) for _ in range(5))
+        index, who = Overrides(overrides), Caller(user="user:-1", ip="ip:192.0.2.1")
+        return min(_seconds(index, who) for _ in range(5))
 
     few, many = best(10), best(10_000)
     print(f"1,000 callers: {few * 1000:.2f} ms with 20 overrides, {many * 1000:.2f} ms with 20,000")
     assert many < few * 5
 
 
-def _seconds(relief: Relief, who: Caller) -> float:
+def _seconds(overrides: Overrides, who: Caller) -> float:
     started = time.perf_counter()
     for _ in range(1000):
-        relief.of(who)
+        overrides.of(who)
     return time.perf_counter() - started

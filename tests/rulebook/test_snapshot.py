@@ -18,7 +18,7 @@ from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.log_throttling import Complaints
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.snapshot import MAX_REMEMBERED
+from django_throttle.rulebook.overrides import MAX_REMEMBERED
 from tests.callers import GUEST, SameByEveryKey
 from tests.rulebook.conftest import charged
 from tests.servers import slack
@@ -340,7 +340,7 @@ class TestSnapshot:
         snapshot = Snapshot(self.SNAPSHOT.rules)
         for number in range(MAX_REMEMBERED + 10):
             charged(snapshot, f"scope {number}", "request")
-        assert len(snapshot._found) <= MAX_REMEMBERED
+        assert len(snapshot._by_scope) <= MAX_REMEMBERED
         assert charged(snapshot, "search", "request")
 
     def test_the_order_in_which_rules_come_does_not_matter(self) -> None:

@@ -15,7 +15,7 @@ from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.facts import Facts
 from django_throttle.rulebook import Snapshot, in_force
-from django_throttle.rulebook.scopes import Scopes
+from django_throttle.rulebook.conditions import Scopes
 from tests.servers import quickest
 
 MANY = 10_000
