@@ -22,7 +22,10 @@ class Caller:
 
 
 class SameByEveryKey(Caller):
-    """A caller with one ident, whatever a rule counts by."""
+    """A caller with one ident, whatever a rule counts by, and a subject that functions can be called with."""
+
+    def __init__(self, *traits: str, subject: Any = "a request", **idents: str) -> None:
+        super().__init__(*traits, subject=subject, **idents)
 
     def ident(self, key: str) -> str | None:
         return "user:1"

@@ -1,4 +1,4 @@
-"""The WebSocket doors: who may open a socket from where, and what a server makes of messages that wait."""
+"""Checks of the WebSocket doors: origins, messages that are delayed, misspelt attributes of consumers."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Tags, Warning, register
-from django.db import Error as DatabaseFailure
 from django.utils.module_loading import import_string
 
-from django_throttle.checks.configuration import rules_given
+from django_throttle.checks.settings import Given, rows_found, rules_given, site_check, warning
 from django_throttle.core import Rule
-from django_throttle.rulebook import sources
-from django_throttle.rulebook.reader import Found
+from django_throttle.rulebook.reader import NOTHING, Found
 from django_throttle.sockets.settings import misspelt
 
 DAPHNE: Final = "daphne"
 
 
-def origin_messages() -> Iterator[CheckMessage]:
-    """Consumers that know users by their cookies, and take handshakes from any site's pages.
+@site_check(Tags.security, deploy=True)
+def check_origins(given: Given) -> Iterator[CheckMessage]:
+    """Consumers that know users by their cookies, and accept handshakes from any website's pages.
 
-    Silent where it cannot be known: an application of the site's own may look at the origin in its own way.
+    Silent where it cannot be known: an application of the site's own may check the origin in its own way.
     """
     open_to_all = sorted({name for name, is_checked in _consumers(_application()) if not is_checked})
     if open_to_all:
-        message = f"pages of any site can open {', '.join(open_to_all)} in the name of a user who is logged in here"
+        message = f"pages of any website can open {', '.join(open_to_all)} as a user who is logged in here"
         hint = "Put channels.security.websocket.AllowedHostsOriginValidator around the WebSocket application."
-        yield Warning(message, hint=hint, id="django_throttle.W042")
+        yield warning("W042", message, hint)
 
 
-def delay_messages() -> Iterator[CheckMessage]:
-    """Messages that wait on daphne, which goes on reading meanwhile, into memory."""
+@site_check()
+def check_delays(given: Given) -> Iterator[CheckMessage]:
+    """Messages are delayed on daphne, which keeps reading meanwhile."""
     if DAPHNE in settings.INSTALLED_APPS:
-        waiting = [f"rule {rule.name!r}" for rule in _queues(rules_given())]
-        waiting += [f"throttle_ladder of {name}" for name in _delaying()]
+        delaying = [f"rule {rule.name!r}" for rule in _delaying_rules(rules_given())]
+        consumers = {one.__name__ for one in _throttled() if _delays(one.throttle_ladder)}
+        delaying += [f"throttle_ladder of {name}" for name in sorted(consumers)]
         ladders = (door.terms for door in _guards(_application()) if _delays(door.terms.ladder))
-        waiting += [f"the ladder of ThrottleMiddleware, scope {terms.scope!r}" for terms in ladders]
-        yield from _of(waiting)
+        delaying += [f"the ladder of ThrottleMiddleware, scope {terms.scope!r}" for terms in ladders]
+        yield from _flood_warning(delaying)
 
 
 @register(Tags.database)
@@ -47,36 +48,30 @@ def check_waiting_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
-    if DAPHNE not in settings.INSTALLED_APPS or sources.alias() not in (databases or ()):
-        return []
-    try:
-        found = sources.from_database()
-    except DatabaseFailure:
-        return []  # not migrated yet
-    return list(_of([f"rule {rule.name!r} in the database" for rule in _queues(found)]))
+    found = rows_found(databases) if DAPHNE in settings.INSTALLED_APPS else NOTHING
+    return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in _delaying_rules(found)]))
 
 
-def _queues(found: Found) -> list[Rule]:
-    """The rules by which messages wait."""
+def _delaying_rules(found: Found) -> list[Rule]:
     rules = found.rules.values()
     return [rule for rule in rules if rule.enabled and rule.action == "delay" and "message" in rule.events]
 
 
-def _of(waiting: list[str]) -> Iterator[CheckMessage]:
-    if waiting:
+def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
+    if delaying:
+        message = f"messages are delayed by {', '.join(delaying)}, but daphne keeps reading: a flood can exhaust memory"
         hint = (
-            "Refuse them (action reject, no delay in the ladder), or serve WebSockets by a server that holds its "
-            "clients up, such as uvicorn."
+            "Refuse them (action reject, no delay in the ladder), or serve WebSockets by a server that stops reading, "
+            "such as uvicorn."
         )
-        message = f"messages wait by {', '.join(waiting)}; daphne reads on meanwhile, and a flood fills its memory"
-        yield Warning(message, hint=hint, id="django_throttle.W043")
+        yield warning("W043", message, hint)
 
 
-@register("django_throttle")
-def check_names(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
-    """Attributes of consumers that mean nothing, and are nearly one that does."""
+@site_check()
+def check_names(given: Given) -> list[CheckMessage]:
+    """Attributes of consumers that have no effect, and are nearly one that has."""
     return [
-        Warning(f"{consumer.__name__}.{name} means nothing; did you mean {meant!r}?", id="django_throttle.W044")
+        Warning(f"{consumer.__name__}.{name} has no effect; did you mean {meant!r}?", id="django_throttle.W044")
         for consumer in _throttled()
         for name, meant in misspelt(consumer)
     ]
@@ -135,11 +130,6 @@ def _guards(app: Any) -> Iterator[Any]:
     for route in getattr(app, "routes", ()):
         yield from _guards(getattr(route, "callback", None))
     yield from _guards(app.app if is_guard else getattr(app, "inner", None))
-
-
-def _delaying() -> list[str]:
-    """The consumers, of those loaded, that hold refused messages up."""
-    return sorted({one.__name__ for one in _throttled() if _delays(one.throttle_ladder)})
 
 
 def _throttled() -> Iterator[Any]:

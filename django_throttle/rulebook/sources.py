@@ -49,13 +49,15 @@ def from_settings() -> Found:
     global _settings
     settings, known = conf(), _settings  # another thread may replace both
     if known is None or known[0] is not settings:
-        known = _settings = settings, _given(settings.RULES)
+        rules = settings.RULES
+        fault = f"is a dictionary of rules, not {type(rules).__name__}"
+        found = from_mapping(rules) if isinstance(rules, Mapping) else Found({}, {"RULES": fault})
+        known = _settings = settings, found
     return known[1]
 
 
-def _given(rules: object) -> Found:
-    if not isinstance(rules, Mapping):
-        return Found({}, {"RULES": f"is a dictionary of rules, not {type(rules).__name__}"})
+def from_mapping(rules: Mapping[Any, Any]) -> Found:
+    """The rules of a mapping of names to options."""
     made = {name: _made(str(name), partial(Rule.from_options, str(name), options)) for name, options in rules.items()}
     return Found(*_divided(made))
 

@@ -66,7 +66,7 @@ class TestOrigins:
     def test_consumers_that_any_page_can_open(self, served: Any, app: Any) -> None:
         (message,) = served(app)
         assert message.id == "django_throttle.W042"
-        assert message.msg.startswith("pages of any site can open ")
+        assert message.msg.startswith("pages of any website can open ")
         assert "AllowedHostsOriginValidator" in message.hint
 
     @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ class TestDelays:
     def test_messages_that_wait_on_daphne(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (message,) = self.found(settings, monkeypatch, events=["message"])
         assert message.id == "django_throttle.W043"
-        assert message.msg.startswith("messages wait by rule 'queue'")
+        assert message.msg.startswith("messages are delayed by rule 'queue'")
 
     def test_elsewhere_and_of_requests_that_is_fine(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.found(settings, monkeypatch, "uvicorn", events=["message"]) == []
@@ -124,7 +124,7 @@ class TestDelays:
         monkeypatch.setattr(sockets, "DAPHNE", "django_throttle")
         (message,) = sockets.check_waiting_rows(None, databases=["default"])
         assert message.id == "django_throttle.W043"
-        assert message.msg.startswith("messages wait by rule 'row' in the database; daphne")
+        assert message.msg.startswith("messages are delayed by rule 'row' in the database, but daphne")
         assert sockets.check_waiting_rows(None) == sockets.check_waiting_rows(None, databases=[]) == []
         monkeypatch.setattr(sockets, "DAPHNE", "not.installed")
         assert sockets.check_waiting_rows(None, databases=["default"]) == []
@@ -152,5 +152,5 @@ def test_attributes_of_consumers_that_mean_nothing() -> None:
 
     found = [message for message in sockets.check_names(None) if Typo.__name__ in message.msg]
     assert [(message.id, message.msg) for message in found] == [
-        ("django_throttle.W044", "Typo.throttle_max_aeg means nothing; did you mean 'throttle_max_age'?")
+        ("django_throttle.W044", "Typo.throttle_max_aeg has no effect; did you mean 'throttle_max_age'?")
     ]

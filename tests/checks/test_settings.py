@@ -19,10 +19,14 @@ from rest_framework import throttling
 from rest_framework.views import APIView
 
 from django_throttle import checks
-from django_throttle.checks import configuration, sockets
+from django_throttle.checks import settings as checked_settings
+from django_throttle.checks import sockets
 from django_throttle.conf import Conf
 from django_throttle.drf import UserRateThrottle
 from django_throttle.models import ThrottleRule
+from django_throttle.stores import RedisStore, pin
+from tests.fleet import Sentinels
+from tests.servers import RedisServer, free_port
 
 LOCMEM = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 REDIS = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}}
@@ -72,14 +76,14 @@ WRONG: list[tuple[str, Any]] = [
     ("E005", {"RULES": {"api": {"rate": "100/min", "key": "shop.limits.tenant"}}}),
     ("E005", {"RULES": {"api": {"rate": "100/min", "key": "os.sep"}}}),
     ("E005", {"RULES": {"api": {"rate": "100/min", "key": "ip+shop.limits.tenant"}}}),
-    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "ip+tests.checks.test_configuration.tenant"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "ip+tests.checks.test_settings.tenant"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "key": "."}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "key": "a..b"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "scopes": ["a,b"]}}}),
-    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.tenant"}}}),
-    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.tenants"}}}),
-    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.partly"}}}),
-    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_configuration.called"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_settings.tenant"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_settings.tenants"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_settings.partly"}}}),
+    ("E006", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_settings.called"}}}),
     ("E010", {"STORE": "disk"}),
     ("E011", {"STORE": "memory", "REDIS": None}),
     ("E011", {"STORE": "memory", "REDIS": ""}),
@@ -107,8 +111,8 @@ WRONG: list[tuple[str, Any]] = [
     ("E060", {"SHADOW": "no"}),
     ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "shop.limits.price"}}}),
     ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "os.sep"}}}),
-    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_configuration.tenant"}}}),
-    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_configuration.called"}}}),
+    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_settings.tenant"}}}),
+    ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_settings.called"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "cost": "five"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "methods": ["PSOT"]}}}),
     ("E020", {"RULES_POLL": 0}),
@@ -148,12 +152,12 @@ WRONG: list[tuple[str, Any]] = [
     ("E043", {"TENANT": 5}),
     ("E043", {"TENANT": "user..tenant"}),
     ("E043", {"TENANT": "tests.limits.tenant"}),
-    ("E043", {"TENANT": "tests.checks.test_configuration.tenant"}),
-    ("E043", {"TENANT": "tests.checks.test_configuration.WRONG"}),
+    ("E043", {"TENANT": "tests.checks.test_settings.tenant"}),
+    ("E043", {"TENANT": "tests.checks.test_settings.WRONG"}),
     ("E044", {"USER_IDENT": 5}),
     ("E044", {"USER_IDENT": "account"}),
     ("E044", {"USER_IDENT": "shop.limits.account"}),
-    ("E044", {"USER_IDENT": "tests.checks.test_configuration.tenant"}),
+    ("E044", {"USER_IDENT": "tests.checks.test_settings.tenant"}),
     ("E045", {"RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}}),
     ("E045", {"RULES": {"api": {"rate": "100/min", "audience": ["tenant:acme"]}}}),
     ("W010", {"PROXY_HEADER": "X-Real-IP"}),
@@ -167,9 +171,9 @@ WRONG: list[tuple[str, Any]] = [
     ("E076", {"HOOKS": ["shop.limits.count"]}),
     ("E076", {"HOOKS": [""]}),
     ("E076", {"HOOKS": ["os.sep"]}),
-    ("E076", {"HOOKS": ["tests.checks.test_configuration.Unmakable"]}),
-    ("E077", {"HOOKS": ["tests.checks.test_configuration.tenant"]}),
-    ("E077", {"HOOKS": ["tests.checks.test_configuration.Tenant"]}),
+    ("E076", {"HOOKS": ["tests.checks.test_settings.Unmakable"]}),
+    ("E077", {"HOOKS": ["tests.checks.test_settings.tenant"]}),
+    ("E077", {"HOOKS": ["tests.checks.test_settings.Tenant"]}),
 ]
 
 
@@ -194,7 +198,7 @@ def test_wrong(number: str, given: Any) -> None:
         {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
         {"TRUSTED_PROXIES": 1, "PROXY_HEADER": "X-Real-IP"},
         {"TENANT": "user.tenant_id", "RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}},
-        {"TENANT": "tests.checks.test_configuration.found", "USER_IDENT": "tests.checks.test_configuration.found"},
+        {"TENANT": "tests.checks.test_settings.found", "USER_IDENT": "tests.checks.test_settings.found"},
     ],
     ids=str,
 )
@@ -237,22 +241,20 @@ def test_every_bad_rule_is_named() -> None:
 
 def test_every_setting_has_its_check_and_every_check_its_test() -> None:
     checked = {
-        *configuration.NUMBERS,
-        *configuration.TEXTS,
-        *configuration.SWITCHES,
-        *configuration.CHOICES,
+        *checked_settings.NUMBERS,
+        *checked_settings.TEXTS,
+        *checked_settings.SWITCHES,
+        *checked_settings.CHOICES,
         "RULES",
         "REDIS",
         "HOOKS",
+        "TELL_KEYS",
     }
-    checked |= {"RETRY_JITTER", "TELL_KEYS"}  # what clients are told
     checked |= {"TRUSTED_PROXIES", "PROXY_HEADER", "TENANT", "USER_IDENT"}  # who is asking
     assert checked == {setting.name for setting in fields(Conf)}
-    ids = [
-        number
-        for number, *_ in (*configuration.NUMBERS.values(), *configuration.CHOICES.values(), *configuration.PAIRS)
-    ]
-    ids += [*configuration.TEXTS.values(), *configuration.SWITCHES.values()]
+    tables = (checked_settings.NUMBERS.values(), checked_settings.CHOICES.values(), checked_settings.PAIRS)
+    ids = [number for table in tables for number, *_ in table]
+    ids += [*checked_settings.TEXTS.values(), *checked_settings.SWITCHES.values()]
     assert len(set(ids)) == len(ids)
     assert set(ids) <= {number for number, _ in WRONG}
 
@@ -397,6 +399,52 @@ class TestRows:
         finally:
             with connection.schema_editor() as editor:
                 editor.create_model(ThrottleRule)
+
+
+@pytest.fixture
+def production(settings: Any) -> Any:
+    settings.DEBUG = False
+    yield
+    pin(None)
+
+
+def server_numbers(url: str) -> list[str]:
+    pin(RedisStore(url, deadline=5.0))
+    found: list[CheckMessage] = checks.check_server(None)
+    return [str(one.id) for one in found]
+
+
+@pytest.mark.usefixtures("production")
+@pytest.mark.row("F17")
+@pytest.mark.parametrize(
+    ("policy", "memory", "expected"),
+    [
+        ("noeviction", "100mb", []),
+        ("allkeys-lfu", "100mb", []),
+        ("allkeys-random", "100mb", ["django_throttle.W038"]),
+        ("volatile-ttl", "100mb", ["django_throttle.W038"]),
+        ("volatile-lru", "0", []),
+    ],
+)
+def test_w038_what_is_evicted_first(policy: str, memory: str, expected: list[str]) -> None:
+    with RedisServer("--maxmemory", memory, "--maxmemory-policy", policy) as server:
+        assert server_numbers(server.url) == expected
+
+
+@pytest.mark.usefixtures("production")
+def test_w037_min_replicas_to_write() -> None:
+    with Sentinels() as servers:
+        assert server_numbers(servers.url) == ["django_throttle.W037"]
+        with servers.master().client() as client:
+            client.config_set("min-replicas-to-write", 1)
+        assert server_numbers(servers.url) == []
+
+
+@pytest.mark.usefixtures("production")
+def test_nothing_is_said_of_a_server_that_does_not_answer(settings: Any) -> None:
+    assert server_numbers(f"redis://127.0.0.1:{free_port()}/0") == []
+    settings.DEBUG = True
+    assert checks.check_server(None) == []
 
 
 def test_the_demo_site_passes_them_all() -> None:
