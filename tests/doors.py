@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_throttle import stores
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
+from tests.inside import count_in
 
 Store = MemoryStore | RedisStore
 Enforce = Callable[..., Store]
@@ -32,7 +32,7 @@ def enforcer(
         calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
         settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
         store = build(request, clock)
-        monkeypatch.setattr(stores, "_store", store)
+        count_in(store, monkeypatch)
         return store
 
     return enforce

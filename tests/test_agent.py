@@ -21,6 +21,7 @@ from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.callers import SameByEveryKey
 from tests.crew import SPAWN
+from tests.inside import served, start_again
 from tests.servers import RedisServer, slack, wait_until
 from tests.test_jobs import agent_threads
 
@@ -85,7 +86,7 @@ def test_a_thread_that_cannot_be_had_is_no_error(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
-    monkeypatch.setattr(agent, "_not_before", 0.0)  # put back afterwards, whatever happens here
+    start_again(monkeypatch)
     store, tries = MemoryStore(), []
 
     def refuse(thread: threading.Thread) -> None:
@@ -97,7 +98,7 @@ def test_a_thread_that_cannot_be_had_is_no_error(
         for _ in range(5):
             agent.ensure(store, rules=True)
     assert len(tries) == len(caplog.records) == 1
-    agent._not_before = 0.0  # a while later
+    start_again(monkeypatch)  # a while later
     agent.ensure(store, rules=True)
     assert len(agent_threads()) == 1
 
@@ -117,21 +118,21 @@ def test_rules_are_watched_where_a_limiter_came_before_the_doors(
     for _ in range(5):
         decide(Facts("search", ("request",), SameByEveryKey()))  # type: ignore[arg-type]
     assert len(agent_threads()) == 1
-    (jobs,) = [service.agent._jobs for service in agent._services.values() if service.agent]
+    (jobs,) = [service.agent._jobs for service in served().values() if service.agent]
     assert [job.name for job in jobs].count("asking for rules") == 1
 
 
 @pytest.mark.agent
 def test_rules_are_watched_later_where_no_thread_was_to_be_had(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
-    monkeypatch.setattr(agent, "_not_before", 0.0)
+    start_again(monkeypatch)
     store = MemoryStore()
     agent.ensure(store)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
         agent.ensure(store, rules=True)
     assert agent_threads() == []
-    agent._not_before = 0.0
+    start_again(monkeypatch)
     agent.ensure(store, rules=True)
     assert len(agent_threads()) == 1
 

@@ -10,9 +10,9 @@ import pytest
 from django_throttle import costs
 from django_throttle.core.rate import MAX_LIMIT, TOO_COSTLY
 from django_throttle.costs import cost_of
-from django_throttle.log_throttling import Complaints
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
+from tests.inside import unsaid
 from tests.sockets.guarded import Line, texts
 
 enforce = pytest.fixture(enforcer)
@@ -23,8 +23,8 @@ FRAME = {"type": "websocket.receive", "text": "x"}
 
 
 @pytest.fixture(autouse=True)
-def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "_complaints", Complaints())
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsaid(costs, monkeypatch)
 
 
 class TestWhatCounts:

@@ -27,7 +27,7 @@ from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework_simplejwt.views import TokenObtainPairView
 
-from django_throttle import limiter, rulebook, stores
+from django_throttle import limiter, rulebook
 from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
 from django_throttle.facts import Facts
@@ -35,6 +35,7 @@ from django_throttle.identity import HttpWho
 from django_throttle.logins import UNCLEAR, login_name
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
+from tests.inside import count_in
 from tests.servers import RedisServer
 
 JSON = "application/json"
@@ -96,7 +97,7 @@ def anna(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: Frozen
                            "django_throttle.middleware.ThrottleMiddleware"]  # fmt: skip
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False}
-    monkeypatch.setattr(stores, "_store", MemoryStore(clock))
+    count_in(MemoryStore(clock), monkeypatch)
     yield User.objects.create_user("anna", password="right")
     rulebook.pin(None)
 
@@ -221,7 +222,7 @@ def test_a_name_that_nobody_has_is_counted_like_any_other(
     figure: Callable[..., None],
 ) -> None:
     rulebook.pin(rulebook.Snapshot([Rule("by name", "1000000/h", key=KEY)]))
-    monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))
+    count_in(RedisStore(redis_url, deadline=5.0), monkeypatch)
     asked: list[dict[str, int]] = []
     taken: dict[str, list[float]] = {"anna": [], "emma": []}
 

@@ -14,10 +14,11 @@ from rest_framework.test import APIClient
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
-from django_throttle import drf, stores
+from django_throttle import drf
 from django_throttle.problems import answer
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce, enforcer
+from tests.inside import count_in
 
 enforce = pytest.fixture(enforcer)
 QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -103,7 +104,7 @@ def test_what_can_never_pass_has_no_retry_after(enforce: Enforce) -> None:
 
 def test_a_failed_store(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
     enforce(api={"rate": "1/min", "on_store_failure": "deny"})
-    monkeypatch.setattr(stores, "_store", RedisStore("redis://127.0.0.1:1/0"))
+    count_in(RedisStore("redis://127.0.0.1:1/0"), monkeypatch)
     refused = APIClient().get("/search")
     assert (refused.status_code, refused.json()["status"]) == (503, 503)
     assert refused.json()["type"].endswith("#temporary-reduced-capacity") and refused["Retry-After"] == "1"

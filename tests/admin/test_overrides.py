@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.models import ThrottleOverride, ThrottleRule
-from django_throttle.rulebook import in_force
 from tests.admin.test_rules import NASTY, Scripts, text
+from tests.inside import forget_rules
 from tests.raw_rows import force
 
 pytestmark = pytest.mark.django_db
@@ -53,7 +53,7 @@ def operator(client: Client) -> Client:
 def rules(settings: Any) -> Iterator[None]:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": {"api": {"rate": "5/min"}}}
     yield
-    in_force._forget(setting="DATABASES")
+    forget_rules()
 
 
 def made(**options: Any) -> ThrottleOverride:

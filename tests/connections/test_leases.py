@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from django_throttle.connections.leases import Owed, Registry
+from tests.inside import lock_of
 
 PAIR = ("rule", "user:1")
 
@@ -204,13 +205,13 @@ def test_threads_lose_nothing() -> None:
 def test_a_forked_child_holds_nothing() -> None:
     registry = Registry()
     registry.hold(*PAIR, "a")
-    registry._lock.acquire()  # some thread may be at work while another forks
+    lock_of(registry).acquire()  # some thread may be at work while another forks
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.write(writing, json.dumps([len(registry), registry.uid]).encode())
         os._exit(0)
-    registry._lock.release()
+    lock_of(registry).release()
     os.close(writing)
     with os.fdopen(reading) as pipe:
         held, uid = json.load(pipe)

@@ -13,12 +13,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_throttle import drf, rulebook, stores
+from django_throttle import drf, rulebook
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.decorators import throttle
 from tests.clock import FrozenClock
 from tests.consumers import opened
 from tests.doors import BOTH, Store, build
+from tests.inside import count_in
 
 DAMPER = Rule("account", "20/s", algorithm="damper", key="ip", events=("request", "message"))
 AT_ONCE = 18  # what the local limiter lets through
@@ -55,7 +56,7 @@ def enforce(
     settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
     store = build(request, clock)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
     monkeypatch.setattr(store.meters, "clock", clock)
 
     def enforce(*overrides: Override, rules: tuple[Rule, ...] = (DAMPER,)) -> Store:
@@ -126,7 +127,7 @@ def test_metrics_say_that_it_was_suppressed(enforce: Enforce, settings: Any, mon
 
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "HOOKS": ["django_throttle.observe.prometheus.count"]}
     store = enforce(rules=(Rule("damped", "20/s", algorithm="damper", key="ip"),))
-    monkeypatch.setattr(stores, "_store", store)  # other settings would make another one
+    count_in(store, monkeypatch)  # other settings would make another one
     passed("/drf", 50)
     counted = [decisions.labels("damped", *labels)._value.get() for labels in (WITHIN, SUPPRESSED)]
     assert counted == [AT_ONCE, 50 - AT_ONCE]

@@ -16,6 +16,7 @@ from django_throttle.damper.meters import IDLE, Meters
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import START, FrozenClock
 from tests.forks import holds_in_child
+from tests.inside import lock_of
 
 RULE = Rule("account", "100/s", algorithm="damper")
 
@@ -330,5 +331,5 @@ def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
 
 
 def test_a_child_is_no_hostage_to_a_lock(process: Process) -> None:
-    with process.meters._lock:
+    with lock_of(process.meters):
         assert holds_in_child(lambda: process.attempt().allowed)

@@ -19,12 +19,13 @@ from rest_framework.exceptions import NotAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_throttle import drf, stores
+from django_throttle import drf
 from django_throttle.core import Rule
 from django_throttle.decorators import throttle
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce, enforcer
+from tests.inside import count_in
 from tests.proxy import Proxy
 
 enforce = pytest.fixture(enforcer)
@@ -229,7 +230,7 @@ def slow(enforce: Enforce, redis_url: str, redis_server: Any, monkeypatch: pytes
     enforce(api={**THREE, "count_on": [418]}, slots={**ONE_AT_ONCE, "limit": 9})
     with Proxy(redis_server.port) as proxy:
         store = RedisStore(proxy.url, deadline=5.0)
-        monkeypatch.setattr(stores, "_store", store)
+        count_in(store, monkeypatch)
         yield proxy
 
 

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
-from django_throttle import decorators, drf, limiter, rulebook, stores
+from django_throttle import decorators, drf, limiter, rulebook
 from django_throttle.core import Override, Rate, Reason, Rule
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts
@@ -26,6 +26,7 @@ from django_throttle.signals import throttled
 from tests.clock import FrozenClock
 from tests.consumers import DENIAL, handshake, held, opened, socket
 from tests.doors import BOTH, Store, build
+from tests.inside import count_in
 
 HERE = "127.0.0.1"
 MINUTE = {"rate": "2/min", "algorithm": "fixed_window", "key": "ip"}
@@ -76,7 +77,7 @@ def enforce(
     settings.MIDDLEWARE = []
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
     store = build(request, clock)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
 
     def enforce(*overrides: Override, rules: Sequence[Rule] = RULES) -> Store:
         rulebook.pin(rulebook.Snapshot(rules, overrides=overrides, now=clock))

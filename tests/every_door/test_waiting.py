@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from django_throttle import rulebook, stores
+from django_throttle import rulebook
 from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide
 from django_throttle.stores import MemoryStore, get_store
 from tests.clock import FrozenClock
+from tests.inside import count_in
 
 QUEUE = {"rate": "20/s", "burst": 3, "algorithm": "leaky_bucket", "action": "delay", "max_delay": 1, "key": "everyone"}
 SLOW = {"rate": "1/30s", "max_delay": 60}
@@ -32,7 +33,7 @@ def rules(settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) ->
     def enforce(**options: Any) -> None:
         queue = {**QUEUE, "events": ["request", "connect"], **options}
         settings.DJANGO_THROTTLE = {"RULES": {"queue": queue, "cap": CAP}, "AGENT": False, "DATABASE_RULES": False}
-        monkeypatch.setattr(stores, "_store", MemoryStore(clock))
+        count_in(MemoryStore(clock), monkeypatch)
 
     enforce()
     return enforce

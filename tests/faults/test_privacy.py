@@ -26,6 +26,7 @@ from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import decide, release
 from django_throttle.observe import logs, prometheus
+from tests.inside import kept
 from tests.servers import RedisServer
 
 EMAIL = "canary.person@example.com"
@@ -234,7 +235,7 @@ class TestA63:
     @pytest.fixture(autouse=True)
     def in_memory(self, settings: Any, enforce: Callable[..., None]) -> None:
         enforce("unused", STORE="memory", AGENT=False)
-        for known in (prometheus._known, prometheus._rules, prometheus.decisions):
+        for known in (kept(prometheus), prometheus._rules, prometheus.decisions):
             known.clear()
         rulebook.current()
 

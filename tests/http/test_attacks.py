@@ -31,6 +31,7 @@ from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce
 from tests.http import site
 from tests.http.conftest import Ask
+from tests.inside import count_in
 from tests.servers import RedisServer, slack
 
 LIMIT = 20
@@ -213,7 +214,7 @@ class TestOverload:
             api=PER_MINUTE,
             **({"open": {"limit": 100, "algorithm": "concurrency", "events": ["inflight"]}} if slots else {}),
         )
-        monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))
+        count_in(RedisStore(redis_url, deadline=5.0), monkeypatch)
         ask = ThrottleMiddleware(lambda request: HttpResponse())
         with redis_server.client() as client:
             client.config_resetstat()

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from django_throttle import stores
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce
 from tests.http import site
 from tests.http.conftest import CALLABLES, Ask, close
+from tests.inside import count_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 THREE: dict[str, Any] = {"rate": "3/min", "algorithm": "fixed_window", "key": "everyone"}
@@ -98,7 +98,7 @@ def test_a_store_that_fails_is_a_503_where_the_rule_says_so(
     enforce: Enforce, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enforce(api={**THREE, "on_store_failure": "deny"})
-    monkeypatch.setattr(stores, "_store", RedisStore("redis://127.0.0.1:1/0"))
+    count_in(RedisStore("redis://127.0.0.1:1/0"), monkeypatch)
     answer = ask()
     assert (answer.status_code, int(answer["Retry-After"]) >= 1, site.seen) == (503, True, [])
 

@@ -17,15 +17,16 @@ from django_throttle.core.commands import Refund
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
+from django_throttle.http import finalize
 from django_throttle.http.finalize import abandon, finish, status_of, status_of_error
 from django_throttle.http.request_state import EVENTS, attend, charged, keep, kept
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
-from django_throttle.log_throttling import Complaints
 from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce
 from tests.http import site
 from tests.http.conftest import DOORS, Ask
+from tests.inside import unsaid
 
 SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "everyone"}
@@ -139,7 +140,7 @@ class TestRefundsThatFail:
             return execute(command)
 
         monkeypatch.setattr(store, "execute", away)
-        monkeypatch.setattr("django_throttle.http.finalize._complaints", Complaints())
+        unsaid(finalize, monkeypatch)
         with caplog.at_level(logging.WARNING, "django_throttle"):
             assert [client(door).status_code for _ in range(3)] == [200] * 3
         assert len([record for record in caplog.records if "stay charged" in record.message]) == 1

@@ -12,7 +12,6 @@ from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
 
-from django_throttle import stores
 from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
 from django_throttle.http.finalize import fields
@@ -24,6 +23,7 @@ from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
 from tests.http import site
 from tests.http.conftest import Ask
+from tests.inside import count_in
 from tests.servers import RedisServer
 
 TWO: dict[str, Any] = {"rate": "2/min", "algorithm": "fixed_window", "key": "ip"}
@@ -117,7 +117,7 @@ class TestWhose:
     ) -> None:
         store = enforce(login={"rate": "5/min", "key": LOGIN, "algorithm": "fixed_window"})
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "TELL_KEYS": [LOGIN]}
-        monkeypatch.setattr(stores, "_store", store)  # with other settings it would be another one
+        count_in(store, monkeypatch)  # with other settings it would be another one
         assert told(Client().get("/login?name=me"))["RateLimit"] == '"login";r=4;t=60'
 
     @pytest.mark.django_db
@@ -264,7 +264,7 @@ def test_a_failed_store_tells_of_no_quota(enforce: Enforce, ask: Ask, monkeypatc
     """I12: it is no quota that was used up; and the share of one process is nobody's quota."""
     for policy, status in (("deny", 503), ("allow", 200), ("local", 200)):
         enforce(api={**TWO, "on_store_failure": policy})
-        monkeypatch.setattr(stores, "_store", RedisStore("redis://127.0.0.1:1/0"))
+        count_in(RedisStore("redis://127.0.0.1:1/0"), monkeypatch)
         answer = ask()
         assert (answer.status_code, told(answer)) == (status, {})
 

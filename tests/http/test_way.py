@@ -13,10 +13,10 @@ from django.test import RequestFactory
 from rest_framework.response import Response
 
 import django_throttle
-from django_throttle import stores
 from django_throttle.stores import RedisStore
 from tests.doors import Enforce
 from tests.http import site
+from tests.inside import count_in
 
 PACKAGE = str(Path(django_throttle.__file__).parent) + "/"
 MOST_MODULES, MOST_MOVES, MOST_CALLS = 31, 74, 128
@@ -60,7 +60,7 @@ def test_the_way_of_a_request(enforce: Enforce, settings: Any, monkeypatch: pyte
     monkeypatch.setitem(site.DOINGS, "answer", lambda request: Response({"said": "ok"}))
     monkeypatch.setattr(site, "do", lambda request, doing: site.DOINGS[doing](request))
     enforce(api={"rate": "1000/h", "key": "ip"})
-    monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))  # by the server's clock, as sites do
+    count_in(RedisStore(redis_url, deadline=5.0), monkeypatch)  # by the server's clock, as sites do
     handler, statuses = WSGIHandler(), []
 
     def ask() -> None:

@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 
-from django_throttle import rulebook, stores
+from django_throttle import rulebook
 from django_throttle.core import Override, Reason, Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, Refused
@@ -23,6 +23,7 @@ from django_throttle.http.request_state import kept
 from django_throttle.limiter import Limiter
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Store, build
+from tests.inside import count_in
 
 HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
 RULE = Rule("api", "2/min", algorithm="fixed_window")
@@ -78,7 +79,7 @@ def enforce(
                            "django.contrib.auth.middleware.AuthenticationMiddleware"]  # fmt: skip
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0, "TRUSTED_PROXIES": 1}
     store = build(request, clock)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
 
     def enforce(*overrides: Override) -> Store:
         rulebook.pin(rulebook.Snapshot([RULE], overrides=overrides, now=clock))

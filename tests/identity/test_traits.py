@@ -23,6 +23,7 @@ from django_throttle import limiter
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho, keys
 from tests.doors import Enforce, enforcer
+from tests.inside import unsaid
 from tests.sockets.guarded import Line, texts
 
 MIDDLEWARE = [
@@ -49,7 +50,7 @@ enforce = pytest.fixture(enforcer)
 def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = MIDDLEWARE
-    monkeypatch.setattr(keys, "_complaints", keys.Complaints())
+    unsaid(keys, monkeypatch)
 
 
 def editor(name: str = "editor") -> User:

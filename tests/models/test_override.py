@@ -23,6 +23,7 @@ from django_throttle.exceptions import InvalidOverride
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import EFFECT_LABELS, KIND_LABELS
 from django_throttle.rulebook import in_force
+from tests.inside import forget_rules
 from tests.raw_rows import force, write
 
 pytestmark = pytest.mark.django_db
@@ -90,7 +91,7 @@ def cleaned(**options: Any) -> ThrottleOverride:
 @pytest.fixture
 def fresh_book() -> Iterator[None]:
     yield
-    in_force._forget(setting="DATABASES")
+    forget_rules()
 
 
 class TestRefused:

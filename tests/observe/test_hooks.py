@@ -12,9 +12,9 @@ import pytest
 
 from django_throttle import limiter, observe
 from django_throttle.limiter import adecide, decide
-from django_throttle.log_throttling import Complaints
 from django_throttle.observe import Report, hooks
 from tests.clock import FrozenClock
+from tests.inside import unsaid
 from tests.observe.conftest import FACTS, decided
 from tests.servers import slack
 
@@ -46,7 +46,7 @@ def fail(report: Report) -> None:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     heard.clear()
-    monkeypatch.setattr(hooks, "_complaints", Complaints())
+    unsaid(hooks, monkeypatch)
 
 
 def test_every_decision_of_a_door_is_reported(enforce: Enforce) -> None:

@@ -21,6 +21,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore
 from tests.clock import FrozenClock
+from tests.inside import kept
 from tests.sockets.guarded import Live, live_enforcer
 
 MESSAGE = {"type": "news.item"}
@@ -245,4 +246,4 @@ async def test_no_more_is_remembered_than_there_is_room_for(enforce: Live, monke
     for number in range(5):
         assert await refusal("room", f"user:{number}") is None
         assert await refusal("room", f"user:{number}")
-    assert len(sending.refusals._known) == 2
+    assert len(kept(sending.refusals)) == 2

@@ -21,6 +21,7 @@ from django_throttle.publishing.sending import GROUP_KEY
 from tests.consumers import opened
 from tests.docs.test_readme import run
 from tests.doors import BOTH, Enforce
+from tests.inside import counters
 from tests.pages import block
 
 NEWS = name_of("default", "news")
@@ -221,7 +222,7 @@ async def test_a_name_that_no_group_can_have_costs_nothing(enforce: Enforce, nam
         await throttled_group_send(name, MESSAGE, publisher="user:1")
     with pytest.raises(TypeError, match="Group name"):
         await sync_to_async(throttled_group_send_sync)(name, MESSAGE, publisher="user:1")
-    assert store._counters == {}
+    assert counters(store) == {}
 
 
 async def test_a_damper_refuses_a_share(enforce: Enforce) -> None:

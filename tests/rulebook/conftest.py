@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from django_throttle.facts import Facts
-from django_throttle.rulebook import Snapshot, in_force
+from django_throttle.rulebook import Snapshot
 from tests.callers import ANNA, Caller
+from tests.inside import forget_rules
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def rules(settings: Any) -> Any:
 @pytest.fixture(autouse=True)
 def fresh_book() -> Iterator[None]:
     yield
-    in_force._forget(setting="DATABASES")
+    forget_rules()
 
 
 def names(snapshot: Snapshot) -> list[str]:

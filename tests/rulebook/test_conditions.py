@@ -16,6 +16,7 @@ from django_throttle.core import Rule
 from django_throttle.facts import Facts
 from django_throttle.rulebook import Snapshot, in_force
 from django_throttle.rulebook.conditions import Scopes
+from tests.inside import book
 from tests.servers import quickest
 
 MANY = 10_000
@@ -59,7 +60,7 @@ def test_nobody_waits_for_rules_that_are_being_prepared(settings: Any, monkeypat
     waits: list[bool] = []
 
     def prepare(*args: Any, **kwargs: Any) -> Snapshot:
-        waits.append(in_force._book.lock.locked())
+        waits.append(book().lock.locked())
         return Snapshot(*args, **kwargs)
 
     monkeypatch.setattr(in_force, "Snapshot", prepare)

@@ -21,6 +21,7 @@ from django_throttle.rulebook import Snapshot, in_force, sources
 from django_throttle.signals import rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import ANNA
+from tests.inside import book, forget_rules
 from tests.rulebook.conftest import names
 from tests.servers import RedisServer, wait_until
 
@@ -83,7 +84,7 @@ class TestCurrent:
 @pytest.mark.django_db(transaction=True)
 async def test_the_first_reading_does_not_run_on_the_event_loop(rules: Any) -> None:
     await ThrottleRule.objects.acreate(name="api", rate="3/min")
-    in_force._forget(setting="DATABASES")
+    forget_rules()
     assert names(await rulebook.acurrent()) == ["api"]
     assert await rulebook.acurrent() is rulebook.current()
 
@@ -286,7 +287,7 @@ class TestPoll:
     @staticmethod
     def poll(store: Any) -> None:
         rulebook.poll(store)
-        assert in_force._book.reader.wait(10)
+        assert book().reader.wait(10)
 
     @pytest.fixture
     def store(self, redis_url: str) -> RedisStore:
@@ -358,5 +359,5 @@ class TestPoll:
             rulebook.poll(MemoryStore())
         wait_until(lambda: readings)
         go_on.set()
-        assert in_force._book.reader.wait(10)
+        assert book().reader.wait(10)
         assert len(readings) == 1

@@ -19,6 +19,7 @@ from django_throttle.models import ThrottleOverride
 from django_throttle.rulebook import in_force, reader, sources
 from django_throttle.rulebook.reader import Reader
 from django_throttle.stores import MemoryStore
+from tests.inside import book
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -186,14 +187,14 @@ def test_one_that_is_ended_closes_and_answers_no_more(
 
 
 def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> None:
-    first = in_force._book.reader
+    first = book().reader
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "PREFIX": "other"}
-    second = in_force._book.reader
+    second = book().reader
     assert second is not first
     assert first._ended
     in_force._after_fork()
-    assert in_force._book.reader is not second
-    assert not in_force._book.reader._ended
+    assert book().reader is not second
+    assert not book().reader._ended
 
 
 def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path, database: str) -> None:
@@ -245,12 +246,12 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def test_very_many_rows_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(in_force._book.reader, "ask", asked.append)
+    monkeypatch.setattr(book().reader, "ask", asked.append)
     monkeypatch.setattr(in_force.sources, "is_private", lambda: False)
     for took, age, is_read in [(0.001, 0.5, True), (0.02, 0.5, False), (0.02, 0.7, True), (9.0, 0.7, True)]:
         asked.clear()
-        monkeypatch.setattr(in_force._book, "took", took)
-        monkeypatch.setattr(in_force._book, "settled", True)
-        monkeypatch.setattr(in_force._book, "read_at", time.monotonic() - age)
+        monkeypatch.setattr(book(), "took", took)
+        monkeypatch.setattr(book(), "settled", True)
+        monkeypatch.setattr(book(), "read_at", time.monotonic() - age)
         rulebook.poll(MemoryStore())
         assert bool(asked) is is_read, took

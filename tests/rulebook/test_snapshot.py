@@ -16,17 +16,17 @@ from django_throttle.core import Rule
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
-from django_throttle.log_throttling import Complaints
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.overrides import MAX_REMEMBERED
 from tests.callers import GUEST, SameByEveryKey
+from tests.inside import unsaid
 from tests.rulebook.conftest import charged
 from tests.servers import slack
 
 
 @pytest.fixture(autouse=True)
-def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "_complaints", Complaints())
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsaid(costs, monkeypatch)
 
 
 PRICES: list[Any] = []

@@ -11,8 +11,9 @@ from pytest_django import DjangoAssertNumQueries
 from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import in_force, sources
+from django_throttle.rulebook import sources
 from django_throttle.stores import MemoryStore
+from tests.inside import book
 from tests.raw_rows import force
 from tests.rulebook.conftest import charged, names
 
@@ -125,7 +126,7 @@ def test_a_database_in_memory_is_left_to_its_own_thread(django_assert_num_querie
         pytest.skip("only SQLite can be in memory")
     with django_assert_num_queries(0):
         rulebook.poll(MemoryStore())
-    assert in_force._book.reader.wait(0)
+    assert book().reader.wait(0)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -55,7 +55,7 @@ class Line:
 
     async def open(self) -> Line:
         self._queue.put_nowait({"type": "websocket.connect"})
-        self.task = asyncio.ensure_future(self.app(self.scope, self._queue.get, self._take))
+        self.task = asyncio.ensure_future(self.app(self.scope, self._queue.get, self.take))
         await self.until(lambda: self.sent or self.task.done())  # type: ignore[union-attr]
         return self
 
@@ -102,7 +102,7 @@ class Line:
         self.got.append(event)
         self._news.set()
 
-    async def _take(self, event: Event) -> None:
+    async def take(self, event: Event) -> None:
         self.sent.append(event)
         self._news.set()
 

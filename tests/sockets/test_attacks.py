@@ -17,13 +17,13 @@ from redis import Redis
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from django_throttle import stores
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.core.commands import Command
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import RedisStore
 from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held, opened, socket
 from tests.doors import REDIS, Enforce, enforcer
+from tests.inside import count_in
 from tests.servers import RedisServer, slack
 from tests.sockets.servers import Server
 from tests.sockets.visitor import PATIENCE, Visitor, echo, until
@@ -99,7 +99,7 @@ async def test_a42_a_flood_of_handshakes_that_nobody_finishes(
     """No more are held than either rule admits; what the rate refuses, Redis is asked once a second."""
     enforce(sockets={**TWO_SOCKETS, "limit": cap}, knocks=KNOCKS)
     store = RedisStore(redis_url, deadline=5.0)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
     with redis_server.client() as redis:
         before = asked(redis)
         sockets = [socket(Unfinished.as_asgi()) for _ in range(handshakes)]
@@ -127,7 +127,7 @@ async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
 ) -> None:
     """No rate charges what the cap refuses, so the cap itself bounds what Redis is asked; a free slot shows at once."""
     enforce(sockets=TWO_SOCKETS, knocks=KNOCKS)
-    monkeypatch.setattr(stores, "_store", RedisStore(redis_url, deadline=5.0))
+    count_in(RedisStore(redis_url, deadline=5.0), monkeypatch)
     both = [await opened(), await opened()]
     with redis_server.client() as redis:
         before, began, refused = asked(redis), time.monotonic(), 0

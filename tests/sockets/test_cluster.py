@@ -24,6 +24,7 @@ from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lose
 from tests.databases import new_database
 from tests.fleet import READY, RedisCluster
+from tests.inside import evictions_fail
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.worker import ADDRESS, GROUP, QUICK, SECRET, Worker
 
@@ -187,7 +188,7 @@ class TestEviction:
         """Whoever sweeps it does so in its place."""
         door = self.crowded(pair, store, "15")
         began = time.monotonic()
-        monkeypatch.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
+        evictions_fail(monkeypatch)
         assert door.open("user:15").allowed
         wait_until(lambda: pair[0].ask("ended") == [["evicted", 4430]], every=0.05)
         took = elapsed(began)

@@ -33,10 +33,10 @@ def only() -> Socket:
 class Deaf(Line):
     """A client that reads nothing but the answer to its handshake."""
 
-    async def _take(self, event: Any) -> None:
+    async def take(self, event: Any) -> None:
         if event["type"] != "websocket.accept":
             await asyncio.Event().wait()
-        await super()._take(event)
+        await super().take(event)
 
 
 class TestDeadlines:
@@ -388,11 +388,11 @@ class TestLive:
         going = asyncio.Event()
 
         class Strict(Line):
-            async def _take(self, event: Any) -> None:
+            async def take(self, event: Any) -> None:
                 if event.get("text") == "late":
                     await going.wait()
                     raise RuntimeError("a frame after the close")
-                await super()._take(event)
+                await super().take(event)
                 if event["type"] == "websocket.close":
                     going.set()
                     await asyncio.sleep(0.02)  # so that it fails before it is cut
@@ -411,10 +411,10 @@ class TestLive:
         enforce()
 
         class Failing(Line):
-            async def _take(self, event: Any) -> None:
+            async def take(self, event: Any) -> None:
                 if event.get("text") == "x":
                     raise error
-                await super()._take(event)
+                await super().take(event)
 
         line = await Failing().open()
         line.send("x")
@@ -432,10 +432,10 @@ class TestLive:
         taken, heard = asyncio.Event(), []
 
         class Slow(Line):
-            async def _take(self, event: Any) -> None:
+            async def take(self, event: Any) -> None:
                 if event["type"] == "websocket.close":
                     await taken.wait()
-                await super()._take(event)
+                await super().take(event)
 
         async def closing(scope: Any, receive: Any, send: Any) -> None:
             await receive()
@@ -462,10 +462,10 @@ class TestLive:
         raised: list[BaseException] = []
 
         class Deaf(Line):
-            async def _take(self, event: Any) -> None:
+            async def take(self, event: Any) -> None:
                 if event["type"] == "websocket.close":
                     await asyncio.Event().wait()
-                await super()._take(event)
+                await super().take(event)
 
         async def closing(scope: Any, receive: Any, send: Any) -> None:
             await receive()

@@ -23,6 +23,7 @@ from django_throttle.sockets.limits import size_of
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.doors import Enforce, enforcer
+from tests.inside import counters
 from tests.servers import slack
 from tests.sockets.guarded import Line, texts
 from tests.strategies import rate_rules, rates
@@ -77,7 +78,7 @@ class TestFrames:
         assert texts(first) == ["1", "2", "3"]
         assert (told["code"], told["rule"], told["limit"], told["window"]) == ("rate_limited", "own", 3, 60)
         assert 0 < told["retry_after"] <= 20
-        assert store._counters == {}, "no store was asked"
+        assert counters(store) == {}, "no store was asked"
         for line in (first, second):
             await line.close()
 
@@ -87,7 +88,7 @@ class TestFrames:
         line = await Line().open()
         line.send(*"12345")
         await line.until(lambda: line.told("error"))
-        ((_, count), _) = next(iter(store._counters.values()))
+        ((_, count), _) = next(iter(counters(store).values()))
         assert count == 3
         await line.close()
 

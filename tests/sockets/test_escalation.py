@@ -65,10 +65,10 @@ async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(
     told: list[int] = []
 
     class Slow(Line):
-        async def _take(self, event: Any) -> None:
+        async def take(self, event: Any) -> None:
             if event["type"] == "websocket.close":
                 await asyncio.sleep(0.2)
-            await super()._take(event)
+            await super().take(event)
 
     async def impatient(scope: Any, receive: Any, send: Any) -> None:
         await receive()

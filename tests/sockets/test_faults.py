@@ -11,7 +11,6 @@ import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 from channels.layers import InMemoryChannelLayer
 
-from django_throttle import stores
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
@@ -20,6 +19,7 @@ from django_throttle.stores import RedisStore, get_store
 from tests.consumers import TWO_SOCKETS, count_in_redis, held, opened
 from tests.doors import Enforce, enforcer
 from tests.forks import holds_in_child
+from tests.inside import count_in
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack
 from tests.sockets.visitor import PATIENCE, until
@@ -129,7 +129,7 @@ async def test_f48_cancelled_at_any_moment(
     rule = Rule.from_options("sockets", MANY)
     with Proxy(redis_server.port) as proxy:
         store: Any = RedisStore(proxy.url, deadline=5.0)
-        monkeypatch.setattr(stores, "_store", store)
+        count_in(store, monkeypatch)
         limiter = Limiter([rule], store)
         await limiter.apeek("everyone")  # connected, and knows its scripts
         proxy.set("delay", 0.2)
@@ -168,7 +168,7 @@ def store(enforce: Enforce, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     """In force, on a clock that runs, with time enough for a busy machine."""
     enforce(sockets=MANY)
     store: Any = RedisStore(redis_url, deadline=5.0)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
     yield store
     store.transport.client.connection_pool.disconnect()
 

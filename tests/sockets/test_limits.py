@@ -20,6 +20,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.signals import quota_warning, throttled
 from tests.consumers import AsyncEcho, handshake, opened
 from tests.doors import Enforce, enforcer
+from tests.inside import counters
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(enforcer)
@@ -84,7 +85,7 @@ class TestRules:
         line.send(*["x"] * 5)
         await line.until(lambda: line.told("error"))
         assert len(texts(line)) == 3
-        assert [state[-1] for state, _ in store._counters.values()] == [3]
+        assert [state[-1] for state, _ in counters(store).values()] == [3]
         await line.close()
 
     async def test_what_a_damper_suppresses_costs_nobody_anything(
@@ -98,7 +99,7 @@ class TestRules:
         line.send("x")
         await line.until(lambda: line.told("error"))
         assert line.told("error")[0]["rule"] == "smooth"
-        assert store._counters == {}
+        assert counters(store) == {}
         await line.close()
 
     async def test_a_quota_in_batches_warns_once(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:

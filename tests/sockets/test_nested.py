@@ -13,6 +13,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.sockets.open_sockets import live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer
+from tests.inside import counters
 from tests.sockets.guarded import Line
 from tests.sockets.test_rule_change import Pin, blocked, change
 
@@ -38,7 +39,7 @@ def around(consumer: Any, *scopes: str) -> Any:
 
 def used(store: Any) -> int:
     """The largest count that the memory store has."""
-    return max(state[-1] for state, _ in store._counters.values())
+    return max(state[-1] for state, _ in counters(store).values())
 
 
 class TestOneScope:
@@ -54,7 +55,7 @@ class TestOneScope:
         assert (held(store), len(live)) == (1, 1)
         await communicator.send_to("hello")
         assert await communicator.receive_from() == "hello"
-        counts = sorted(state[-1] for state, _ in store._counters.values())
+        counts = sorted(state[-1] for state, _ in counters(store).values())
         assert counts == [1, 1, 1]
         await communicator.disconnect()
         assert (held(store), len(live)) == (0, 0)

@@ -272,10 +272,10 @@ class TestCoalescing:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
 
         class Going(Line):
-            async def _take(self, event: Any) -> None:
+            async def take(self, event: Any) -> None:
                 if event.get("text") == "x2":
                     raise OSError("it has gone")
-                await super()._take(event)
+                await super().take(event)
 
         line = await Going(coalesce=self.kind).open()
         await say(line, "a", "x1", "x2")

@@ -18,6 +18,7 @@ from django_throttle.sockets.open_sockets import Farewell, live
 from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
 from django_throttle.sockets.prepaid import Allowance, Pace
 from django_throttle.stores import RedisStore
+from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(live_enforcer)
@@ -70,7 +71,7 @@ def held(enforce: Live, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[
     def made(**given: Any) -> tuple[RedisStore, Held]:
         store = enforce(chat=CHAT, **given)
         Limiter([rulebook.current().rules[0]], store).acquire(IDENT, OTHERS)
-        monkeypatch.setattr(Allowance, "_next", lambda self, now: LOT)
+        buys(LOT, monkeypatch)
         monkeypatch.setattr(lots, "MAX_LIFETIME", 3600.0)
         monkeypatch.setattr(lots, "SHORTEST", 3600.0)  # so that none lapses on a slow machine
         return store, Held(store, monkeypatch)
@@ -181,7 +182,7 @@ async def test_who_waits_for_what_a_larger_frame_is_refused_asks_by_itself(
     held: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, found = held()
-    monkeypatch.setattr(Allowance, "_next", lambda self, now: 1)
+    buys(1, monkeypatch)
     allowance, frame = Allowance(Pace()), charges()
     large = asyncio.ensure_future(allowance.take(frame, (501,)))
     await found.asks()

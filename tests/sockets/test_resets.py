@@ -22,6 +22,7 @@ from django_throttle.sockets.open_sockets import live
 from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
 from django_throttle.sockets.prepaid import Allowance, Pace
 from django_throttle.stores import RedisStore
+from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(live_enforcer)
@@ -110,7 +111,7 @@ async def test_an_edited_rule_holds_for_a_flooded_socket(enforce: Live) -> None:
 
 async def test_what_was_bought_goes_back_when_rules_are_edited(enforce: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without another frame."""
-    monkeypatch.setattr(Allowance, "_next", lambda self, now: 64)
+    buys(64, monkeypatch)
     store = enforce(chat={**CHAT, "rate": "1000/h"})
     line = await Line().open()
     line.send("x")

@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 from django.utils.translation import gettext_lazy
 
-from django_throttle.log_throttling import Complaints
 from django_throttle.sockets import settings
 from django_throttle.sockets.frames import encoded, notice
 from django_throttle.sockets.open_sockets import Farewell, live
 from tests.consumers import held
 from tests.doors import Enforce, enforcer
+from tests.inside import unsaid
 from tests.sockets.guarded import Line
 from tests.sockets.test_rule_change import SOCKETS, Pin, blocked, change
 
@@ -50,7 +50,7 @@ EACH = pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
 
 @pytest.fixture(autouse=True)
 def complaints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "_complaints", Complaints())
+    unsaid(settings, monkeypatch)
 
 
 class TestWhatIsSent:

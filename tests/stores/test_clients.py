@@ -14,6 +14,7 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, clients
 from tests.forks import holds_in_child
+from tests.inside import lock_of
 from tests.servers import RedisServer, need_package
 
 RULES = [Rule("rate", "1000/hour"), Rule("cap", limit=1000, algorithm="concurrency")]
@@ -50,7 +51,7 @@ def test_a_child_forgets_its_parent_s_clients(redis_url: str) -> None:
 
 def test_a_child_of_one_that_was_just_connecting_can_connect(redis_url: str) -> None:
     limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=5.0))
-    with clients._lock:
+    with lock_of(clients):
         assert holds_in_child(lambda: not asyncio.run(limiter.aacquire("user:1")).degraded)
 
 

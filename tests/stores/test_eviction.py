@@ -17,6 +17,7 @@ from django_throttle.exceptions import InvalidRule
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
 from tests.connections.evictions import Door, lease_of, redis_store
+from tests.inside import evictions_fail
 from tests.servers import Proxy, RedisServer
 
 OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
@@ -220,7 +221,7 @@ class TestWhenItFails:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
+            evictions_fail(broken)
             assert two.open().allowed
         assert one.closed() == []
         two.store.orders.resend()

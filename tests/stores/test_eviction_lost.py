@@ -14,6 +14,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control
 from django_throttle.stores.base import arun, run
 from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
+from tests.inside import evictions_fail
 from tests.servers import RedisServer
 
 OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
@@ -133,7 +134,7 @@ class TestLostOrder:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
+            evictions_fail(broken)
             broken.setattr(control, "KEEP_SECONDS", 0.0)
             assert two.open().allowed
         two.store.orders.resend()
@@ -147,7 +148,7 @@ class TestLostOrder:
         one, two, three = site(), site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
-            broken.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
+            evictions_fail(broken)
             assert two.open().allowed
         ledger = three.refresher().ledger
         (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed

@@ -15,6 +15,7 @@ from django_throttle.core.commands import Charge, Decide
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.fallback import LateCharge, LateCharges
 from tests.clock import FrozenClock
+from tests.inside import counters
 from tests.servers import RedisServer
 from tests.strategies import rate_rules, rates
 
@@ -40,7 +41,7 @@ def charge_late(memory: MemoryStore, rule: Rule, cost: int, at: int) -> None:
     """The reference, on the memory store's own state."""
     now = round(memory.clock() * 1_000_000)
     plan = memory.calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
-    state, expires = memory._counters.get((rule.id, "user:1"), (None, 0))
+    state, expires = counters(memory).get((rule.id, "user:1"), (None, 0))
     kept = LATE[plan.algorithm](state if expires > now else None, now, Late(cost, at), plan)
     if kept is not None:
         memory._write((rule.id, "user:1"), kept.state, now + kept.lasts)
@@ -83,7 +84,7 @@ def test_what_was_counted_here_counts_there_at_least_as_much(rule: Rule, history
     before = here.execute(peek)[0].remaining
     now = round(clock() * 1_000_000)
     plan = here.calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
-    state, expires = here._counters.get((rule.id, "user:1"), ((), 0))
+    state, expires = counters(here).get((rule.id, "user:1"), ((), 0))
     for cost, at in CHARGES[plan.algorithm](state, now, plan) if expires > now else ():
         charge_late(there, rule, cost, at)
     assert there.execute(peek)[0].remaining <= before

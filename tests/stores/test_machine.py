@@ -32,6 +32,7 @@ from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
+from tests.inside import counters
 from tests.servers import RedisServer
 from tests.strategies import rate_rules, rates
 
@@ -189,7 +190,7 @@ class Histories(RuleBasedStateMachine):
     def a_value_is_foreign(self, at: int, ident: str, value: Any) -> None:
         """It is as if nothing had been there."""
         if pair := self.overwrite(at, ident, value):
-            self.memory._counters.pop(pair, None)
+            counters(self.memory).pop(pair, None)
 
     @rule(at=st.integers(0, 99), ident=st.sampled_from(IDENTS), value=SENSELESS)
     def a_value_makes_no_sense(self, at: int, ident: str, value: bytes) -> None:
@@ -286,9 +287,9 @@ class Histories(RuleBasedStateMachine):
 
     def expire(self) -> None:
         """Remove what Redis' own clock would have removed: under another rule it might mean something again."""
-        for pair, (_, expires) in list(self.memory._counters.items()):
+        for pair, (_, expires) in list(counters(self.memory).items()):
             if expires <= self.clock.now_us:
-                del self.memory._counters[pair]
+                del counters(self.memory)[pair]
                 self.client.delete(self.sync.key(*pair), self.twin.key(*pair))
 
     def overwrite(self, at: int, ident: str, value: Any) -> tuple[str, str] | None:

@@ -16,6 +16,7 @@ from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.denials import Denials
 from django_throttle.stores.failures import cause_of
 from tests.forks import holds_in_child
+from tests.inside import lock_of
 
 RULE = Rule("rule", "1000/hour")
 
@@ -113,7 +114,7 @@ def test_a_child_that_is_forked_while_a_lock_is_held_does_not_hang(
     make: Callable[[], Any], use: Callable[[Any], bool]
 ) -> None:
     owner = make()
-    with owner._lock:  # a thread of the parent's has it, which the child does not
+    with lock_of(owner):  # a thread of the parent's has it, which the child does not
         assert holds_in_child(lambda: use(owner))
 
 
@@ -125,5 +126,5 @@ def test_a_probe_of_the_parent_s_does_not_keep_the_child_s_breaker_open(opened: 
         seconds.now += 1.0
         return opened.admit() == 0.0
 
-    with opened._lock:
+    with lock_of(opened):
         assert holds_in_child(probes)

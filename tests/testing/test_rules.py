@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from django.test import SimpleTestCase, override_settings
 
-from django_throttle import agent, rulebook, stores
+from django_throttle import rulebook, stores
 from django_throttle.core import Override, Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import Snapshot, in_force
+from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.stores import RedisStore, get_store
 from django_throttle.testing import FrozenClock, override_rules, use_up
+from tests.inside import book, served
 from tests.observe.conftest import FACTS, Somebody
 
 ONE: dict[str, Any] = {"one": {"rate": "2/hour", "key": "everyone", "algorithm": "fixed_window"}}
@@ -43,7 +44,7 @@ def site(settings: Any) -> Iterator[None]:
     assert names() == ["site"]
     yield
     assert names() == ["site"]
-    assert (stores._pinned, in_force._book.pinned) == (None, None)
+    assert (stores._pinned, book().pinned) == (None, None)
 
 
 class TestInForce:
@@ -116,10 +117,10 @@ class TestInForce:
 
 class TestAfterwards:
     def test_all_is_as_it_was_even_after_an_error(self) -> None:
-        before = rulebook.current(), get_store(), dict(agent._services)
+        before = rulebook.current(), get_store(), dict(served())
         with pytest.raises(ZeroDivisionError), override_rules(ONE):
             raise ZeroDivisionError
-        assert (rulebook.current(), get_store(), agent._services) == before
+        assert (rulebook.current(), get_store(), served()) == before
 
     def test_one_context_may_be_used_again_and_within_itself(self) -> None:
         context = override_rules(ONE)
@@ -131,11 +132,11 @@ class TestAfterwards:
 
     def test_many_leave_no_thread_and_no_store_behind(self, settings: Any) -> None:
         with override_settings(DJANGO_THROTTLE={**SETTINGS, "AGENT": True}):
-            threads, served = threading.active_count(), len(agent._services)
+            threads, stores_served = threading.active_count(), len(served())
             for _ in range(100):
                 with override_rules(ONE):
                     assert passed(3) == 2
-            assert (threading.active_count(), len(agent._services)) == (threads, served)
+            assert (threading.active_count(), len(served())) == (threads, stores_served)
 
     @pytest.mark.django_db
     def test_what_is_edited_meanwhile_is_in_force_then(self, settings: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_throttle import stores
 from django_throttle.connections import overview
 from django_throttle.connections.control import Duties
 from django_throttle.connections.reconcile import Refresher
@@ -16,6 +15,7 @@ from django_throttle.management.commands import throttle_inspect
 from django_throttle.sockets.open_sockets import live
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import sockets
+from tests.inside import count_in
 
 
 def run(*arguments: str) -> str:
@@ -27,7 +27,7 @@ def run(*arguments: str) -> str:
 def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = redis_store(redis_url)
     other = redis_store(redis_url)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
     monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.3)
     live.clear()
     overview.look_again()
@@ -48,7 +48,7 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = redis_store(redis_url)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
     monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.0)
     overview.look_again()
     Refresher(store).beat()

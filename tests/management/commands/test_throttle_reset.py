@@ -11,7 +11,6 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
-from django_throttle import stores
 from django_throttle.connections.control import Duties
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
@@ -21,6 +20,7 @@ from django_throttle.rulebook import sources
 from django_throttle.sockets.open_sockets import live
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
+from tests.inside import count_in
 
 pytestmark = pytest.mark.django_db
 RULES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def run(*words: str) -> str:
 def store(settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings.DJANGO_THROTTLE = {"RULES": RULES, "AGENT": False, "DATABASE_RULES": False}
     store = redis_store(redis_url)
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
     return store
 
 
@@ -167,7 +167,7 @@ def test_what_a_site_s_own_function_names_users_by_is_not_looked_up(
         **settings.DJANGO_THROTTLE,
         "USER_IDENT": "tests.management.commands.test_throttle_reset.organisation",
     }
-    monkeypatch.setattr(stores, "_store", store)
+    count_in(store, monkeypatch)
     assert "nothing was counted" in run("user:org-5")
     with pytest.raises(CommandError, match="There is no user"):
         run("org-5")

@@ -1,0 +1,71 @@
+"""Private places of the package that several tests need, each in one line here, so that a new name is followed here.
+
+A test goes through the public names wherever it can. These stand for what no caller can do or see: a store in place
+of the settings' store, a fork at a bad moment, a failure between two steps, what is kept in memory.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from django_throttle import agent, stores
+from django_throttle.log_throttling import Complaints
+from django_throttle.rulebook import in_force
+
+
+def count_in(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doors count in this store, until the settings change."""
+    monkeypatch.setattr(stores, "_store", store)
+
+
+def counters(store: Any) -> dict[tuple[str, str], tuple[Any, int]]:
+    """What a memory store has counted: the state and when it ends, by rule id and ident."""
+    return store._counters
+
+
+def book() -> Any:
+    """The rules in force, and the thread that reads them."""
+    return in_force._book
+
+
+def forget_rules() -> None:
+    """The rules are read again, as if the database were another."""
+    in_force._forget(setting="DATABASES")
+
+
+def unsaid(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module has complained of nothing yet."""
+    monkeypatch.setattr(module, "_complaints", Complaints())
+
+
+def lock_of(owner: Any) -> Any:
+    """The lock that some thread may hold while another forks."""
+    return owner._lock
+
+
+def evictions_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket takes a slot, and what tells its former owner fails with a ZeroDivisionError."""
+    monkeypatch.setattr("django_throttle.stores.eviction.EvictCommand._tell", lambda command: 1 / 0)
+
+
+def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent may try to start a thread at once, however lately it failed to."""
+    monkeypatch.setattr(agent, "_not_before", 0.0)
+
+
+def served() -> dict[int, Any]:
+    """The stores that the agent serves, each with its threads."""
+    return agent._services
+
+
+def buys(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each socket buys so many frames at once."""
+    monkeypatch.setattr("django_throttle.sockets.prepaid.Allowance._next", lambda allowance, now: number)
+
+
+def kept(memory: Any) -> Any:
+    """What a memory of refusals, or of labels, has in it."""
+    return memory._known
