@@ -48,15 +48,22 @@ def length(subject: Any) -> int:
     return len(subject["path"])
 
 
-class Unasked(SameByEveryKey):
+class Asked(SameByEveryKey):
+    """A caller of whom a function of the site may be asked, as there is a request."""
+
+    def __init__(self, *traits: str, subject: Any = "request") -> None:
+        super().__init__(*traits, subject=subject)
+
+
+class Unasked(Asked):
     """One who must not be asked: a site whose rules name no audience pays nothing for the option."""
 
     def is_(self, trait: str) -> bool:
         raise AssertionError(trait)
 
 
-def matched(snapshot: Snapshot, who: SameByEveryKey | None = None, method: str = "", **options: Any) -> list[str]:
-    facts = Facts("search", ("request",), who or SameByEveryKey(), method=method, **options)
+def matched(snapshot: Snapshot, who: Asked | None = None, method: str = "", **options: Any) -> list[str]:
+    facts = Facts("search", ("request",), who or Asked(), method=method, **options)
     return [charge.rule.name for charge in snapshot.match(facts)]
 
 
@@ -118,7 +125,7 @@ class TestAudience:
         ],
     )
     def test_one_of_the_entries_is_enough(self, traits: tuple[str, ...], rules: list[str]) -> None:
-        assert matched(self.SNAPSHOT, SameByEveryKey(*traits)) == rules
+        assert matched(self.SNAPSHOT, Asked(*traits)) == rules
 
     def test_who_asks_for_groups_says_so(self) -> None:
         assert self.SNAPSHOT.asks_groups
@@ -161,7 +168,7 @@ class TestCost:
     )
 
     def costs(self, cost: int = 1, **caller: Any) -> list[int]:
-        facts = Facts("search", ("request",), SameByEveryKey(**caller), cost)
+        facts = Facts("search", ("request",), Asked(**caller), cost)
         return [charge.cost for charge in self.SNAPSHOT.match(facts)]
 
     @pytest.mark.parametrize(("said", "charged"), [(1, 1), (0, 0), (7, 7), (MAX_LIMIT, MAX_LIMIT)])
@@ -189,7 +196,7 @@ class TestCost:
 
     def test_nor_is_a_promise(self, caplog: Any) -> None:
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.later")])
-        (charge,) = snapshot.match(Facts("search", ("request",), SameByEveryKey()))
+        (charge,) = snapshot.match(Facts("search", ("request",), Asked()))
         assert charge.cost == 1
         assert "must not be async" in caplog.text
 
@@ -202,11 +209,11 @@ class TestCost:
         """Whoever matches rules on an event loop is told, and matches them again in a thread."""
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.asks")])
         with pytest.raises(SynchronousOnlyOperation):
-            snapshot.match(Facts("search", ("request",), SameByEveryKey()))
+            snapshot.match(Facts("search", ("request",), Asked()))
 
     def test_it_is_asked_of_the_scope_of_a_socket(self) -> None:
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.length", events=["message"])])
-        (charge,) = snapshot.match(Facts("chat", ("message",), SameByEveryKey(subject={"path": "/chat/"})))
+        (charge,) = snapshot.match(Facts("chat", ("message",), Asked(subject={"path": "/chat/"})))
         assert charge.cost == 6
 
     def test_a_callable_without_a_request_has_the_cost_that_it_was_given(self) -> None:
@@ -216,12 +223,12 @@ class TestCost:
     def test_it_is_not_asked_when_the_rule_does_not_apply(self) -> None:
         PRICES[:] = ["nonsense"]
         snapshot = Snapshot([Rule("priced", "100/min", cost="tests.rulebook.test_snapshot.price", methods=["POST"])])
-        assert snapshot.match(Facts("search", ("request",), SameByEveryKey(), method="GET")) == ()
+        assert snapshot.match(Facts("search", ("request",), Asked(), method="GET")) == ()
 
     def test_each_rate_is_charged_so_much(self) -> None:
         PRICES[:] = [7]
         snapshot = Snapshot([Rule("priced", rates=("100/min", "900/day"), cost="tests.rulebook.test_snapshot.price")])
-        assert [charge.cost for charge in snapshot.match(Facts("search", ("request",), SameByEveryKey()))] == [7, 7]
+        assert [charge.cost for charge in snapshot.match(Facts("search", ("request",), Asked()))] == [7, 7]
 
 
 EVIL = [
@@ -264,7 +271,7 @@ def test_no_pattern_takes_long_whatever_it_looks_like(figure: Callable[..., None
     snapshot = Snapshot([Rule(f"rule {number}", "9/min", scopes=[scope]) for number, scope in enumerate(EVIL)])
     began = time.perf_counter()
     for scope in ("a" * 2048, "a" * 2047 + "!", "ab" * 1024):
-        snapshot.match(Facts(scope, ("request",), SameByEveryKey()))
+        snapshot.match(Facts(scope, ("request",), Asked()))
     took = time.perf_counter() - began
     figure("thirty patterns, three long names", took * 1000, "ms")
     assert took < slack(0.5)
@@ -273,8 +280,8 @@ def test_no_pattern_takes_long_whatever_it_looks_like(figure: Callable[..., None
 @pytest.mark.row("A50")
 def test_a_bracket_alone_is_a_name_and_never_everything() -> None:
     snapshot = Snapshot([Rule("bracket", "9/min", scopes=["("]), Rule("open", "9/min", scopes=["[a"])])
-    assert snapshot.match(Facts("a", ("request",), SameByEveryKey())) == ()
-    assert [charge.rule.name for charge in snapshot.match(Facts("(", ("request",), SameByEveryKey()))] == ["bracket"]
+    assert snapshot.match(Facts("a", ("request",), Asked())) == ()
+    assert [charge.rule.name for charge in snapshot.match(Facts("(", ("request",), Asked()))] == ["bracket"]
 
 
 @pytest.mark.row("A52")
@@ -286,7 +293,7 @@ def test_a_thousand_orders_of_the_same_rules_charge_the_same() -> None:
         ),
         Rule("exact", "3/min", scopes=["search"], audience=["staff"]),
     ]
-    facts = Facts("search", ("request",), SameByEveryKey("staff"), method="POST")
+    facts = Facts("search", ("request",), Asked("staff"), method="POST")
     wanted = Snapshot(rules).match(facts)
     assert len(wanted) == 7
     order = random.Random(52)
