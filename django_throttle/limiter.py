@@ -144,7 +144,7 @@ def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: 
     socket = "connect" in facts.events
     decided = decide_flow(snapshot.match(facts), store, commit=commit, whole=facts.early, socket=socket)
     if blocks := snapshot.blocks(facts):
-        decided = overrides.blocked(blocks, decided)
+        decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:
         decided = corrected(decided, facts.charged, snapshot.by_name)
     return _after(decided, facts, commit)

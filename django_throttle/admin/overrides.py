@@ -28,7 +28,7 @@ from django_throttle.core import Rule
 from django_throttle.identity import HttpWho
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspelt, override_warnings
-from django_throttle.models.subjects import around, names_of_users, values_of_users
+from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.overrides import Overrides
 
@@ -222,7 +222,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         if not typed:
             return found, may_repeat
         users = Q(kind="user", value__in=values_of_users(typed))
-        return found | queryset.filter(users | Q(kind="ip", value__in=around(typed))), may_repeat
+        return found | queryset.filter(users | Q(kind="ip", value__in=networks_around(typed))), may_repeat
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """How long is a question to whoever may answer it, and who made it is known once it is made."""

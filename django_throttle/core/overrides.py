@@ -1,4 +1,4 @@
-"""Overrides: what an operator decided for one caller, what it makes of rules, and how it is said in words."""
+"""Overrides: what an operator decided for one caller, and the rules that hold for that caller instead."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidOverride, InvalidRule
 
-# The kinds of subjects, the most specific first: what is said of a user goes before what is said of a group.
+# The kinds of subjects, the most specific first: an override of a user goes before one of a group.
 KINDS: Final = ("api_key", "user", "ip", "tenant", "group")
 # Among overrides of one kind, the strongest first.
 EFFECTS: Final = ("block", "replace", "multiply", "exempt")
 EVERY_RULE: Final = "*"
-# How the limits of REST framework's throttles are named, which no rulebook lists.
+# The prefix of the limits of REST framework's throttles, which no rulebook lists.
 UNLISTED: Final = "drf-"
 MAX_FACTOR: Final = 1_000_000
 MAX_SUBJECT: Final = 300
@@ -33,7 +33,7 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """What holds for one subject instead of what the rules say, until a moment in epoch seconds.
+    """What holds for one subject instead of the rules, until a moment in epoch seconds.
 
     ``subject`` is ``user:42``, ``ip:203.0.113.9``, ``ip:203.0.113.0/24``, ``group:NAME``, ``tenant:NAME`` or
     ``api_key:TAG``, the keyed hash of a key's ident. ``rules`` are names of rules, in which ``*`` and ``?`` stand
@@ -69,7 +69,7 @@ class Override:
         return EVERY_RULE in self.rules
 
     def names(self, rule: str) -> bool:
-        """True when it speaks of the rule of this name."""
+        """True when the override is about the rule of this name."""
         return any(pattern in (EVERY_RULE, rule) or fnmatchcase(rule, pattern) for pattern in self.rules)
 
     def lasts(self, now: float) -> bool:
@@ -85,12 +85,12 @@ def network_of(subject: str) -> Network | None:
     try:
         return ip_network(address)
     except ValueError as error:
-        raise InvalidOverride(f"{address!r} is no address and no network", "value") from error
+        raise InvalidOverride(f"{address!r} is neither an address nor a network", "value") from error
 
 
 def _rank(override: Override) -> tuple[int, int, int, int]:
-    """What is sorted by: subject, length of a network's prefix, effect, and the later one before the earlier."""
-    # Whatever the notation, the first 96 bits of an IPv4 address are given.
+    """The sort key: kind of subject, length of a network's prefix, effect, and the later before the earlier."""
+    # An IPv4 address counts as the IPv6 address that it is mapped to, with 96 bits in front.
     network = override.network
     length = 0 if network is None else network.prefixlen + (96 if network.version == 4 else 0)
     return KINDS.index(override.kind), -length, EFFECTS.index(override.effect), -override.number
@@ -134,28 +134,28 @@ def _replacement(override: Override) -> None:
             raise InvalidOverride("a rate or a limit belongs to an override that replaces", option)
         return
     if not rates and limit is None:
-        raise InvalidOverride("it needs the rate, or the number held at once, that holds instead", "rate")
+        raise InvalidOverride("it needs a rate or a limit, which holds instead of the rule's", "rate")
     if len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates):
         raise InvalidOverride(f"rates are at most {MAX_RATES}, each with another window", "rate")
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
         raise InvalidOverride(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}", "limit")
 
 
-# What a multiplied limit grows to at most.
+# The largest limit that a multiplied one becomes.
 _LARGEST: Final = {"sliding_log": MAX_LOG, "damper": MAX_DAMPED, **dict.fromkeys(BUCKETS, MAX_BUCKET)}
-Change = Callable[[Rule, Override], Rule | None]
+Apply = Callable[[Rule, Override], Rule | None]
 
 
-def relieved(rule: Rule, ranked: Sequence[Override], change: Change) -> Rule | None:
-    """The rule as it holds for a caller with these overrides; None when it does not hold.
+def overridden(rule: Rule, ranked: Sequence[Override], apply: Apply) -> Rule | None:
+    """The rule as it holds for a caller with these overrides, the first of which goes before the others.
 
-    ``change`` is ``changed``, or what remembers its results.
+    None when the caller is exempt. ``apply`` is ``apply_override``, or remembers its results.
     """
-    return _first(rule, ranked, change)[1]
+    return _deciding(rule, ranked, apply)[1]
 
 
-def blocking(rules: Iterable[Rule], ranked: Sequence[Override], change: Change, now: float) -> tuple[Outcome, ...]:
-    """The refusals of a call that these rules cover, one a rate; empty when no override blocks it.
+def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: Apply, now: float) -> tuple[Outcome, ...]:
+    """The refusals of a call that these rules cover, one for each rate; empty when no override blocks it.
 
     A call that no rule covers is blocked by an override of every rule. A rule that only records blocks all the same.
     """
@@ -165,7 +165,7 @@ def blocking(rules: Iterable[Rule], ranked: Sequence[Override], change: Change, 
     covered = False
     for rule in rules:
         covered = True
-        override, _ = _first(rule, ranked, change)
+        override, _ = _deciding(rule, ranked, apply)
         if override is not None and override.effect == "block":
             limits = [(part.plan.limit - part.tolerance, part.window) for part in rule.parts]
             found += [_refusal(override, now, rule.name, limit, window) for limit, window in limits]
@@ -176,19 +176,19 @@ def blocking(rules: Iterable[Rule], ranked: Sequence[Override], change: Change, 
     return tuple(found)
 
 
-def blocked(blocks: tuple[Outcome, ...], charges: Flow[Decision]) -> Flow[Decision]:
-    """Refuse what an operator's override blocks, without the store; where blocks only watch, decide the charges too."""
+def decide_blocked(blocks: tuple[Outcome, ...], charges: Flow[Decision]) -> Flow[Decision]:
+    """Refuse a blocked call without the store; where the blocks only record, decide its charges too."""
     if any(not block.shadow for block in blocks):
         return conclude(blocks)
     decision = yield from charges
     return decision._replace(outcomes=decision.outcomes + blocks)
 
 
-def changed(rule: Rule, override: Override) -> Rule | None:
-    """The rule with what an override puts in the place of its limit; None when the override does not fit it.
+def apply_override(rule: Rule, override: Override) -> Rule | None:
+    """The rule with the limit that the override gives it; None when the override does not fit it.
 
-    What was counted goes on counting, unless the window is another one. Only a bucket, which remembers a time
-    rather than a count, starts afresh where it becomes larger: by its old time it would still be empty.
+    The count goes on, unless the window is another one. Only a bucket that becomes larger starts afresh: it remembers
+    a time rather than a count, and by its old time it would still be empty.
     """
     try:
         new = _CHANGES[override.effect](rule, override)
@@ -199,8 +199,8 @@ def changed(rule: Rule, override: Override) -> Rule | None:
     return replace(new, limit=None, variant=f"{new.all_rates}, {new.burst}")
 
 
-def _first(rule: Rule, ranked: Sequence[Override], change: Change) -> tuple[Override | None, Rule | None]:
-    """The override that the rule goes by, and what becomes of the rule."""
+def _deciding(rule: Rule, ranked: Sequence[Override], apply: Apply) -> tuple[Override | None, Rule | None]:
+    """The first override that names the rule and fits it, and the rule that it leaves."""
     for override in ranked:
         if not override.names(rule.name):
             continue
@@ -208,7 +208,7 @@ def _first(rule: Rule, ranked: Sequence[Override], change: Change) -> tuple[Over
             return override, rule
         if override.effect == "exempt" and not rule.is_concurrency:
             return override, None
-        new = change(rule, override)
+        new = apply(rule, override)
         if new is not None:
             return override, new
     return None, rule
@@ -221,12 +221,12 @@ def _refusal(
     return Outcome(rule, override.subject, False, limit, 0, ends, ends or 0.0, Reason.BLOCKED, False, window)
 
 
-def _watched(rule: Rule, override: Override) -> Rule:
-    """What an exempt caller holds open counts all the same, so that the count is true when the exemption ends."""
+def _exempt(rule: Rule, override: Override) -> Rule:
+    """Connections of an exempt caller are counted all the same, so that the count is right when the exemption ends."""
     return replace(rule, limit=MAX_LIMIT, action="shadow", on_store_failure="allow")
 
 
-def _multiplied(rule: Rule, override: Override) -> Rule:
+def _multiply(rule: Rule, override: Override) -> Rule:
     most = floor(_LARGEST.get(rule.algorithm, MAX_LIMIT) / Fraction(repr(rule.enforce_at)))
 
     def multiple(limit: int) -> int:
@@ -238,7 +238,7 @@ def _multiplied(rule: Rule, override: Override) -> Rule:
     return _with_rates(rule, tuple(replace(rate, limit=multiple(rate.limit)) for rate in rule.all_rates), burst)
 
 
-def _replaced(rule: Rule, override: Override) -> Rule | None:
+def _replace(rule: Rule, override: Override) -> Rule | None:
     if rule.is_concurrency:
         return None if override.limit is None else replace(rule, limit=override.limit)
     if not override.rates or (rule.algorithm != "fixed_window" and any(rate.monthly for rate in override.rates)):
@@ -261,46 +261,27 @@ def _is_larger(new: Rule, old: Rule) -> bool:
 
 
 _CHANGES: Final[dict[str, Callable[[Rule, Override], Rule | None]]] = {
-    "exempt": _watched,
-    "multiply": _multiplied,
-    "replace": _replaced,
+    "exempt": _exempt,
+    "multiply": _multiply,
+    "replace": _replace,
 }
 
 
 def describe_effect(override: Override) -> str:
     """Such as "blocked", "exempt from api" or "3 × the limit of api and search"."""
-    return _WORDS[override.effect](override)
+    rules = rules_in_words(override.rules)
+    if override.effect == "block":
+        return "blocked" if override.names_every_rule else f"blocked from what {rules} covers"
+    if override.effect == "exempt":
+        return f"exempt from {rules}"
+    if override.effect == "multiply":
+        return f"{override.factor:,.15g} × the limit of {rules}"
+    said = [", ".join(map(str, override.rates))] if override.rates else []
+    said += [f"{override.limit:,} at once"] if override.limit is not None else []
+    return f"{' and '.join(said)} instead of the limit of {rules}"
 
 
 def rules_in_words(rules: Iterable[str]) -> str:
     """The rules by their names and patterns: "every rule", or "api and search"."""
     found = list(dict.fromkeys(rules))
     return "every rule" if EVERY_RULE in found else listed(found)
-
-
-def _block(override: Override) -> str:
-    if override.names_every_rule:
-        return "blocked"
-    return f"blocked from what {rules_in_words(override.rules)} covers"
-
-
-def _exempt(override: Override) -> str:
-    return f"exempt from {rules_in_words(override.rules)}"
-
-
-def _multiply(override: Override) -> str:
-    return f"{override.factor:,.15g} × the limit of {rules_in_words(override.rules)}"
-
-
-def _replace(override: Override) -> str:
-    said = [", ".join(map(str, override.rates))] if override.rates else []
-    said += [f"{override.limit:,} at once"] if override.limit is not None else []
-    return f"{' and '.join(said)} instead of the limit of {rules_in_words(override.rules)}"
-
-
-_WORDS: Final[dict[str, Callable[[Override], str]]] = {
-    "block": _block,
-    "exempt": _exempt,
-    "multiply": _multiply,
-    "replace": _replace,
-}

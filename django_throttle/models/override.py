@@ -24,7 +24,7 @@ from django_throttle.core.overrides import (
     MAX_FACTOR,
     MAX_SUBJECT,
     UNLISTED,
-    changed,
+    apply_override,
     describe_effect,
     rules_in_words,
 )
@@ -257,7 +257,7 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
     if not named and not override.names_every_rule and not any(name.startswith(UNLISTED) for name in override.rules):
         yield f"No rule is named {rules_in_words(override.rules)}: it does nothing until there is one."
     if override.effect in ("multiply", "replace"):
-        unchanged = [rule.name for rule in named if changed(rule, override) is None]
+        unchanged = [rule.name for rule in named if apply_override(rule, override) is None]
         if unchanged:
             holds = "holds as it is" if len(unchanged) == 1 else "hold as they are"
             yield f"It does not fit {rules_in_words(unchanged)}, which {holds}."

@@ -1,4 +1,4 @@
-"""Whom an override is for: what an operator types, and the one text that is stored for it."""
+"""Subjects of overrides: reads what an operator types, and returns the text that is stored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAG_SHAPE: Final = f"^{HASHED}[A-Za-z0-9_-]{{22}}$"
 
 
 def tidy_subject(kind: str, typed: str) -> str:
-    """The text that is stored; raises ValidationError for nobody. Giving it what it returned changes nothing."""
+    """The text that is stored for what was typed; raises ValidationError when nobody is meant. Idempotent."""
     text = typed.strip()
     if not text or not text.isprintable() or len(text) > MAX_SUBJECT:
         raise ValidationError(f"Write 1 to {MAX_SUBJECT} printable characters.")
@@ -35,7 +35,7 @@ def tidy_subject(kind: str, typed: str) -> str:
 
 
 def typed_ident(typed: str) -> str:
-    """The ident that somebody types: as it is counted, or a user's name or e-mail address, or an address.
+    """The ident that was typed: an ident, or a user's name or e-mail address, or an address.
 
     Users and addresses may be without their kind. What names neither is an ident as it stands. Raises ValidationError
     for what may be several users.
@@ -50,7 +50,7 @@ def typed_ident(typed: str) -> str:
 
 
 def check_ident(ident: str) -> None:
-    """Raises ValidationError for what ``typed_ident`` returns of a user, or an address, that there is not.
+    """Raise ValidationError when the user or the address of an ident from ``typed_ident`` does not exist.
 
     What a function of the site's own names users by cannot be looked up.
     """
@@ -71,16 +71,16 @@ def _has_users() -> bool:
 
 
 def subject_of(kind: str, value: str) -> str:
-    """The subject, as overrides and idents have it, of what is stored."""
+    """The subject of a stored row, written as in overrides and idents."""
     if kind == "group":
         return f"group:{value}"
     if kind == "api_key":
         return f"api_key:{value.removeprefix(HASHED)}"
-    return tagged(kind, _told_apart(value) if kind == "ip" else value) or f"{kind}:"
+    return tagged(kind, _widened(value) if kind == "ip" else value) or f"{kind}:"
 
 
 def find_users(typed: str) -> list[Any]:
-    """The users whose id, name or e-mail address this is."""
+    """The users who have this id, name or e-mail address."""
     if not is_text(typed):  # no database could be asked
         return []
     users = _users()
@@ -89,15 +89,15 @@ def find_users(typed: str) -> list[Any]:
 
 
 def values_of_users(typed: str) -> list[str]:
-    """What is stored for the users that a search may mean."""
+    """The stored values of the users that a search may mean."""
     try:
-        return [_counted_under(user) for user in find_users(typed)]
+        return [_user_value(user) for user in find_users(typed)]
     except ValidationError:
         return []
 
 
 def names_of_users(values: Iterable[str]) -> dict[str, str]:
-    """The names of users, by what is stored for them; not of those that are no more, or that USER_IDENT names."""
+    """The names of users by their stored values; without those that were deleted, or that USER_IDENT names."""
     wanted = set(values)
     if not wanted or conf().USER_IDENT:
         return {}
@@ -105,8 +105,8 @@ def names_of_users(values: Iterable[str]) -> dict[str, str]:
     return {str(pk): user.get_username() for pk, user in found.items()}
 
 
-def around(typed: str) -> list[str]:
-    """The values of all networks that an address lies in, itself included; empty when it is none."""
+def networks_around(typed: str) -> list[str]:
+    """The stored values of the address and of all networks that contain it; empty when it is not an address."""
     try:
         own = ip_network(_address(typed))
     except (ValidationError, ValueError):
@@ -129,7 +129,7 @@ def missing_group(name: str) -> str:
 
 
 def _as_pk(text: str) -> Any:
-    """The id that a text is; None when no id looks like this."""
+    """The primary key that the text is; None when it cannot be one."""
     field: Any = get_user_model()._meta.pk
     try:
         pk = field.to_python(text)
@@ -157,20 +157,20 @@ def _queries(model: Any, typed: str) -> Iterator[dict[str, object]]:
 def _user(typed: str) -> str:
     found = find_users(typed)
     if len(found) == 1:
-        return _counted_under(found[0])
+        return _user_value(found[0])
     if not found:
-        raise ValidationError(f"There is no user with the id, the name or the e-mail address {typed!r}.")
+        raise ValidationError(f"No user has the id, name or e-mail address {typed!r}.")
     users = ", ".join(f"{user.get_username()} (id {user.pk})" for user in found)
-    raise ValidationError(f"This may be any of {users}: write what only one of them has.")
+    raise ValidationError(f"Several users match: {users}. Write what only one of them has.")
 
 
-def _counted_under(user: Any) -> str:
+def _user_value(user: Any) -> str:
     try:
         name = name_of(user)
     except InvalidIdent as error:
         raise ValidationError(str(error)) from error
     if name in (None, ""):
-        raise ValidationError(f"This site counts {user.get_username()} under nobody.")
+        raise ValidationError(f"USER_IDENT returned no identifier for {user.get_username()}.")
     return str(name)
 
 
@@ -178,13 +178,15 @@ def _address(typed: str) -> str:
     if "/" not in typed:
         if found := network(typed, conf().IPV6_PREFIX):
             return found
-        raise ValidationError(f"{typed!r} is no address. Write one like 203.0.113.9, or a network like 203.0.113.0/24.")
+        raise ValidationError(
+            f"{typed!r} is not an address. Write one like 203.0.113.9, or a network like 203.0.113.0/24."
+        )
     try:
         parsed = _unmapped(ip_network(typed, strict=False))
     except ValueError:
-        raise ValidationError(f"{typed!r} is no network. Write one like 203.0.113.0/24 or 2001:db8::/48.") from None
+        raise ValidationError(f"{typed!r} is not a network. Write one like 203.0.113.0/24 or 2001:db8::/48.") from None
     if parsed.prefixlen == 0:
-        raise ValidationError("This is every address there is. To change a limit for everyone, edit the rule.")
+        raise ValidationError("This network contains every address. To change a limit for everyone, edit the rule.")
     return _checked(parsed)
 
 
@@ -193,22 +195,22 @@ def _checked(parsed: IPv4Network | IPv6Network) -> str:
     least = conf().IPV6_PREFIX
     if parsed.version == 6 and parsed.prefixlen > least:
         whole = parsed.supernet(new_prefix=least)
-        raise ValidationError(f"IPv6 addresses are told apart by their first {least} bits: write {whole}.")
+        raise ValidationError(f"IPv6 addresses count by their first {least} bits (IPV6_PREFIX): write {whole}.")
     return str(parsed.network_address) if parsed.prefixlen == 32 and parsed.version == 4 else str(parsed)
 
 
 def _unmapped(parsed: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
-    """IPv4 where it is IPv4 in the dress of IPv6."""
+    """The IPv4 network, where the IPv6 network is one that is mapped from IPv4."""
     mapped = getattr(parsed.network_address, "ipv4_mapped", None)
     return parsed if mapped is None or parsed.prefixlen < 96 else IPv4Network((int(mapped), parsed.prefixlen - 96))
 
 
-def _told_apart(value: str) -> str:
-    """As wide as callers are told apart, should the setting have become coarser since it was stored."""
+def _widened(value: str) -> str:
+    """The network widened to IPV6_PREFIX, in case the setting was lowered after the row was stored."""
     try:
         parsed = ip_network(value)
     except ValueError:
-        return value  # the override says that it is none
+        return value  # reading the override refuses it
     least = conf().IPV6_PREFIX
     return str(parsed.supernet(new_prefix=least)) if parsed.version == 6 and parsed.prefixlen > least else value
 

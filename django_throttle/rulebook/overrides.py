@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Override, Rule
-from django_throttle.core.overrides import Network, blocking, changed, relieved
+from django_throttle.core.overrides import Network, apply_override, block_outcomes, overridden
 from django_throttle.facts import Who
 
 MAX_REMEMBERED: Final = 4096
@@ -58,11 +58,11 @@ class Overrides:
 
     def rule(self, rule: Rule, ranked: list[Override]) -> Rule | None:
         """The rule as it holds for a caller with these overrides; None when the caller is exempt from it."""
-        return relieved(rule, ranked, self._change)
+        return overridden(rule, ranked, self._change)
 
     def blocks(self, rules: Iterable[Rule], ranked: list[Override]) -> tuple[Outcome, ...]:
         """The refusals of a call that these rules cover; empty when no override blocks it."""
-        found = blocking(rules, ranked, self._change, self._now())
+        found = block_outcomes(rules, ranked, self._change, self._now())
         return tuple([outcome._replace(shadow=True) for outcome in found]) if found and conf().SHADOW else found
 
     def _file(self, override: Override) -> None:
@@ -99,7 +99,7 @@ class Overrides:
         if known not in self._changed:
             if len(self._changed) >= MAX_REMEMBERED:
                 self._changed.clear()
-            self._changed[known] = changed(rule, override)
+            self._changed[known] = apply_override(rule, override)
         return self._changed[known]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Override, Rate, Reason, Rule, charges_of
 from django_throttle.core.options import BUCKETS, MAX_DAMPED, MAX_LOG
-from django_throttle.core.overrides import EFFECTS, KINDS, blocking, changed, describe_effect, relieved
+from django_throttle.core.overrides import EFFECTS, KINDS, apply_override, block_outcomes, describe_effect, overridden
 from django_throttle.core.plan import MAX_BUCKET
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidOverride
@@ -64,8 +64,8 @@ class TestPrecedence:
         def decide(given: list[Override]) -> list[object]:
             ranked = sorted(given, key=lambda one: one.rank)
             return [
-                *(relieved(rule, ranked, changed) for rule in self.RULES),
-                blocking(self.RULES, ranked, changed, 0.0),
+                *(overridden(rule, ranked, apply_override) for rule in self.RULES),
+                block_outcomes(self.RULES, ranked, apply_override, 0.0),
             ]
 
         shuffled = list(found)
@@ -76,39 +76,43 @@ class TestPrecedence:
     def test_a_rule_goes_by_the_first_that_names_and_fits_it(self, found: list[Override]) -> None:
         ranked = sorted(found, key=lambda one: one.rank)
         for rule in self.RULES:
-            blocks = blocking((rule,), ranked, changed, 0.0)
+            blocks = block_outcomes((rule,), ranked, apply_override, 0.0)
             fitting = [
                 one
                 for one in ranked
-                if one.names(rule.name) and (one.effect in ("block", "exempt") or changed(rule, one) is not None)
+                if one.names(rule.name) and (one.effect in ("block", "exempt") or apply_override(rule, one) is not None)
             ]
             assert bool(blocks) == bool(fitting and fitting[0].effect == "block")
             if not fitting:
-                assert relieved(rule, ranked, changed) is rule
+                assert overridden(rule, ranked, apply_override) is rule
 
     def test_block_goes_before_replace_multiply_and_exempt_for_one_subject(self) -> None:
         rule = Rule("a", "5/min")
         ranked = sorted(map(override, ("exempt", "multiply", "replace", "block")), key=lambda one: one.rank)
-        assert blocking((rule,), ranked, changed, 0.0)
-        assert relieved(rule, ranked[1:], changed) == Rule("a", "7/min")
-        assert relieved(rule, ranked[2:], changed) == Rule("a", "10/min")
-        assert relieved(rule, ranked[3:], changed) is None
-        assert relieved(rule, [], changed) is rule
+        assert block_outcomes((rule,), ranked, apply_override, 0.0)
+        assert overridden(rule, ranked[1:], apply_override) == Rule("a", "7/min")
+        assert overridden(rule, ranked[2:], apply_override) == Rule("a", "10/min")
+        assert overridden(rule, ranked[3:], apply_override) is None
+        assert overridden(rule, [], apply_override) is rule
 
     def test_a_user_goes_before_the_network_both_ways(self) -> None:
         rule = Rule("a", "5/min")
         network = override("block", subject="ip:10.0.0.0/8")
-        assert blocking((rule,), [override("exempt"), network], changed, 0.0) == ()
-        assert blocking((rule,), [override("block"), override("exempt", subject="ip:10.0.0.0/8")], changed, 0.0)
+        assert block_outcomes((rule,), [override("exempt"), network], apply_override, 0.0) == ()
+        assert block_outcomes(
+            (rule,), [override("block"), override("exempt", subject="ip:10.0.0.0/8")], apply_override, 0.0
+        )
 
     def test_one_that_does_not_fit_leaves_the_rule_to_the_next(self) -> None:
         ranked = [override("replace"), override("multiply", subject="group:a")]  # a rate, for what is no rate
-        assert relieved(SOCKETS, ranked, changed) == Rule("sockets", limit=10, algorithm="concurrency")
+        assert overridden(SOCKETS, ranked, apply_override) == Rule("sockets", limit=10, algorithm="concurrency")
 
 
 class TestBlock:
     def test_each_covered_rule_that_it_names_refuses(self) -> None:
-        found = blocking(TestPrecedence.RULES, [override("block", rules=("b", "s"), until=90.0)], changed, 30.0)
+        found = block_outcomes(
+            TestPrecedence.RULES, [override("block", rules=("b", "s"), until=90.0)], apply_override, 30.0
+        )
         assert [(one.rule, one.limit, one.window, one.retry_after) for one in found] == [
             ("b", 5, 60, 60.0),
             ("b", 2, 1, 60.0),
@@ -118,17 +122,19 @@ class TestBlock:
         assert not any(one.allowed or one.shadow or one.remaining for one in found)
 
     def test_without_an_end_nobody_says_when(self) -> None:
-        (found,) = blocking((SOCKETS,), [override("block")], changed, 30.0)
+        (found,) = block_outcomes((SOCKETS,), [override("block")], apply_override, 30.0)
         assert found.retry_after is None
 
     def test_a_rule_that_only_records_blocks_all_the_same(self) -> None:
-        assert not blocking((Rule("a", "5/min", action="shadow"),), [override("block")], changed, 0.0)[0].shadow
+        assert not block_outcomes((Rule("a", "5/min", action="shadow"),), [override("block")], apply_override, 0.0)[
+            0
+        ].shadow
 
     def test_what_no_rule_covers_is_blocked_by_an_override_of_every_rule_only(self) -> None:
-        (found,) = blocking((), [override("block")], changed, 0.0)
+        (found,) = block_outcomes((), [override("block")], apply_override, 0.0)
         assert (found.rule, found.limit, found.window, found.ident) == ("*", 0, None, "user:1")
-        assert blocking((), [override("block", rules=("api*",))], changed, 0.0) == ()
-        assert blocking((), [override("exempt"), override("block", subject="group:a")], changed, 0.0) == ()
+        assert block_outcomes((), [override("block", rules=("api*",))], apply_override, 0.0) == ()
+        assert block_outcomes((), [override("exempt"), override("block", subject="group:a")], apply_override, 0.0) == ()
 
 
 class TestLimits:
@@ -148,24 +154,24 @@ class TestLimits:
         ],
     )
     def test_multiplied(self, rule: Rule, factor: float, limit: int) -> None:
-        new = changed(rule, override("multiply", factor=factor))
+        new = apply_override(rule, override("multiply", factor=factor))
         assert new is not None
         assert new.limit == limit
         assert (new.name, new.id, new.window) == (rule.name, rule.id, rule.window)
 
     def test_a_bucket_grows_as_far_as_it_can_be_counted(self) -> None:
-        new = changed(Rule("a", "1000000000/min", algorithm="gcra"), override("multiply", factor=1_000_000))
+        new = apply_override(Rule("a", "1000000000/min", algorithm="gcra"), override("multiply", factor=1_000_000))
         assert new is not None and new.limit == MAX_BUCKET
 
     def test_every_rate_and_the_burst_are_multiplied(self) -> None:
         rule = Rule("a", rates=("10/s", "100/day"), algorithm="gcra", burst=3)
-        new = changed(rule, override("multiply", factor=3))
+        new = apply_override(rule, override("multiply", factor=3))
         assert new is not None
         assert ([str(rate) for rate in new.rates], new.burst) == (["30/s", "300/day"], 9)
 
     @given(rules(), st.floats(0.0001, 1_000_000))
     def test_whatever_is_multiplied_still_makes_sense_or_stays(self, rule: Rule, factor: float) -> None:
-        new = changed(rule, override("multiply", factor=factor))
+        new = apply_override(rule, override("multiply", factor=factor))
         if new is not None:
             assert new.limit is None or new.limit >= 1
             assert [part.window for part in new.parts] == [part.window for part in rule.parts]
@@ -173,15 +179,15 @@ class TestLimits:
 
     def test_replaced(self) -> None:
         two = override("replace", rates=(Rate(7, 60), Rate(1, 1)), limit=9)
-        assert changed(Rule("a", "5/min"), two) == Rule("a", rates=("7/min", "1/s"))
-        assert changed(SOCKETS, two) == Rule("sockets", limit=9, algorithm="concurrency")
-        assert changed(SOCKETS, override("replace")) is None
-        assert changed(Rule("a", "5/min"), override("replace", rates=(), limit=9)) is None
+        assert apply_override(Rule("a", "5/min"), two) == Rule("a", rates=("7/min", "1/s"))
+        assert apply_override(SOCKETS, two) == Rule("sockets", limit=9, algorithm="concurrency")
+        assert apply_override(SOCKETS, override("replace")) is None
+        assert apply_override(Rule("a", "5/min"), override("replace", rates=(), limit=9)) is None
 
     def test_a_bucket_keeps_its_burst_as_far_as_the_new_rate_goes(self) -> None:
         rule = Rule("a", "100/min", algorithm="gcra", burst=20)
-        assert changed(rule, override("replace")).burst == 7  # type: ignore[union-attr]
-        assert changed(rule, override("replace", rates=(Rate(500, 60),))).burst == 20  # type: ignore[union-attr]
+        assert apply_override(rule, override("replace")).burst == 7  # type: ignore[union-attr]
+        assert apply_override(rule, override("replace", rates=(Rate(500, 60),))).burst == 20  # type: ignore[union-attr]
 
     @pytest.mark.parametrize(
         ("rule", "rate"),
@@ -194,12 +200,12 @@ class TestLimits:
         ids=str,
     )
     def test_what_the_rule_could_not_be_is_no_fit(self, rule: Rule, rate: str) -> None:
-        assert changed(rule, override("replace", rates=(Rate.parse(rate),))) is None
+        assert apply_override(rule, override("replace", rates=(Rate.parse(rate),))) is None
 
     def test_a_month_fits_only_what_counts_by_the_calendar(self) -> None:
         month = override("replace", rates=(Rate.parse("9/month", calendar=True),))
-        assert changed(Rule("a", "5/min"), month) is None
-        assert changed(Rule("a", "5/day", algorithm="fixed_window"), month) is not None
+        assert apply_override(Rule("a", "5/min"), month) is None
+        assert apply_override(Rule("a", "5/day", algorithm="fixed_window"), month) is not None
 
 
 class TestCounts:
@@ -218,7 +224,7 @@ class TestCounts:
     @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.algorithm} {rule.refill} {rule.resolution}")
     def test_a_raised_limit_opens_at_once(self, rule: Rule, store: MemoryStore) -> None:
         assert [Limiter([rule], store).acquire("x").allowed for _ in range(5)] == [True] * 4 + [False]
-        raised = changed(rule, override("multiply", factor=2))
+        raised = apply_override(rule, override("multiply", factor=2))
         assert raised is not None
         passed = sum(Limiter([raised], store).acquire("x").allowed for _ in range(20))
         # What was used counts on, except where the store holds a time and not a count.
@@ -228,14 +234,14 @@ class TestCounts:
     @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.algorithm} {rule.refill} {rule.resolution}")
     def test_a_lowered_limit_counts_what_was_used(self, rule: Rule, store: MemoryStore) -> None:
         assert all(Limiter([rule], store).acquire("x").allowed for _ in range(4))
-        lowered = changed(rule, override("multiply", factor=0.5))
+        lowered = apply_override(rule, override("multiply", factor=0.5))
         assert lowered is not None
         assert lowered.id == rule.id
         assert not Limiter([lowered], store).acquire("x").allowed
 
     def test_another_window_counts_afresh_and_the_old_one_is_as_it_was(self, store: MemoryStore) -> None:
         rule = Rule("a", "4/min", algorithm="fixed_window")
-        hour = changed(rule, override("replace", rates=(Rate(2, 3600),)))
+        hour = apply_override(rule, override("replace", rates=(Rate(2, 3600),)))
         assert hour is not None
         assert hour.id != rule.id
         assert all(Limiter([rule], store).acquire("x").allowed for _ in range(4))
@@ -245,11 +251,11 @@ class TestCounts:
 
 class TestExempt:
     def test_it_is_charged_nothing(self) -> None:
-        assert relieved(Rule("a", "5/min"), [override("exempt")], changed) is None
+        assert overridden(Rule("a", "5/min"), [override("exempt")], apply_override) is None
 
     def test_what_is_open_counts_and_is_never_refused(self, clock: FrozenClock) -> None:
         store = MemoryStore(clock)
-        held = relieved(SOCKETS, [override("exempt")], changed)
+        held = overridden(SOCKETS, [override("exempt")], apply_override)
         assert held is not None
         decisions = [Limiter([held], store).acquire("x") for _ in range(9)]
         assert all(decision.allowed and decision.limit is None and decision.lease for decision in decisions)

@@ -133,7 +133,7 @@ class TestRefused:
 
     def test_two_users_that_one_text_may_mean(self, anna: User) -> None:
         User.objects.create_user(str(anna.pk), "other@example.com")
-        with pytest.raises(ValidationError, match="write what only one of them has"):
+        with pytest.raises(ValidationError, match="Write what only one of them has"):
             cleaned(kind="user", value=str(anna.pk), effect="block")
         assert cleaned(kind="user", value="anna", effect="block").value == str(anna.pk)
         User.objects.create_user("annas-twin", "anna@example.com")
@@ -194,7 +194,7 @@ class TestInForce:
         with caplog.at_level(logging.ERROR):
             for _ in range(3):
                 assert self.subjects() == ["tenant:good"]
-        said = f"override {bad.pk} is skipped: 'x' is no address and no network"
+        said = f"override {bad.pk} is skipped: 'x' is neither an address nor a network"
         assert [record.getMessage() for record in caplog.records] == [said]
         bad.refresh_from_db()
         assert bad.fault and bad.meaning.startswith("Not in force: 'x'")

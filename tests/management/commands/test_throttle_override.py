@@ -101,7 +101,7 @@ class TestAdd:
         [
             (("ip", "192.0.2.7"), "say what happens"),
             (("ip", "192.0.2.7", "--block", "--exempt"), "say what happens"),
-            (("ip", "here", "--block"), "value: 'here' is no address"),
+            (("ip", "here", "--block"), "value: 'here' is not an address"),
             (("ip", "192.0.2.7", "--times", "0"), "factor: a factor is more than 0"),
             (("ip", "192.0.2.7", "--rate", "often"), "rate: 'often' is not a rate"),
             (("ip", "192.0.2.7", "--block", "--rules", "apii"), "Did you mean 'api'"),
@@ -109,7 +109,7 @@ class TestAdd:
             (("ip", "192.0.2.7", "--block", "--until", "soon"), "'soon' is no moment"),
             (("ip", "192.0.2.7", "--block", "--until", "2030-99-01T00:00"), "is no moment"),
             (("ip", "192.0.2.7", "--block", "--until", "2001-01-01T00:00"), "has passed"),
-            (("user", "anna", "--block"), "There is no user"),
+            (("user", "anna", "--block"), "No user has the id"),
             (("shoe", "1", "--block"), "invalid choice"),
         ],
         ids=str,

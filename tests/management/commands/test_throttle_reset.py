@@ -96,7 +96,7 @@ def test_what_may_be_several_users_is_an_error(store: Any, typed: str) -> None:
     User.objects.create_user(str(anna.pk))
     for command, words in (("throttle_reset", ()), ("throttle_override", ("--block", "--reason", "spam"))):
         given = (typed,) if not words else ("add", "user", "{pk}")
-        with pytest.raises(CommandError, match=rf"any of anna \(id {anna.pk}\), {anna.pk} "):
+        with pytest.raises(CommandError, match=rf"users match: anna \(id {anna.pk}\), {anna.pk} "):
             call_command(command, *(word.format(pk=anna.pk) for word in given), *words)
 
 
@@ -147,12 +147,12 @@ def test_a_user_of_whom_nothing_was_counted_is_named_as_typed(store: Any) -> Non
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("bob", "There is no user with .* 'bob'"),
-        ("user:bob", "There is no user with .* 'bob'"),
-        ("42000", "There is no user with .* '42000'"),
-        ("999.1.1.1", "There is no user"),
-        ("ip:999.1.1.1", "'999.1.1.1' is no address"),
-        ("ip:", "is no address"),
+        ("bob", "No user has .* 'bob'"),
+        ("user:bob", "No user has .* 'bob'"),
+        ("42000", "No user has .* '42000'"),
+        ("999.1.1.1", "No user has the id"),
+        ("ip:999.1.1.1", "'999.1.1.1' is not an address"),
+        ("ip:", "is not an address"),
     ],
 )
 def test_who_is_nobody_is_an_error(store: Any, typed: str, said: str) -> None:
@@ -169,7 +169,7 @@ def test_what_a_site_s_own_function_names_users_by_is_not_looked_up(
     }
     count_in(store, monkeypatch)
     assert "nothing was counted" in run("user:org-5")
-    with pytest.raises(CommandError, match="There is no user"):
+    with pytest.raises(CommandError, match="No user has the id"):
         run("org-5")
 
 
