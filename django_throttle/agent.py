@@ -19,13 +19,13 @@ from django.dispatch import receiver
 from django_throttle import observe, rulebook, testrun
 from django_throttle.conf import conf
 from django_throttle.connections.control import HEARD_SECONDS, Activity, Duties
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.damper.flush import Flusher
 from django_throttle.jobs import QUIET_SECONDS, Agent, watched
 from django_throttle.lifecycle import ending
 from django_throttle.publishing.groups import TELL_SECONDS as GROUPS_SECONDS
 from django_throttle.publishing.groups import Teller
-from django_throttle.sockets.open_sockets import live
 from django_throttle.stores.base import Store
 from django_throttle.stores.redis import RedisStore
 
@@ -155,7 +155,7 @@ def stop() -> None:
 
 async def socket_ended() -> None:
     """A socket of this process is over. When it was the last, and the process ends, nothing more is to come."""
-    if ending.has_begun and not len(live):
+    if ending.has_begun and not len(open_sockets):
         await asyncio.to_thread(stop)
 
 
@@ -167,7 +167,7 @@ def _end_soon() -> None:
 
 
 def _stop_when_idle() -> None:
-    is_idle = not len(live) and not any(len(service.store.leases) for service in tuple(_services.values()))
+    is_idle = not len(open_sockets) and not any(len(service.store.leases) for service in tuple(_services.values()))
     if is_idle and _stopping.acquire(blocking=False):  # else somebody does it, who waits for this thread
         try:
             stop()

@@ -16,6 +16,7 @@ from django_throttle import agent
 from django_throttle.core import Decision
 from django_throttle.publishing.groups import Counted
 from django_throttle.publishing.sending import throttled_group_send, throttled_group_send_sync
+from django_throttle.sockets import handshake
 from django_throttle.sockets.frames import (
     Application,
     Event,
@@ -26,9 +27,7 @@ from django_throttle.sockets.frames import (
     continuity_payload,
     error_payload,
 )
-from django_throttle.sockets.handshake import guarded
-from django_throttle.sockets.options import check_names
-from django_throttle.sockets.settings import OPTIONS, Terms, check_class, terms_of
+from django_throttle.sockets.settings import check_class, of_consumer, of_middleware
 
 __all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin", "throttled_group_send", "throttled_group_send_sync"]
 
@@ -84,7 +83,8 @@ class ThrottledConsumerMixin:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         try:
-            return await guarded(super().__call__, scope, receive, send, terms_of(self))  # type: ignore[misc]
+            settings = of_consumer(self, ThrottledConsumerMixin)
+            return await handshake.run(super().__call__, scope, receive, send, settings)  # type: ignore[misc]
         finally:
             Counted.end(self)
             await agent.socket_ended()
@@ -101,10 +101,8 @@ class ThrottleMiddleware:
     def __init__(
         self, app: Application, scope: str = "websocket", *, refuse: str | None = None, **options: Any
     ) -> None:
-        check_names(options, OPTIONS.values())
         self.app = app
-        self.terms = Terms(scope, refuse, **options)
-        self.terms.check()
+        self.settings = of_middleware(scope, refuse, options)
 
     @property
     def _path_routing(self) -> bool:
@@ -113,6 +111,6 @@ class ThrottleMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
         try:
-            return await guarded(self.app, scope, receive, send, self.terms)
+            return await handshake.run(self.app, scope, receive, send, self.settings)
         finally:
             await agent.socket_ended()

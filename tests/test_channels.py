@@ -16,7 +16,7 @@ from django.urls import path
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.core import Decision
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.sockets.frames import by_http
+from django_throttle.sockets.close import by_http
 from tests.clock import FrozenClock
 from tests.consumers import (
     DENIAL,

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 from django_throttle import rulebook
 from django_throttle.connections.leases import Pair
 from django_throttle.connections.ledger import batches, check, errors_of
+from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.core import Lease
 from django_throttle.core.control import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order, evicted
 from django_throttle.sockets.frames import notice
-from django_throttle.sockets.open_sockets import Live, Socket, live
 from django_throttle.stores.base import Store
 from django_throttle.stores.redis import RedisStore
 
@@ -66,16 +66,16 @@ class Face(NamedTuple):
         return search in self.known.idents or search.casefold() in self.folded
 
 
-Faces = list[tuple[Socket, Face]]
+Faces = list[tuple[OpenSocket, Face]]
 
 
 class Reporter:
     """Lists the sockets of this process."""
 
-    def __init__(self, store: Store, sockets: Live) -> None:
+    def __init__(self, store: Store, sockets: OpenSockets) -> None:
         self.store, self.sockets = store, sockets
-        self._known: WeakKeyDictionary[Socket, Known] = WeakKeyDictionary()
-        self._faces: WeakKeyDictionary[Socket, Face] = WeakKeyDictionary()  # while somebody looks
+        self._known: WeakKeyDictionary[OpenSocket, Known] = WeakKeyDictionary()
+        self._faces: WeakKeyDictionary[OpenSocket, Face] = WeakKeyDictionary()  # while somebody looks
         self._wanted: dict[str, Wanted] = {}
         self._rests_until = 0.0
 
@@ -115,7 +115,7 @@ class Reporter:
         """How many sockets are open, under how many idents, and some of them: first those of whoever has most."""
         return _listed(self._everyone(), search, most)
 
-    def known(self, socket: Socket) -> Known:
+    def known(self, socket: OpenSocket) -> Known:
         """Whom the socket counts for; asked once, as thousands are."""
         known = self._known.get(socket)
         if known is None or known.leases is not socket.leases:
@@ -126,7 +126,7 @@ class Reporter:
     def _everyone(self) -> Faces:
         return [(socket, self._face(socket)) for socket in self.sockets.everyone()]
 
-    def _face(self, socket: Socket) -> Face:
+    def _face(self, socket: OpenSocket) -> Face:
         face, known = self._faces.get(socket), self.known(socket)
         if face is None or face.known is not known:
             named = tuple(map(shown, known.idents, known.tags))
@@ -143,7 +143,7 @@ def _listed(everyone: Faces, search: str, most: int, tags: Iterable[str] = ()) -
     first = dict(counts.most_common(min(MOST_IDENTS, IDENTS_A_SOCKET * most)))
     first.update((tag, counts[tag]) for tag in tags)
 
-    def order(one: tuple[Socket, Face]) -> tuple[Any, ...]:
+    def order(one: tuple[OpenSocket, Face]) -> tuple[Any, ...]:
         known = one[1].known
         return -max([counts[tag] for tag in known.tags], default=0), known.idents, one[0].opened
 
@@ -174,7 +174,7 @@ def _is_secret(ident: str) -> bool:
     return TELLTALE in ident.partition(":")[0].split("+")
 
 
-def _idents(socket: Socket) -> tuple[str, ...]:
+def _idents(socket: OpenSocket) -> tuple[str, ...]:
     """The address last, as it tells least."""
     try:
         found = socket.idents
@@ -183,7 +183,7 @@ def _idents(socket: Socket) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda ident: (ident.startswith("ip:"), ident)))
 
 
-def _row(socket: Socket, idents: tuple[str, ...]) -> dict[str, Any]:
+def _row(socket: OpenSocket, idents: tuple[str, ...]) -> dict[str, Any]:
     now = time.monotonic()
     return {
         "id": socket.id,
@@ -192,7 +192,7 @@ def _row(socket: Socket, idents: tuple[str, ...]) -> dict[str, Any]:
         "scope": socket.scope,
         "path": socket.path[:LONGEST],
         "age": round(now - socket.opened, 1),
-        "silent": round(now - socket.heard, 1),
+        "silent": round(now - socket.last_received, 1),
         "received": socket.received,
         "refused": socket.refused,
         "sent": socket.sent,
@@ -212,7 +212,7 @@ class Activity:
     One command, in batches, for each ident with such a socket. None where no rule asks for it.
     """
 
-    def __init__(self, store: Store, sockets: Live = live) -> None:
+    def __init__(self, store: Store, sockets: OpenSockets = open_sockets) -> None:
         self.store, self.sockets = store, sockets
         self._rules: frozenset[str] = frozenset()
         self._told = 0.0  # what was heard before that is known, under these rules
@@ -231,11 +231,11 @@ class Activity:
     def _heard(self) -> dict[Pair, Heard]:
         found: dict[Pair, Heard] = defaultdict(dict)
         for socket in self.sockets.everyone():
-            if socket.heard >= self._told:
+            if socket.last_received >= self._told:
                 for lease in socket.leases:
                     for pair in lease.holds:
                         if pair[0] in self._rules:
-                            found[pair][lease.id] = socket.heard
+                            found[pair][lease.id] = socket.last_received
         return found
 
     def _tell(self, some: list[tuple[Pair, Heard]], now: float) -> list[Exception]:
@@ -265,7 +265,7 @@ _SAID: Final = {
 class Duties:
     """The orders of one store, carried out by one thread: the agent's."""
 
-    def __init__(self, store: Store, sockets: Live = live) -> None:
+    def __init__(self, store: Store, sockets: OpenSockets = open_sockets) -> None:
         self.store, self.sockets = store, sockets
         self._reporter = Reporter(store, sockets)
         self._early: dict[Order, float] = {}  # about a lease whose socket is not there yet, or no more; until when
@@ -323,7 +323,7 @@ class Duties:
                     socket.reset() if order.kind == RESET else _close(socket, order)
 
 
-def _close(socket: Socket, order: Order) -> None:
+def _close(socket: OpenSocket, order: Order) -> None:
     why = order.why if order.why in _SAID else CLOSED
     payload: dict[str, Any] = notice(why, _SAID[why])
     payload.update(rule=order.rule or None, limit=order.limit or None)

@@ -13,8 +13,8 @@ from django_throttle.conf import conf
 from django_throttle.connections.control import MOST, MOST_IDENTS, Reporter, about, report_key
 from django_throttle.connections.host import held_by
 from django_throttle.connections.ledger import Ledger, batches
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core.control import REPORT, Order
-from django_throttle.sockets.open_sockets import live
 from django_throttle.stores import MemoryStore, RedisStore
 
 FRESH_SECONDS: Final = 1.0  # who looks more often sees the same, and costs nothing
@@ -116,7 +116,7 @@ def look_again() -> None:
 
 def _alone(store: MemoryStore, search: str) -> Overview:
     uid, held = store.leases.uid, len(store.leases)
-    listed = Reporter(store, live).listed(search, MOST)
+    listed = Reporter(store, open_sockets).listed(search, MOST)
     census = {uid: {**json.loads(store.leases.report()), "held": held}}
     return _merged(census, {uid: listed})._replace(alone=True)
 

@@ -194,7 +194,9 @@ def current() -> Snapshot:
 
 def present() -> Snapshot | None:
     """The same where they are at hand; None where they have to be read."""
-    return _book.pinned or (None if _read_in_what_is_over() else _book.snapshot)
+    if _book.open_in is None or not _read_in_what_is_over():  # asked for each frame of a socket
+        return _book.pinned or _book.snapshot
+    return _book.pinned
 
 
 async def acurrent() -> Snapshot:

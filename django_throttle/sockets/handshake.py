@@ -10,56 +10,60 @@ from django_throttle.core.refunds import NOTHING, Charged
 from django_throttle.facts import Facts
 from django_throttle.identity.caller import SOCKET
 from django_throttle.sockets import limits, rule_change
-from django_throttle.sockets.connection import Guard
+from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.frames import Application, Receive, Scope, Send
-from django_throttle.sockets.settings import Terms
+from django_throttle.sockets.inbound import Inbound
+from django_throttle.sockets.outbound import Outbound
+from django_throttle.sockets.settings import SocketSettings
 from django_throttle.sockets.timers import spawn
 
 EVENTS: Final = ("connect", "connection")
 
 
-async def guarded(app: Application, scope: Scope, receive: Receive, send: Send, terms: Terms) -> Any:
+async def run(app: Application, scope: Scope, receive: Receive, send: Send, settings: SocketSettings) -> Any:
     """Run the application under the rules of its scope; anything but a socket's handshake passes untouched.
 
-    A guard of the same scope that stands around this one does it all, by these terms; one of another scope charges
-    its rules, and this one those that are left.
+    A connection of the same scope around this one does it all, with these settings; one of another scope charges its
+    rules, and this one those that are left.
     """
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
-    terms.check()
-    refuse = terms.refusal()
-    outer: Guard | None = scope.get(SOCKET)
-    if outer is not None and outer.scope == terms.scope:
-        outer.adopt(terms)
+    settings.check()
+    refuse = settings.refuse_handshake()
+    outer: Connection | None = scope.get(SOCKET)
+    if outer is not None and outer.scope == settings.scope:
+        outer.adopt(settings)
         return await app(scope, receive, send)
-    guard = scope[SOCKET] = Guard(scope, receive, send, terms, await receive(), outer)
+    first = await receive()
+    connection = scope[SOCKET] = Connection(scope, receive, send, settings, outer)
+    inbound, outbound = Inbound(connection, first), Outbound(connection)
     try:
         before = await rulebook.acurrent()
-        refused = await _knock(guard, outer)
+        refused = await _decide(connection)
         if refused is None:
-            guard.start()
+            connection.start()
             if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
-                spawn(rule_change.review([guard], before, now))
-            return await app(scope, guard.receive, guard.send)
-        await refuse(scope, guard.tell, refused, terms.said(refused), terms.close_code)
+                spawn(rule_change.apply([connection], before, now))
+            return await app(scope, inbound.receive, outbound.send)
+        await refuse(scope, connection.tell, refused, settings.refusal_content(refused), settings.close_code)
     except ConnectionAbortedError:  # it went on sending for long after we had closed
-        if guard.farewell is None:
+        if connection.closed is None:
             raise
     finally:
         if outer is None:
             del scope[SOCKET]
         else:
             scope[SOCKET] = outer
-        await guard.gone()
+        await connection.finish()
 
 
-async def _knock(guard: Guard, outer: Guard | None) -> Decision | None:
+async def _decide(connection: Connection) -> Decision | None:
     """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
-    charged = NOTHING
+    charged, outer = NOTHING, connection.outer
     if outer is not None:
-        found = await limits.find(outer.scope, EVENTS, outer.who, await rulebook.acurrent())
-        charged = Charged(dict.fromkeys(found.pairs, 1))
-    decision = await limiter.adecide(Facts(guard.scope, EVENTS, guard.who, charged=charged))
+        matched = await limits.match(outer.scope, EVENTS, outer.who, await rulebook.acurrent())
+        charged = Charged(dict.fromkeys(matched.pairs, 1))
+    decision = await limiter.adecide(Facts(connection.scope, EVENTS, connection.who, charged=charged))
     if decision.lease is not None:
-        guard.leases = (decision.lease,)
+        connection.leases = (decision.lease,)
     return None if decision.allowed else decision

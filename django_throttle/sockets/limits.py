@@ -1,4 +1,4 @@
-"""Decides frames of one socket: by its own rules first, then by those that it shares."""
+"""Limits of one direction of a socket: which rules match its frames, and what they decide."""
 
 from __future__ import annotations
 
@@ -8,231 +8,241 @@ from typing import Final, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import agent, observe, rulebook
+from django_throttle import agent, rulebook
 from django_throttle.core import quota_warnings
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, conclude
-from django_throttle.core.refunds import Pair
-from django_throttle.facts import Facts
-from django_throttle.identity import ScopeWho
+from django_throttle.facts import Facts, Who
 from django_throttle.lifecycle import in_thread
 from django_throttle.observe import hooks
 from django_throttle.sockets.counters import Counters, capped, decided
 from django_throttle.sockets.frames import Event
-from django_throttle.sockets.prepaid import Allowance, Pace
+from django_throttle.sockets.prepaid import CallLimit, Prepaid
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
 
-# A relief that ends, a user who logs in: what no edit of a rule announces.
-LASTS: Final = 1.0
+Charges = tuple[Charge, ...]
+
+# Seconds that matched rules hold: an override that ends and a user who logs in are announced by no edit of a rule.
+MATCH_LIFETIME: Final = 1.0
 
 
-class Covering(NamedTuple):
+class MatchedRules(NamedTuple):
     """The charges for a frame that costs 1 and has one byte.
 
     ``own`` are of rules that count this socket alone, ``metered`` of those that the process decides by what it has
-    metered, ``shared`` are asked of the store. ``blocks`` are an operator's refusals. ``until`` is on the monotonic
-    clock. ``delays`` is True when an own rule makes frames wait, ``remembers`` when what own rules refuse need not be
-    counted, ``is_empty`` when no rule covers anything.
+    metered, ``shared`` are decided by the store. ``blocks`` are an operator's refusals. ``until`` is on the monotonic
+    clock. ``sized``: a rule counts bytes. ``delays``: an own rule makes frames wait. ``remembers``: what own rules
+    refuse need not be counted. ``is_blocked``: a block refuses every frame. The last three name what there is.
     """
 
     snapshot: rulebook.Snapshot
     until: float
-    own: tuple[Charge, ...]
-    metered: tuple[Charge, ...]
-    shared: tuple[Charge, ...]
+    own: Charges
+    metered: Charges
+    shared: Charges
     blocks: tuple[Outcome, ...]
+    sized: bool
     delays: bool
     remembers: bool
+    is_blocked: bool
     is_empty: bool
+    is_own_only: bool
+    is_shared_only: bool
+
+    @classmethod
+    def of(
+        cls, snapshot: rulebook.Snapshot, own: Charges, metered: Charges, shared: Charges, blocks: tuple[Outcome, ...]
+    ) -> MatchedRules:
+        """With what follows from the charges."""
+        is_blocked = not all(one.shadow for one in blocks)
+        return cls(
+            snapshot,
+            monotonic() + MATCH_LIFETIME,
+            own,
+            metered,
+            shared,
+            blocks,
+            sized=any(one.rule.unit == "bytes" for one in (*own, *metered, *shared)),
+            delays=any(one.rule.action == "delay" for one in own),
+            remembers=not any(one.rule.count_denied or one.rule.is_shadow for one in own),
+            is_blocked=is_blocked,
+            is_empty=not (own or metered or shared or blocks),
+            is_own_only=not (metered or shared or is_blocked),
+            is_shared_only=bool(shared) and not (own or metered or blocks),
+        )
 
     @property
-    def pairs(self) -> frozenset[Pair]:
-        """The rules and idents that are charged."""
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """The names of rules, and idents, that are charged."""
         return frozenset([(one.rule.name, one.ident) for one in (*self.own, *self.metered, *self.shared)])
 
-    def without(self, pairs: Collection[Pair]) -> Covering:
-        """What another guard of the same socket leaves to this one."""
+    def without(self, pairs: Collection[tuple[str, str]]) -> MatchedRules:
+        """What an outer connection of the same socket, which charges those pairs, leaves to this one."""
 
-        def left(charges: tuple[Charge, ...]) -> tuple[Charge, ...]:
+        def left(charges: Charges) -> Charges:
             return tuple([one for one in charges if (one.rule.name, one.ident) not in pairs])
 
-        return _made(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
+        return MatchedRules.of(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
+
+    def priced(self, charges: Charges, cost: int, size: int) -> Charges:
+        """Those charges for a frame of this cost and size."""
+        if cost == 1 and not self.sized:
+            return charges
+        bytes_cost = size if cost else 0
+        return tuple(
+            [one._replace(cost=one.cost * (bytes_cost if one.rule.unit == "bytes" else cost)) for one in charges]
+        )
 
 
-async def find(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook.Snapshot) -> Covering:
-    """What covers these events of this socket; in a thread, where a database or a session has to be asked who it is."""
+async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
+    """The rules that match these events of a socket; in a thread, where a database or session is asked who it is."""
     try:
-        return _find(scope, events, who, snapshot)
+        return _match(scope, events, who, snapshot)
     except SynchronousOnlyOperation:
-        return await in_thread(_find, scope, events, who, snapshot)
+        return await in_thread(_match, scope, events, who, snapshot)
 
 
-def _find(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook.Snapshot) -> Covering:
+def _match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
     facts = Facts(scope, events, who, size=1)
-    charges = snapshot.match(facts)
-    own = tuple([one._replace(rule=capped(one.rule)) for one in charges if one.rule.key == "connection"])
-    others = [one for one in charges if one.rule.key != "connection"]
-    metered = tuple([one for one in others if one.rule.is_local])
-    shared = tuple([one for one in others if not one.rule.is_local])
-    return _made(snapshot, own, metered, shared, snapshot.blocks(facts))
+    own: list[Charge] = []
+    metered: list[Charge] = []
+    shared: list[Charge] = []
+    for charge in snapshot.match(facts):
+        if charge.rule.key == "connection":
+            own.append(charge._replace(rule=capped(charge.rule)))
+        else:
+            (metered if charge.rule.is_local else shared).append(charge)
+    return MatchedRules.of(snapshot, tuple(own), tuple(metered), tuple(shared), snapshot.blocks(facts))
 
 
-def _made(
-    snapshot: rulebook.Snapshot,
-    own: tuple[Charge, ...],
-    metered: tuple[Charge, ...],
-    shared: tuple[Charge, ...],
-    blocks: tuple[Outcome, ...],
-) -> Covering:
-    delays = any(one.rule.action == "delay" for one in own)
-    remembers = not any(one.rule.count_denied or one.rule.is_shadow for one in own)
-    is_empty = not (own or metered or shared or blocks)
-    return Covering(snapshot, monotonic() + LASTS, own, metered, shared, blocks, delays, remembers, is_empty)
+class OwnRefusal(NamedTuple):
+    """A refusal by own rules, which holds until there is room again: nobody else charges their counters."""
 
-
-def costs_of(charges: tuple[Charge, ...], cost: int, size: int) -> tuple[int, ...]:
-    """What a frame costs under each of these."""
-    weight = size if cost else 0
-    return tuple([one.cost * (weight if one.rule.unit == "bytes" else cost) for one in charges])
-
-
-NOTHING: Final = Decision()
-
-
-class Refusal(NamedTuple):
-    """What own rules have refused they refuse until there is room again: nobody else has a part in their counts."""
-
-    found: Covering
+    matched: MatchedRules
     cost: int
     size: int
     decision: Decision
     at: float
 
-    def said(self, found: Covering, cost: int, size: int, now: float) -> Decision | None:
+    def refuses(self, matched: MatchedRules, cost: int, size: int, now: float) -> Decision | None:
         """The refusal of a frame that is no smaller; None when it must be decided anew."""
         wait = self.decision.retry_after
-        if found is not self.found or cost < self.cost or size < self.size:
+        if matched is not self.matched or cost < self.cost or size < self.size:
             return None
         return self.decision.later(now - self.at) if wait is None or now < self.at + wait else None
 
 
-class Gate:
-    """One way of one socket. ``outer`` is that of a guard around this one, whose rules are not charged again.
+class Limits:
+    """The limits of frames of one ``event``: "message" for those that come in, "send" for those that go out.
 
-    All gates of a socket have one ``pace``.
-
-    Used on the event loop of its socket alone.
+    ``outer`` are those of a connection around this one, whose rules are not charged again. All limits of a socket have
+    one ``calls``. Used on the event loop of the socket alone.
     """
 
-    __slots__ = ("_allowance", "_counters", "_denial", "_events", "_found", "_outer", "_scope", "_who", "pace")
+    __slots__ = ("_counters", "_events", "_matched", "_outer", "_own_refusal", "_prepaid", "_scope", "_who", "calls")
 
     def __init__(
-        self, scope: str, event: str, who: ScopeWho, counters: Counters, pace: Pace, outer: Gate | None = None
+        self, scope: str, event: str, who: Who, counters: Counters, calls: CallLimit, outer: Limits | None
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
-        self._counters, self.pace = counters, pace
-        self._allowance: Allowance | None = None
-        self._found: Covering | None = None
-        self._denial: Refusal | None = None
+        self._counters, self.calls, self._prepaid = counters, calls, Prepaid(calls)
+        self._matched: MatchedRules | None = None
+        self._own_refusal: OwnRefusal | None = None
 
-    async def decide(self, frame: Event, cost: int = 1) -> Decision | None:
+    async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
-        found = self._found
-        if found is None or found.snapshot is not rulebook.present() or monotonic() >= found.until:
-            found = await self.covering()
-        if found.is_empty:
+        matched = self._matched
+        if matched is None or matched.snapshot is not rulebook.present() or monotonic() >= matched.until:
+            matched = await self.matched()
+        if matched.is_empty:
             return None
-        began = perf_counter()
-        size = size_of(frame)
-        decision = await self._decide(found, cost, size)
-        if decision is None:
-            return None
+        began, size = perf_counter(), size_of(frame)
+        if matched.is_own_only:
+            own = self._by_own(matched, cost, size)
+            if own is None:
+                return None
+            decision = own
+        else:
+            decide = self._by_shared if matched.is_shared_only else self._by_all
+            decision = await decide(matched, cost, size)
         if hooks.installed() or not _is_ordinary(decision):
             facts = Facts(self._scope, self._events, self._who, cost, size=size)
-            await observe.atell(facts, decision, perf_counter() - began)
+            await hooks.atell(facts, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
 
-    async def covering(self) -> Covering:
-        """The rules in force for it."""
-        found, snapshot = self._found, await rulebook.acurrent()
-        if found is not None and found.snapshot is snapshot and monotonic() < found.until:
-            return found
-        new = await find(self._scope, self._events, self._who, snapshot)
+    async def matched(self) -> MatchedRules:
+        """The rules in force that match."""
+        before, snapshot = self._matched, rulebook.present() or await rulebook.acurrent()
+        if before is not None and before.snapshot is snapshot and monotonic() < before.until:
+            return before
+        new = await match(self._scope, self._events, self._who, snapshot)
         if self._outer is not None:
-            new = new.without((await self._outer.covering()).pairs)
-        if found is not None and new.shared == found.shared:
-            new = new._replace(shared=found.shared)  # so that what was bought for them is known by its identity
-        self._found = new
+            new = new.without((await self._outer.matched()).pairs)
+        if before is not None and new.shared == before.shared:
+            new = new._replace(shared=before.shared)  # prepaid frames are known by the identity of their charges
+        self._matched = new
         return new
 
     def forget(self, *, charged: bool = True) -> None:
-        """Nothing that was found, bought or refused holds any more: rules are others now.
+        """Forget what has matched, was refused or paid for: rules have changed.
 
-        Or budgets were given back, and nobody is ``charged`` for what was bought before.
+        Or budgets were reset, and nobody is ``charged`` for what was paid for before.
         """
-        self._found = self._denial = None
-        if self._allowance is not None:
-            self._allowance.forget(charged=charged)
+        self._matched = self._own_refusal = None
+        self._prepaid.forget(charged=charged)
 
     def end(self) -> None:
-        """The socket is closed."""
-        if self._allowance is not None:
-            self._allowance.end()
+        """The socket has ended."""
+        self._prepaid.end()
 
-    async def _decide(self, found: Covering, cost: int, size: int) -> Decision | None:
+    def _by_own(self, matched: MatchedRules, cost: int, size: int) -> Decision | None:
         """None when nobody needs to know more than that it passes."""
-        if any(not block.shadow for block in found.blocks):
-            return conclude(found.blocks)
-        own = _priced(found.own, cost, size)
-        if found.shared or found.metered:
-            return await self._with_others(found, own, cost, size)
         now = monotonic()
-        if self._denial is not None and (said := self._denial.said(found, cost, size, now)):
-            return said
+        if self._own_refusal is not None and (known := self._own_refusal.refuses(matched, cost, size, now)):
+            return known
+        own = matched.priced(matched.own, cost, size)
         taken = self._counters.take(own, now)
-        if taken.is_ordinary and not (found.delays or found.blocks or hooks.installed()):
+        if taken.is_ordinary and not (matched.delays or matched.blocks or hooks.installed()):
             return None
         decision = decided(own, taken)
-        if not taken.allowed and found.remembers:
-            self._denial = Refusal(found, cost, size, decision, now)
-        return _together(decision, NOTHING, found.blocks) if found.blocks else decision
+        if not taken.allowed and matched.remembers:
+            self._own_refusal = OwnRefusal(matched, cost, size, decision, now)
+        return _together(decision, Decision(), matched.blocks) if matched.blocks else decision
 
-    async def _with_others(self, found: Covering, own: tuple[Charge, ...], cost: int, size: int) -> Decision:
-        """Its own rules refuse before anyone else is asked, and are charged when all the others have let it pass."""
-        now = monotonic()
-        if not self._counters.look(own, now).allowed:
+    async def _by_all(self, matched: MatchedRules, cost: int, size: int) -> Decision:
+        """Own rules refuse before others are asked, and are charged when all the others have let the frame pass."""
+        if matched.is_blocked:
+            return conclude(matched.blocks)
+        own = matched.priced(matched.own, cost, size)
+        if own and not self._counters.look(own, now := monotonic()).allowed:
             return decided(own, self._counters.take(own, now))
-        others = await self._others(found, cost, size)
-        if not others.allowed:
+        others = await (self._by_metered if matched.metered else self._by_shared)(matched, cost, size)
+        if not (others.allowed and (own or matched.blocks)):
             return others
         taken = self._counters.take(own, monotonic())
-        if taken.is_ordinary and not (found.delays or found.blocks or hooks.installed()):
+        if taken.is_ordinary and not (matched.delays or matched.blocks or hooks.installed()):
             return others
-        return _together(decided(own, taken), others, found.blocks)
+        return _together(decided(own, taken), others, matched.blocks)
 
-    async def _others(self, found: Covering, cost: int, size: int) -> Decision:
-        """What the rules say that are not this socket's own."""
-        metered, store = _priced(found.metered, cost, size), get_store()
-        judged: tuple[Outcome, ...] = ()
-        if metered:
-            agent.ensure(store)
-            judged = store.meters.judge(metered)
-            if any(not (one.allowed or one.shadow) for one in judged):
-                return conclude(judged)
-        decision = await self._shared(found, cost, size)
-        if metered and decision.allowed and (crossed := store.meters.passed(metered)):
-            told = await arun(quota_warnings.first_told(Decision(crossed=crossed)), store)
-            decision = decision._replace(crossed=decision.crossed + told.crossed)
-        return decision._replace(outcomes=judged + decision.outcomes) if judged else decision
+    async def _by_metered(self, matched: MatchedRules, cost: int, size: int) -> Decision:
+        """Metered rules refuse before the shared ones are asked."""
+        metered, store = matched.priced(matched.metered, cost, size), get_store()
+        agent.ensure(store)
+        judged = store.meters.judge(metered)
+        if not all(one.allowed or one.shadow for one in judged):
+            return conclude(judged)
+        decision = await self._by_shared(matched, cost, size)
+        if decision.allowed and (crossed := store.meters.passed(metered)):
+            first = await arun(quota_warnings.first_told(Decision(crossed=crossed)), store)
+            decision = decision._replace(crossed=decision.crossed + first.crossed)
+        return decision._replace(outcomes=judged + decision.outcomes)
 
-    async def _shared(self, found: Covering, cost: int, size: int) -> Decision:
-        costs = costs_of(found.shared, cost, size)
+    async def _by_shared(self, matched: MatchedRules, cost: int, size: int) -> Decision:
+        costs = tuple([charge.cost for charge in matched.priced(matched.shared, cost, size)])
         if not any(costs):  # free, or empty
             return Decision()
-        if self._allowance is None:
-            self._allowance = Allowance(self.pace)
-        decision, wait = await self._allowance.take(found.shared, costs)
+        decision, wait = await self._prepaid.take(matched.shared, costs)
         return decision if wait == decision.delay else decision._replace(delay=wait)
 
 
@@ -244,13 +254,6 @@ def size_of(frame: Event) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _priced(charges: tuple[Charge, ...], cost: int, size: int) -> tuple[Charge, ...]:
-    if cost == 1 and not any([charge.rule.unit == "bytes" for charge in charges]):  # noqa: C419 - on the hot path
-        return charges
-    costs = costs_of(charges, cost, size)
-    return tuple([charge._replace(cost=price) for charge, price in zip(charges, costs, strict=True)])
-
-
 def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> Decision:
     whole = conclude(own.outcomes + others.outcomes + blocks, degraded=others.degraded)
     delay = max(own.delay, others.delay)
@@ -258,6 +261,7 @@ def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> D
 
 
 def _is_ordinary(decision: Decision) -> bool:
+    """Whether only hooks are told of it."""
     if not decision.allowed or decision.degraded or decision.crossed:
         return False
     return all([outcome.allowed for outcome in decision.outcomes])  # noqa: C419 - on the hot path

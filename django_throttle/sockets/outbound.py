@@ -1,4 +1,4 @@
-"""Frames on their way out: dropped, or kept until there is room, and the client is told."""
+"""Outbound frames of one socket: sent, dropped, or kept until there is room; the client is told what it has missed."""
 
 from __future__ import annotations
 
@@ -12,48 +12,122 @@ from typing import Final
 from django.utils import timezone
 
 from django_throttle.core import Decision
-from django_throttle.sockets.frames import Event, Gap, Send
+from django_throttle.sockets.connection import Connection
+from django_throttle.sockets.frames import Event, Gap, Send, frame
 from django_throttle.sockets.timers import spawn
 
 logger = logging.getLogger("django_throttle")
 
+_ENDING: Final = ("websocket.close", "websocket.http.response.start")
+
+
+class Outbound:
+    """What the application sends through."""
+
+    __slots__ = ("_closing", "_connection", "_unsent")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._unsent: Unsent | None = None
+        self._closing = False  # the application's close is on its way
+        connection.take_gap = self._take_gap
+
+    async def send(self, event: Event) -> None:
+        """Pass the application's event on, unless the socket was closed here: then nothing more may follow."""
+        connection = self._connection
+        if connection.closed is not None:
+            connection.check_still_sending()
+        elif event["type"] == "websocket.send":
+            await self._send_frame(event)
+        elif event["type"] in _ENDING:
+            await self._close(event)
+        else:
+            await connection.deliver(event)
+            if event["type"] == "websocket.accept":
+                connection.accepted()
+
+    async def _send_frame(self, event: Event) -> None:
+        connection = self._connection
+        decision = await connection.outgoing.admit(event)
+        unsent = self._unsent
+        if decision is not None and not decision.allowed:
+            if connection.has_ended:  # nobody is there to be told, now or later
+                return
+            if unsent is None:
+                unsent = self._unsent = Unsent(connection.outgoing.admit, connection.deliver, self._tell, self._lost)
+            unsent.refused(event, connection.settings.kind(event), decision.retry_after)
+            return
+        if decision is not None:
+            await connection.waits.on(asyncio.sleep(decision.delay))
+        if self._closing:  # a frame that crosses the close reaches no one, and nobody is charged for it
+            return
+        if unsent is not None and not connection.has_ended:
+            unsent.replaced(connection.settings.kind(event))
+            await unsent.tell()
+        await connection.deliver(event)
+
+    async def _close(self, event: Event) -> None:
+        """As the application says. Raises TimeoutError, an OSError, when the client takes nothing for too long."""
+        connection = self._connection
+        last, self._closing = connection.last_frames(), True
+        connection.end()
+        try:
+            for one in last:
+                await connection.tell(one)
+            await connection.deliver_close(event)
+        finally:
+            self._closing = False
+
+    def _take_gap(self) -> Gap | None:
+        unsent, self._unsent = self._unsent, None
+        return None if unsent is None else unsent.end()
+
+    async def _tell(self, gap: Gap) -> None:
+        connection = self._connection
+        if connection.is_open:
+            await connection.tell(frame(connection.settings.gap_content(gap)))
+
+    def _lost(self) -> None:
+        self._connection.lost += 1
+
+
 # Kinds of frames of which the newest is kept.
-MOST_KINDS: Final = 1000
-# Between two frames that tell of gaps, and before what was kept is tried again; seconds.
+MAX_KINDS: Final = 1000
+# Seconds between two frames that report gaps, and before kept frames are tried again.
 TELL_EVERY: Final = 1.0
 TRY_AGAIN: Final = 0.01
 
-Decide = Callable[[Event], Awaitable[Decision | None]]
+Admit = Callable[[Event], Awaitable[Decision | None]]
 
 
-class Outgoing:
-    """The frames to one client that were not sent; ``lost`` have been left out since it was last told."""
+class Unsent:
+    """The frames to one client that were refused; ``lost`` have been dropped since it was last told."""
 
-    __slots__ = ("_count", "_decide", "_kept", "_send", "_since", "_tell", "_timer", "_told", "lost")
+    __slots__ = ("_admit", "_count", "_kept", "_send", "_since", "_tell", "_timer", "_told_at", "lost")
 
     def __init__(
-        self, decide: Decide, send: Send, tell: Callable[[Gap], Awaitable[None]], count: Callable[[], None]
+        self, admit: Admit, send: Send, tell: Callable[[Gap], Awaitable[None]], count: Callable[[], None]
     ) -> None:
-        self._decide, self._send, self._tell, self._count = decide, send, tell, count
+        self._admit, self._send, self._tell, self._count = admit, send, tell, count
         self._kept: dict[Hashable, Event] = {}
         self._since: datetime | None = None
-        self._told = -TELL_EVERY
+        self._told_at = -TELL_EVERY
         self._timer: asyncio.TimerHandle | None = None
         self.lost = 0
 
-    def refused(self, frame: Event, kind: Hashable | None, wait: float | None) -> None:
+    def refused(self, event: Event, kind: Hashable | None, wait: float | None) -> None:
         """A frame may not go for ``wait`` seconds, None for ever: it is kept for its kind, or lost."""
         if kind is None or wait is None:
             self._lose()
         else:
-            self.overtaken(kind)
-            self._kept[kind] = frame
-            if len(self._kept) > MOST_KINDS:
-                self.overtaken(next(iter(self._kept)))
+            self.replaced(kind)
+            self._kept[kind] = event
+            if len(self._kept) > MAX_KINDS:
+                self.replaced(next(iter(self._kept)))
         self._later(TELL_EVERY if wait is None else max(wait, TRY_AGAIN))
 
-    def overtaken(self, kind: Hashable | None) -> None:
-        """A newer frame of this kind is there: the one that was kept will never be sent."""
+    def replaced(self, kind: Hashable | None) -> None:
+        """There is a newer frame of this kind: the one that was kept will never be sent."""
         if kind is not None and self._kept.pop(kind, None) is not None:
             self._lose()
 
@@ -61,17 +135,17 @@ class Outgoing:
         """Tell the client of the gap, unless it was told of another a moment ago: then later."""
         if not self.lost or self._since is None:
             return
-        wait = self._told + TELL_EVERY - monotonic()
+        wait = self._told_at + TELL_EVERY - monotonic()
         if wait > 0:
             self._later(wait)
             return
-        gap, self.lost, self._since, self._told = Gap(self.lost, self._since), 0, None, monotonic()
+        gap, self.lost, self._since, self._told_at = Gap(self.lost, self._since), 0, None, monotonic()
         await self._tell(gap)
 
     def end(self) -> Gap | None:
-        """The socket closes, and nothing more is sent: what its client has not been told that it has missed."""
+        """The socket has ended, and nothing more is sent: the gap that its client was not told of."""
         while self._kept:
-            self.overtaken(next(iter(self._kept)))
+            self.replaced(next(iter(self._kept)))
         gap = Gap(self.lost, self._since) if self.lost and self._since is not None else None
         self.lost = 0
         if self._timer is not None:
@@ -91,25 +165,25 @@ class Outgoing:
 
     def _again(self) -> None:
         self._timer = None
-        spawn(self._flush())
+        spawn(self._try_again())
 
-    async def _flush(self) -> None:
-        """What nobody waits for raises nothing: a client that has gone is the server's to tell the application of."""
+    async def _try_again(self) -> None:
+        """Raises nothing, as nobody waits for it: the server tells the application of a client that has gone."""
         try:
             await self._send_kept()
         except Exception as error:  # noqa: BLE001 - each server has its own
-            logger.debug("what was kept for a client was not sent: %r", error)
+            logger.debug("a frame that was kept for a client was not sent: %r", error)
 
     async def _send_kept(self) -> None:
-        """Send what was kept, as far as the pace allows by now, and tell of what was not."""
-        for kind, frame in list(self._kept.items()):
-            decision = await self._decide(frame)
-            if self._kept.get(kind) is not frame:  # overtaken meanwhile
+        """Send what was kept, as far as there is room by now, and tell of what was not."""
+        for kind, event in list(self._kept.items()):
+            decision = await self._admit(event)
+            if self._kept.get(kind) is not event:  # replaced meanwhile
                 continue
             if decision is not None and not decision.allowed:
                 self._later(max(decision.retry_after or TELL_EVERY, TRY_AGAIN))
                 break
             del self._kept[kind]
             await self.tell()
-            await self._send(frame)
+            await self._send(event)
         await self.tell()

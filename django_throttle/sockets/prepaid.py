@@ -1,4 +1,4 @@
-"""Prepaid frames: shared rules are asked rarely, by buying a number of frames in advance."""
+"""Prepaid frames: shared rules are asked rarely, by paying for a number of frames in advance."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ from django_throttle.limiter import decide_flow
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.timers import spawn
 from django_throttle.stores import get_store
-from django_throttle.stores.base import arun
+from django_throttle.stores.base import Store, arun
 from django_throttle.stores.denials import LONGEST
 
-# A lot lasts for a tenth of the shortest window, within these bounds in seconds: what is spent is spent nearly when it
-# was charged. Where windows begin afresh it ends with the window.
+Charges = tuple[Charge, ...]
+Costs = tuple[int, ...]  # of one frame, for each charge
+
+# Prepaid frames last for a tenth of the shortest window, within these bounds in seconds: what is spent is spent nearly
+# when it was charged. Where windows begin afresh they end with the window.
 SHORTEST: Final = 0.25
 MAX_LIFETIME: Final = 1.0
 SHARE: Final = 0.1
 AFRESH: Final = ("fixed_window", "calendar_window")
 
 
-class Lot:
-    """Bought at a moment by a decision; ``costs`` are what was charged for each of ``charges``.
+class Payment:
+    """What one decision has paid for in advance; ``costs`` are what was charged for each of ``charges``.
 
-    What only records is charged for but never lacking. Where a rule delays, each frame has its turn.
+    A rule that only records is charged, and never lacks anything. Where a rule delays, each frame has its turn.
     """
 
-    __slots__ = ("_charges", "_left", "_real", "_turns", "decision", "until")
+    __slots__ = ("_charges", "_left", "_turns", "decision", "until")
 
-    def __init__(self, charges: Sequence[Charge], costs: Sequence[int], decision: Decision, now: float) -> None:
+    def __init__(self, charges: Charges, costs: Sequence[int], decision: Decision, now: float) -> None:
         self.decision = decision._replace(crossed=())
         self.until = now + lifetime(charges, decision)
         self._charges = charges
         self._left = list(costs)
-        self._real = [place for place, charge in enumerate(charges) if not charge.rule.is_shadow]
-        told = zip(charges, decision.outcomes, strict=False)
-        self._turns = {
-            place: now + outcome.delay for place, (charge, outcome) in enumerate(told) if charge.rule.action == "delay"
-        }
+        pairs = enumerate(zip(charges, decision.outcomes, strict=False))
+        self._turns = {n: now + one.delay for n, (charge, one) in pairs if charge.rule.action == "delay"}
 
-    def covers(self, costs: Sequence[int]) -> bool:
-        """Whether a frame of these costs can be paid for by it."""
-        return all([self._left[place] >= costs[place] for place in self._real])  # noqa: C419 - on the hot path
-
-    def spend(self, costs: Sequence[int], now: float) -> float:
-        """Pay for a frame; returns for how many seconds it is to wait for its turn."""
-        self._left = [max(0, left - cost) for left, cost in zip(self._left, costs, strict=True)]
-        wait = 0.0
+    def pay(self, costs: Costs, now: float) -> float | None:
+        """Pay for a frame; returns for how many seconds it is to wait for its turn, None where too little is left."""
+        left, wait = self._left, 0.0
+        for place, cost in enumerate(costs):
+            if left[place] < cost and not self._charges[place].rule.is_shadow:
+                return None
+        for place, cost in enumerate(costs):
+            left[place] = max(0, left[place] - cost)
         for place, turn in self._turns.items():
             plan = self._charges[place].rule.plan
             wait = max(wait, turn - now)
             self._turns[place] = turn + costs[place] * plan.a / plan.c / 1_000_000
         return wait
 
-    def rest(self) -> Refund | None:
-        """What goes back of it, once: nothing is left to be spent afterwards, or to go back again."""
+    def refund(self) -> Refund | None:
+        """The refund of what is left, once: nothing can be spent or refunded afterwards."""
         receipt = self.decision.receipt
         left = {(charge.rule.id, charge.ident): n for charge, n in zip(self._charges, self._left, strict=True)}
         self._left = [0] * len(self._left)
@@ -76,108 +76,107 @@ class Lot:
         return Refund(tuple(paid), receipt.locally) if paid else None
 
 
-def lifetime(charges: Sequence[Charge], decision: Decision) -> float:
-    """For how many seconds a lot can be spent."""
+def lifetime(charges: Charges, decision: Decision) -> float:
+    """For how many seconds a payment can be spent."""
     windows = [charge.rule.window for charge in charges if charge.rule.window is not None]
     longest = min(MAX_LIFETIME, max(SHORTEST, SHARE * min(windows, default=MAX_LIFETIME)))
-    told = zip(charges, decision.outcomes, strict=False)
-    return min([longest, *(one.reset_after for charge, one in told if charge.rule.plan.algorithm in AFRESH)])
+    pairs = zip(charges, decision.outcomes, strict=False)
+    return min([longest, *(one.reset_after for charge, one in pairs if charge.rule.plan.algorithm in AFRESH)])
 
 
-MAX_QUESTIONS: Final = 10
+MAX_CALLS: Final = 10
 PERIOD: Final = 1.0
 
 
-class Pace:
-    """The times of the latest questions; seconds on the monotonic clock. Used on the event loop of its socket alone."""
+class CallLimit:
+    """At most ``MAX_CALLS`` calls of the store in ``PERIOD`` seconds, for both directions of one socket.
 
-    __slots__ = ("_asked", "_woken")
+    Used on its event loop alone; times are on the monotonic clock.
+    """
+
+    __slots__ = ("_changed", "_times")
 
     def __init__(self) -> None:
-        self._asked: list[float] = []
-        self._woken: asyncio.Event | None = None
+        self._times: list[float] = []
+        self._changed: asyncio.Event | None = None
 
     def wait(self, now: float) -> float:
-        """For how long the next question has to wait; 0.0 when it may go."""
-        return max(0.0, self._asked[0] + PERIOD - now) if len(self._asked) >= MAX_QUESTIONS else 0.0
+        """For how long the next call has to wait; 0.0 when it may go."""
+        return max(0.0, self._times[0] + PERIOD - now) if len(self._times) >= MAX_CALLS else 0.0
 
     def note(self, now: float) -> None:
-        """A question goes out."""
-        self._asked.append(now)
-        del self._asked[:-MAX_QUESTIONS]
+        """A call goes out."""
+        self._times.append(now)
+        del self._times[:-MAX_CALLS]
 
     async def pause(self, seconds: float) -> None:
-        """Wait for so long, or until something has changed: whoever waited looks again."""
-        self._woken = woken = self._woken or asyncio.Event()
+        """Wait for so long, or until ``wake``: whoever waited looks again."""
+        self._changed = changed = self._changed or asyncio.Event()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await woken.wait()
+                await changed.wait()
 
     def wake(self) -> None:
-        """Something has changed."""
-        if self._woken is not None:
-            self._woken.set()
-            self._woken = None
+        """Something has changed for those who wait."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     def clear(self) -> None:
-        """Budgets are others now: what was asked before holds nobody up."""
-        self._asked.clear()
+        """Budgets were given back, or rules have changed: earlier calls delay nobody."""
+        self._times.clear()
         self.wake()
 
 
-class Denial(NamedTuple):
-    """A refusal, when it was said, and until when it is said again without asking: seconds on the monotonic clock.
+class Remembered(NamedTuple):
+    """A refusal of frames of these costs, when it was decided, and until when it answers for the store.
 
-    ``ends`` is until when it can be said while no question may be asked.
+    ``ends`` is until when it does so while no call may be made; seconds on the monotonic clock.
     """
 
     decision: Decision
-    costs: tuple[int, ...]
+    costs: Costs
     at: float
     until: float
     ends: float
 
     @classmethod
-    def of(cls, decision: Decision, costs: tuple[int, ...], now: float, *, lasts: bool) -> Denial:
+    def of(cls, decision: Decision, costs: Costs, now: float, *, lasts: bool) -> Remembered:
         """A refusal of now; one that does not last is asked for again, so that it is counted again."""
         wait = LONGEST if decision.retry_after is None else decision.retry_after
         return cls(decision, costs, now, now + (min(wait, LONGEST) if lasts else 0.0), now + wait)
 
 
-class Bought(NamedTuple):
-    """What came of a question about frames of these costs; ``lot`` is None when it was refused."""
+class Answer(NamedTuple):
+    """The store's answer about frames of these costs; ``payment`` is None when it has refused."""
 
     decision: Decision
-    charges: tuple[Charge, ...]
-    costs: tuple[int, ...]
-    lot: Lot | None
-    alone: bool  # for one frame, and no other
+    charges: Charges
+    costs: Costs
+    payment: Payment | None
+    is_for_one: bool  # frame, and no other
 
-    def pays(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> bool:
-        """Whether a frame can be paid for by it."""
-        return self.lot is not None and charges == self.charges and self.lot.covers(costs)
-
-    def refuses(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> bool:
-        """Whether it says of this frame, too, that it may not pass."""
-        if self.lot is not None or charges != self.charges or any(map(int.__lt__, costs, self.costs)):
+    def refuses(self, charges: Charges, costs: Costs) -> bool:
+        """Whether it refuses this frame, too."""
+        if self.payment is not None or charges != self.charges or any(map(int.__lt__, costs, self.costs)):
             return False
-        return self.alone or not fits(self.decision, costs)
+        return self.is_for_one or not fits(self.decision, costs)
 
 
-def fits(decision: Decision, costs: Sequence[int]) -> bool:
+def fits(decision: Decision, costs: Costs) -> bool:
     """Whether a frame alone would have passed, where several were asked for."""
-    told = zip(decision.outcomes, costs, strict=False)
-    return not decision.unavailable and all(one.allowed or one.shadow or one.remaining >= cost for one, cost in told)
+    pairs = zip(decision.outcomes, costs, strict=False)
+    return not decision.unavailable and all(one.allowed or one.shadow or one.remaining >= cost for one, cost in pairs)
 
 
-def frames_left(decision: Decision, costs: Sequence[int]) -> int:
-    """For how many frames like this one the rules had room left."""
-    told = zip(decision.outcomes, costs, strict=False)
-    return min([one.remaining // cost for one, cost in told if cost], default=0)
+def frames_left(decision: Decision, costs: Costs) -> int:
+    """How many frames like this one fit in what the rules had left."""
+    pairs = zip(decision.outcomes, costs, strict=False)
+    return min([one.remaining // cost for one, cost in pairs if cost], default=0)
 
 
 def too_late(decision: Decision) -> Decision:
-    """A refusal of what would have to wait for longer than a socket lets anything wait."""
+    """A refusal, by the rules that would have a frame wait for longer than a socket lets one wait."""
     refused = conclude(tuple(map(_refused, decision.outcomes)), degraded=decision.degraded)
     return refused._replace(cause=decision.cause)
 
@@ -189,178 +188,179 @@ def _refused(outcome: Outcome) -> Outcome:
     return outcome._replace(allowed=False, retry_after=wait, delay=0.0, reason=Reason.EXCEEDED)
 
 
-# Of what a rule has left, the share that one socket takes at once; the time that a lot is to last, in seconds.
+# How many frames are paid for at once: what comes in AHEAD seconds, at most GROWTH times as many as the last time and
+# one PART of what the rules had left.
 PART: Final = 4
 AHEAD: Final = 0.25
 GROWTH: Final = 8
-LINGER: Final = 0.25  # for which a lot of former rules stays, for who waits for it
 MAX_FRAMES: Final = 10_000
+LINGER: Final = 0.25  # seconds that a payment under former rules stays, for the frames that wait for it
 
 
-class Allowance:
-    """What one socket may spend, one way, of the rules that it shares. Used on its event loop alone."""
+class Prepaid:
+    """What one socket may spend in one direction of the rules that it shares. Used on its event loop alone."""
 
     __slots__ = (
-        "_age", "_asked", "_asking", "_charges", "_denial", "_ended", "_known", "_lot", "_pace", "_size", "_spent",
-        "_timer",
+        "_asked_at", "_asking", "_calls", "_charges", "_ended", "_generation", "_known_left", "_payment", "_refusal",
+        "_size", "_spent", "_timer",
     )  # fmt: skip
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self._charges: tuple[Charge, ...] = ()
-        self._lot: Lot | None = None
-        self._denial: Denial | None = None
-        self._asking: asyncio.Task[Bought] | None = None
+    def __init__(self, calls: CallLimit) -> None:
+        self._calls = calls
+        self._charges: Charges = ()
+        self._payment: Payment | None = None
+        self._refusal: Remembered | None = None
+        self._asking: asyncio.Task[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._known = 0  # frames like the last that the rules had left
-        self._size, self._spent, self._asked = 1, 0, 0.0
-        self._age = 0  # how often rules or budgets have become others
+        self._known_left = 0  # frames like the last that the rules had left
+        self._size, self._spent, self._asked_at = 1, 0, 0.0
+        self._generation = 0  # how often rules or budgets have changed
         self._ended = False
 
-    async def take(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> tuple[Decision, float]:
+    async def take(self, charges: Charges, costs: Costs) -> tuple[Decision, float]:
         """Decide a frame of these costs; returns the decision and for how many seconds the frame is to wait.
 
-        Once the socket is closed nothing is charged, and nothing said: whoever waits for it drops the frame.
+        Once the socket has ended nothing is charged and every frame passes: its caller drops the frame.
         """
         self._spent += 1
         alone = False
         while not self._ended:
-            found = self._at_once(charges, costs)
-            if found is not None:
-                return found
-            bought = await self._buy(charges, costs, alone)
-            if bought is None or self._ended:  # it was not yet time to ask, or is too late
+            known = self._at_once(charges, costs)
+            if known is not None:
+                return known
+            answer = await self._ask(charges, costs, alone)
+            if answer is None or self._ended:  # it was not yet time to ask, or is too late
                 continue
-            if bought.lot is not None and bought.pays(charges, costs):
-                return bought.decision, bought.lot.spend(costs, monotonic())
-            if bought.refuses(charges, costs):
-                return bought.decision, 0.0
-            alone = alone or bought.lot is None
+            if answer.payment is not None and charges == answer.charges:
+                wait = answer.payment.pay(costs, monotonic())
+                if wait is not None:
+                    return answer.decision, wait
+            if answer.refuses(charges, costs):
+                return answer.decision, 0.0
+            alone = alone or answer.payment is None
         return Decision(), 0.0
 
-    def give_back(self) -> None:
-        """Return what is left, in the background."""
-        lot, self._lot = self._lot, None
-        self._return(lot)
+    def refund(self) -> None:
+        """Refund what is left, in the background."""
+        payment, self._payment = self._payment, None
+        self._refund(payment)
 
     def forget(self, *, charged: bool = True) -> None:
-        """Return what is left, where anybody is still charged for it, and let nothing from before hold a frame up."""
-        self._lot = self._lot if charged else None
+        """Refund what is left, unless budgets were reset and nobody is ``charged`` for it; remember no refusal."""
+        self._payment = self._payment if charged else None
         self._drop()
-        self._pace.clear()
+        self._calls.clear()
 
     def end(self) -> None:
-        """The socket is closed: what a question on its way will buy goes back too."""
+        """The socket has ended: what a call under way will pay for is refunded too."""
         self._ended = True
-        self.give_back()
-        self._pace.wake()
+        self.refund()
+        self._calls.wake()
         if self._timer is not None:
             self._timer.cancel()
 
     def _drop(self) -> None:
-        """Return what is left, and remember no refusal, nor one that is on its way."""
-        self._age += 1
-        self.give_back()
-        self._denial = None
+        self._generation += 1
+        self.refund()
+        self._refusal = None
 
-    def _at_once(self, charges: tuple[Charge, ...], costs: tuple[int, ...]) -> tuple[Decision, float] | None:
-        """What needs no question; None where one must be asked."""
+    def _at_once(self, charges: Charges, costs: Costs) -> tuple[Decision, float] | None:
+        """The decision of a frame that needs no call of the store; else None."""
         if charges is not self._charges:
-            if charges != self._charges:
+            if charges != self._charges and self._charges:
                 self._drop()
-                self._known = 0
+                self._known_left = 0
             self._charges = charges
-        now = monotonic()
-        if self._lot is not None:
-            if now < self._lot.until and self._lot.covers(costs):
-                return self._lot.decision, self._lot.spend(costs, now)
-            self.give_back()
-        denial = self._denial
-        if denial is None or any(map(int.__lt__, costs, denial.costs)):
+        now, payment = monotonic(), self._payment
+        if payment is not None:
+            if now < payment.until and (wait := payment.pay(costs, now)) is not None:
+                return payment.decision, wait
+            self.refund()
+        refusal = self._refusal
+        if refusal is None or any(map(int.__lt__, costs, refusal.costs)):
             return None
-        if now < denial.until or (now < denial.ends and self._pace.wait(now)):
-            return denial.decision.later(now - denial.at), 0.0
+        if now < refusal.until or (now < refusal.ends and self._calls.wait(now)):
+            return refusal.decision.later(now - refusal.at), 0.0
         return None
 
-    async def _buy(self, charges: tuple[Charge, ...], costs: tuple[int, ...], alone: bool) -> Bought | None:
-        now = monotonic()
-        if get_store().denials is None:  # it is cheap: it answers at once, for each frame by itself
-            return await self._ask(charges, costs, 1, now)
+    async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> Answer | None:
+        """The store's answer; None where that call had to wait. A frame that is ``alone`` is asked for by itself."""
+        now, store = monotonic(), get_store()
+        if store.denials is None:  # it answers at once, for each frame by itself
+            return await self._call(store, charges, costs, 1, now)
         if self._asking is None:
-            if wait := self._pace.wait(now):
-                await self._pace.pause(wait)
+            if wait := self._calls.wait(now):
+                await self._calls.pause(wait)
                 return None
-            self._pace.note(now)
-            self._asking = spawn(self._question(charges, costs, 1 if alone else self._next(now), now))
+            self._calls.note(now)
+            self._asking = spawn(self._call(store, charges, costs, 1 if alone else self._next_size(now), now))
         asking = self._asking
-        # Whoever stops waiting leaves the question alone: the frame will be decided again, by what it has bought.
+        # Whoever stops waiting leaves the call alone: the frame is decided again, by what that has paid for.
         await asyncio.wait({asking})
         return asking.result()
 
-    async def _question(self, charges: tuple[Charge, ...], costs: tuple[int, ...], size: int, now: float) -> Bought:
-        try:
-            return await self._ask(charges, costs, size, now)
-        finally:  # also where nobody waits any more: the next frame asks its own
-            self._asking = None
-
-    def _next(self, now: float) -> int:
-        """How many frames to buy at once: as many as came of late in a quarter of a second."""
-        since, spent = now - self._asked, self._spent
-        self._asked, self._spent = now, 0
+    def _next_size(self, now: float) -> int:
+        """How many frames to pay for at once: as many as came lately in AHEAD seconds, within those bounds."""
+        since, spent = now - self._asked_at, self._spent
+        self._asked_at, self._spent = now, 0
         if since > PERIOD:
             return 1
         wanted = ceil(spent / max(since, 0.001) * AHEAD)
-        return max(1, min(wanted, GROWTH * self._size, self._known // PART + 1, MAX_FRAMES))
+        return max(1, min(wanted, GROWTH * self._size, self._known_left // PART + 1, MAX_FRAMES))
 
-    async def _ask(self, charges: tuple[Charge, ...], costs: tuple[int, ...], size: int, now: float) -> Bought:
-        store, age = get_store(), self._age
+    async def _call(self, store: Store, charges: Charges, costs: Costs, size: int, now: float) -> Answer:
+        generation = self._generation
         agent.ensure(store, rules=True)
         wanted = tuple([charge._replace(cost=cost * size) for charge, cost in zip(charges, costs, strict=True)])
         whole = store.denials is not None or any(charge.rule.action == "delay" for charge in charges)
-        decision = await arun(decide_flow(wanted, store, whole=whole), store)
-        if decision.crossed:
-            decision = await arun(quota_warnings.first_told(decision), store)
-        lot = Lot(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None
-        if lot is not None and decision.delay > MAX_DELAY:
-            self._return(lot)
-            decision, lot = too_late(decision), None
-        self._size, self._known = size, frames_left(decision, costs)
-        if lot is not None:
-            self._deposit(lot, charges, now)
-        elif store.denials is not None and age == self._age:
-            self._denial = Denial.of(decision, costs, now, lasts=not any(one.rule.count_denied for one in charges))
-        return Bought(decision, charges, costs, lot, size == 1)
+        try:
+            decision = await arun(decide_flow(wanted, store, whole=whole), store)
+            if decision.crossed:
+                decision = await arun(quota_warnings.first_told(decision), store)
+        finally:  # also where nobody waits any more: the next frame makes a call of its own
+            self._asking = None
+        payment = Payment(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None
+        if payment is not None and decision.delay > MAX_DELAY:
+            self._refund(payment)
+            decision, payment = too_late(decision), None
+        self._size, self._known_left = size, frames_left(decision, costs)
+        if payment is not None:
+            self._keep(payment, charges, now)
+        elif store.denials is not None and generation == self._generation:
+            lasts = not any(charge.rule.count_denied for charge in charges)
+            self._refusal = Remembered.of(decision, costs, now, lasts=lasts)
+        return Answer(decision, charges, costs, payment, size == 1)
 
-    def _deposit(self, lot: Lot, charges: tuple[Charge, ...], now: float) -> None:
-        """Keep it for the frames to come; where it is for none, it goes back from here and from nowhere else."""
+    def _keep(self, payment: Payment, charges: Charges, now: float) -> None:
+        """Keep it for the frames to come; where it is for none, it is refunded from here and from nowhere else."""
         loop = asyncio.get_running_loop()
         if self._ended:
-            self._return(lot)
-        elif charges != self._charges:  # rules have changed meanwhile: it still pays for who waits for it
-            loop.call_later(LINGER, self._return, lot)
+            self._refund(payment)
+        elif charges != self._charges:  # rules have changed meanwhile: it still pays for the frames that wait for it
+            loop.call_later(LINGER, self._refund, payment)
         else:
-            self._lot, self._denial = lot, None
+            self._payment, self._refusal = payment, None
             if self._size > 1 and self._timer is None:
-                self._timer = loop.call_later(lot.until - now, self._lapse)
+                self._timer = loop.call_later(payment.until - now, self._expire)
 
-    def _lapse(self) -> None:
+    def _expire(self) -> None:
         self._timer = None
-        if self._lot is None:
+        if self._payment is None:
             return
-        left = self._lot.until - monotonic()
+        left = self._payment.until - monotonic()
         if left > 0:
-            self._timer = asyncio.get_running_loop().call_later(left, self._lapse)
+            self._timer = asyncio.get_running_loop().call_later(left, self._expire)
         else:
-            self.give_back()
+            self.refund()
 
-    def _return(self, lot: Lot | None) -> None:
-        if lot is not None and (rest := lot.rest()):
-            spawn(self._refund(rest))
+    def _refund(self, payment: Payment | None) -> None:
+        if payment is not None and (refund := payment.refund()):
+            spawn(self._send_refund(refund))
 
-    async def _refund(self, rest: Refund) -> None:
+    async def _send_refund(self, refund: Refund) -> None:
         store = get_store()
         if store.denials is not None:
-            while not self._ended and (wait := self._pace.wait(monotonic())):
-                await self._pace.pause(wait)
-            self._pace.note(monotonic())
-        await arun(flow.refund(rest), store)
+            while not self._ended and (wait := self._calls.wait(monotonic())):
+                await self._calls.pause(wait)
+            self._calls.note(monotonic())
+        await arun(flow.refund(refund), store)

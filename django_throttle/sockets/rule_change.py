@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import receiver
 
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
 from django_throttle.core.plan import ASK_AGAIN
@@ -23,49 +24,12 @@ from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_thread
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
-from django_throttle.sockets.connection import Guard
-from django_throttle.sockets.frames import close_reason, frame
-from django_throttle.sockets.open_sockets import Farewell, live
+from django_throttle.sockets.close import Close, close_reason
+from django_throttle.sockets.connection import Connection
+from django_throttle.sockets.frames import frame
 from django_throttle.sockets.timers import spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.redis import RedisStore
-
-
-class Hold(NamedTuple):
-    """A slot under a rule: its id and the ident, its name, and the limit that holds now.
-
-    ``oldest`` is True where a newcomer closes an old socket, which then goes first here too.
-    """
-
-    rule_id: str
-    ident: str
-    rule: str
-    limit: int
-    oldest: bool = False
-
-
-def surplus(holds: Sequence[Hold]) -> dict[Hold, frozenset[str]]:
-    """The leases of this process that have to go, by the order of all processes' together. Raises StoreError."""
-    store = get_store()
-    if not isinstance(store, RedisStore):
-        return {hold: _here(hold) for hold in holds}
-    uid = store.leases.uid
-    calls = [("surplus", (store.key(hold.rule_id, hold.ident),), (uid, hold.limit, int(hold.oldest))) for hold in holds]
-    return {hold: _leases(reply) for hold, reply in zip(holds, store.pipeline(calls), strict=True)}
-
-
-def _leases(reply: Any) -> frozenset[str]:
-    if isinstance(reply, Exception):
-        return frozenset()
-    return frozenset([lease.decode() if isinstance(lease, bytes) else lease for lease in reply])
-
-
-def _here(hold: Hold) -> frozenset[str]:
-    pair = (hold.rule_id, hold.ident)
-    found = [(one.opened, lease.id) for one in live.everyone() for lease in one.leases if pair in lease.holds]
-    found.sort(reverse=not hold.oldest)
-    return frozenset([lease for _, lease in found[: max(0, len(found) - hold.limit)]])
-
 
 logger = logging.getLogger("django_throttle")
 
@@ -74,95 +38,123 @@ EVENTS: Final = ("connect", "connection")
 AT_ONCE: Final = 20
 
 
+class LoweredLimit(NamedTuple):
+    """A limit that is lower now, under which sockets hold leases: the rule's id and the ident, its name, the limit.
+
+    ``oldest_first`` where the rule evicts: an old socket then makes room here too.
+    """
+
+    rule_id: str
+    ident: str
+    rule: str
+    limit: int
+    oldest_first: bool = False
+
+
 @receiver(rules_changed, dispatch_uid="django_throttle.sockets")
-def _changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
+def _rules_changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
     """Have each event loop look at its own sockets."""
-    by_loop: dict[AbstractEventLoop, list[Guard]] = defaultdict(list)
-    for guard in live.everyone():
-        by_loop[guard.loop].append(guard)  # type: ignore[arg-type]  # nothing else goes in
-    for loop, guards in by_loop.items():
+    by_loop: dict[AbstractEventLoop, list[Connection]] = defaultdict(list)
+    for connection in open_sockets.everyone():
+        if isinstance(connection, Connection):
+            by_loop[connection.loop].append(connection)
+    for loop, connections in by_loop.items():
         with suppress(RuntimeError):  # it has been closed, and they with it
-            loop.call_soon_threadsafe(_begin, guards, old, new)
+            loop.call_soon_threadsafe(lambda found: spawn(apply(found, old, new)), connections)
 
 
-def _begin(guards: list[Guard], old: Snapshot | None, new: Snapshot) -> None:
-    spawn(review(guards, old, new))
-
-
-async def review(guards: Iterable[Guard], old: Snapshot | None, new: Snapshot) -> None:
-    """Look at each of these sockets of the running loop, a few at a time."""
-    lowered: dict[Hold, list[Guard]] = defaultdict(list)
-    for number, guard in enumerate(chain.from_iterable(guard.nest() for guard in guards), 1):
+async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Snapshot) -> None:
+    """Apply the rules to these sockets of the running loop, a few at a time."""
+    lowered: dict[LoweredLimit, list[Connection]] = defaultdict(list)
+    for number, connection in enumerate(chain.from_iterable(one.all_scopes() for one in connections), 1):
         try:
-            for hold in await _look(guard, old, new):
-                lowered[hold].append(guard)
+            for limit in await _apply(connection, old, new):
+                lowered[limit].append(connection)
         except Exception:  # a site's own function may raise anything; the other sockets are looked at all the same
-            logger.exception("an open socket could not be held against the new rules")
+            logger.exception("changed rules were not applied to an open socket, which stays open")
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
-    for hold, guard in await _beyond(lowered):
-        _too_many(guard, hold)
+    if not lowered:
+        return
+    excess = await sync_to_async(excess_leases, thread_sensitive=False)(list(lowered))
+    for limit, leases in excess.items():
+        for connection in lowered[limit]:
+            if any(lease.id in leases for lease in connection.leases):
+                _too_many(connection, limit)
 
 
-async def _look(guard: Guard, old: Snapshot | None, new: Snapshot) -> list[Hold]:
-    """Close it when it is blocked; else the slots that it holds under limits that are lower now."""
-    guard.renew()
-    facts = Facts(guard.scope, EVENTS, guard.who)
+async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
+    """Close it when it is blocked; else the limits under which it holds leases and that are lower now."""
+    connection.rules_changed()
+    facts = Facts(connection.scope, EVENTS, connection.who)
     try:
-        blocks, lowered = _judged(guard, facts, old, new)
+        blocked, lowered = _judge(connection, facts, old, new)
     except SynchronousOnlyOperation:
-        blocks, lowered = await in_thread(_judged, guard, facts, old, new)
-    if blocks is not None:
-        guard.leave(_farewell(guard, blocks))
+        blocked, lowered = await in_thread(_judge, connection, facts, old, new)
+    if blocked is not None:
+        connection.start_close(_close(connection, blocked))
     return lowered
 
 
-def _judged(guard: Guard, facts: Facts, old: Snapshot | None, new: Snapshot) -> tuple[Decision | None, list[Hold]]:
+def _judge(
+    connection: Connection, facts: Facts, old: Snapshot | None, new: Snapshot
+) -> tuple[Decision | None, list[LoweredLimit]]:
     blocks = tuple([one for one in new.blocks(facts) if one.reason is Reason.BLOCKED and not one.shadow])
     if blocks:
         return conclude(blocks), []
-    return None, list(_lowered(guard, facts, old, new))
+    return None, list(_lowered(connection, facts, old, new))
 
 
-def _lowered(guard: Guard, facts: Facts, old: Snapshot | None, new: Snapshot) -> Iterator[Hold]:
-    if guard.terms.on_rule_change == "ignore" or not guard.leases or old is None:
+def _lowered(connection: Connection, facts: Facts, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
+    if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
     before = {(one.rule.id, one.ident): one.rule.plan.limit for one in old.match(facts) if one.rule.is_concurrency}
-    held = {pair for lease in guard.leases for pair in lease.holds}
+    held = {pair for lease in connection.leases for pair in lease.holds}
     for rule, ident, _ in new.match(facts):
         pair = (rule.id, ident)
         if pair in held and not rule.is_shadow and rule.plan.limit < before.get(pair, 0):
-            yield Hold(*pair, rule.name, rule.plan.limit, rule.at_limit != "reject")
+            yield LoweredLimit(*pair, rule.name, rule.plan.limit, rule.at_limit != "reject")
 
 
-async def _beyond(lowered: dict[Hold, list[Guard]]) -> list[tuple[Hold, Guard]]:
-    """Of these sockets, those that came last and are too many."""
-    if not lowered:
-        return []
-    found = await sync_to_async(surplus, thread_sensitive=False)(list(lowered))
-    return [
-        (hold, guard)
-        for hold, leases in found.items()
-        for guard in lowered[hold]
-        if any(lease.id in leases for lease in guard.leases)
+def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozenset[str]]:
+    """The leases of this process that are too many, by the order of all processes' together. Raises StoreError."""
+    store = get_store()
+    if not isinstance(store, RedisStore):
+        return {limit: _excess_here(limit) for limit in limits}
+    uid = store.leases.uid
+    calls = [
+        ("surplus", (store.key(one.rule_id, one.ident),), (uid, one.limit, int(one.oldest_first))) for one in limits
     ]
+    return {limit: _ids(reply) for limit, reply in zip(limits, store.pipeline(calls), strict=True)}
 
 
-def _too_many(guard: Guard, hold: Hold) -> None:
+def _ids(reply: Any) -> frozenset[str]:
+    if isinstance(reply, Exception):
+        return frozenset()
+    return frozenset([lease.decode() if isinstance(lease, bytes) else lease for lease in reply])
+
+
+def _excess_here(limit: LoweredLimit) -> frozenset[str]:
+    pair = (limit.rule_id, limit.ident)
+    found = [(one.opened, lease.id) for one in open_sockets.everyone() for lease in one.leases if pair in lease.holds]
+    found.sort(reverse=not limit.oldest_first)
+    return frozenset([lease for _, lease in found[: max(0, len(found) - limit.limit)]])
+
+
+def _too_many(connection: Connection, limit: LoweredLimit) -> None:
     wait = ASK_AGAIN / 1_000_000
-    outcome = Outcome(hold.rule, hold.ident, False, hold.limit, 0, wait, wait, Reason.EXCEEDED)
-    decision = conclude((outcome,))
-    if guard.terms.on_rule_change == "close":
-        guard.leave(_farewell(guard, decision))
+    decision = conclude((Outcome(limit.rule, limit.ident, False, limit.limit, 0, wait, wait, Reason.EXCEEDED),))
+    if connection.settings.on_rule_change == "close":
+        connection.start_close(_close(connection, decision))
     else:
-        spawn(_warn(guard, decision))  # one that reads nothing keeps none of the others waiting
+        spawn(_warn(connection, decision))  # a client that reads nothing keeps none of the others waiting
 
 
-async def _warn(guard: Guard, decision: Decision) -> None:
-    if guard.is_open:
-        await guard.tell(frame(guard.terms.said(decision)))
+async def _warn(connection: Connection, decision: Decision) -> None:
+    if connection.is_open:
+        await connection.tell(frame(connection.settings.refusal_content(decision)))
 
 
-def _farewell(guard: Guard, decision: Decision) -> Farewell:
-    code = guard.terms.close_code(error_code(decision))
-    return Farewell(code, close_reason(decision), guard.terms.said(decision))
+def _close(connection: Connection, decision: Decision) -> Close:
+    settings = connection.settings
+    return Close(settings.close_code(error_code(decision)), close_reason(decision), settings.refusal_content(decision))

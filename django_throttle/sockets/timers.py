@@ -1,16 +1,13 @@
-"""Timers and waits of a socket, and small tasks that nobody waits for."""
+"""Timers and waits of a socket, and tasks that nobody waits for."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 from django_throttle.conf import conf
-
-logger = logging.getLogger("django_throttle")
 
 T = TypeVar("T")
 
@@ -18,18 +15,18 @@ _tasks: set[asyncio.Task[Any]] = set()
 
 
 def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start it on the running loop; what it raises is logged, unless somebody waits for it after all."""
+    """Start a task on the running loop; asyncio logs what it raises, unless somebody waits for it after all."""
     task = asyncio.ensure_future(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
     return task
 
 
-# What a wait comes to that was cut short.
+# What a wait returns that was cut short.
 CUT: Final[Any] = object()
 
 
-class Waiting:
+class Waits:
     """What the tasks of one application wait for: each for one thing at a time."""
 
     __slots__ = ("_tasks",)
@@ -53,59 +50,59 @@ class Waiting:
             self._tasks.discard(task)
 
     def cut(self) -> None:
-        """End all that are waited for."""
+        """End all waits."""
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             if task is not None:
                 task.cancel()
 
 
-# While an application is busy its client's silence does not grow; how often that is looked at, in seconds.
+# Seconds between two looks at a deadline that has passed but for the time in which an application was busy.
 LOOK_AGAIN: Final = 0.05
 
 
 class Deadlines:
-    """Calls ``ring`` with the word of the first deadline that has passed: not_accepted, idle or too_old.
+    """Calls ``on_passed`` with the first deadline that has passed: not_accepted, idle or too_old.
 
-    ``silence`` says for how long the application has listened and heard nothing, in seconds.
+    ``silence`` returns for how many seconds the application has listened and received nothing.
     """
 
-    __slots__ = ("_idle", "_oldest", "_opened", "_ring", "_silence", "_timer", "accepted")
+    __slots__ = ("_accepted", "_idle", "_max_age", "_on_passed", "_opened", "_silence", "_timer")
 
-    def __init__(self, ring: Callable[[str], None], silence: Callable[[], float]) -> None:
-        self._ring, self._silence = ring, silence
+    def __init__(self, on_passed: Callable[[str], None], silence: Callable[[], float]) -> None:
+        self._on_passed, self._silence = on_passed, silence
         self._opened = monotonic()
-        self._idle = self._oldest = 0.0
-        self.accepted = False
+        self._idle = self._max_age = 0.0
+        self._accepted = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, idle: float, oldest: float) -> None:
-        """Watch from now on; both in seconds, 0 for never. Called again, other ones hold."""
-        self._idle, self._oldest = idle, oldest
+    def start(self, idle: float, max_age: float) -> None:
+        """Watch from now on; both in seconds, 0 for never. Called again, it replaces them."""
+        self._idle, self._max_age = idle, max_age
         self.end()
         self._set()
 
     def accept(self) -> None:
         """The handshake is over."""
-        self.accepted = True
-        self.start(self._idle, self._oldest)
+        self._accepted = True
+        self.start(self._idle, self._max_age)
 
     def end(self) -> None:
-        """No deadline matters any more."""
+        """Watch no longer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _next(self) -> tuple[float, str] | None:
-        """When the next one passes, on the monotonic clock, and its word."""
-        if not self.accepted:
+        """When the next one passes, on the monotonic clock, and which."""
+        if not self._accepted:
             wait = conf().SOCKET_ACCEPT_TIMEOUT
             return (self._opened + wait, "not_accepted") if wait else None
         found = []
         if self._idle:
             found.append((monotonic() + self._idle - self._silence(), "idle"))
-        if self._oldest:
-            found.append((self._opened + self._oldest, "too_old"))
+        if self._max_age:
+            found.append((self._opened + self._max_age, "too_old"))
         return min(found, default=None)
 
     def _set(self) -> None:
@@ -118,6 +115,6 @@ class Deadlines:
         self._timer = None
         due = self._next()
         if due is not None and due[0] <= monotonic():
-            self._ring(due[1])
+            self._on_passed(due[1])
         else:
             self._set()

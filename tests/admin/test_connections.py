@@ -16,9 +16,9 @@ from django.urls import NoReverseMatch, reverse
 
 from django_throttle.connections import overview
 from django_throttle.connections.control import Duties
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.models import ThrottleConnection
-from django_throttle.sockets.open_sockets import live
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.admin.test_rules import NASTY, Scripts, text
@@ -36,11 +36,11 @@ CLOSE = reverse("admin:django_throttle_throttleconnection_close")
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    live.clear()
+    open_sockets.clear()
     overview.look_again()
     monkeypatch.setattr("django_throttle.admin.connections.PATIENCE", 0.1)
     yield
-    live.clear()
+    open_sockets.clear()
 
 
 def user(*permissions: str, staff: bool = True, superuser: bool = False) -> User:
@@ -96,7 +96,7 @@ class TestPermissions:
         assert answer.status_code == closed
         Duties(store)()
         may = who in ("both", "superuser")
-        assert (one.farewell is not None) == (LogEntry.objects.count() == 1) == may
+        assert (one.closed is not None) == (LogEntry.objects.count() == 1) == may
         assert ("<button" in rows.content.decode()) == may
 
     def test_it_is_in_the_index_of_whoever_may_see_it(self, client: Client, enforce: Enforce) -> None:
@@ -116,7 +116,7 @@ class TestPermissions:
         assert client.post(CLOSE, given).status_code == 403
         assert client.post(PAGE, given).status_code == 403
         Duties(store)()
-        assert one.farewell is None
+        assert one.closed is None
 
     @pytest.mark.parametrize("name", ["add", "change", "delete", "history"])
     def test_there_is_no_other_page(self, name: str) -> None:
@@ -129,9 +129,9 @@ class TestPage:
     def test_it_reads_well(self, operator: Client, enforce: Enforce) -> None:
         store = enforce()
         sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
-        for one in live.everyone():
+        for one in open_sockets.everyone():
             one.opened -= 1000
-        first = live.everyone()[0]
+        first = open_sockets.everyone()[0]
         first.received, first.heard = 3, first.heard - 330
         process(store)
         shown = text(operator.get(PAGE))
@@ -182,8 +182,8 @@ class TestPage:
         assert said(answer) == ["The connection of user:1 (chat, /ws/chat) is being closed."]
         assert answer["Location"] == f"{PAGE}?q=user"
         Duties(store)()
-        assert first.farewell is not None and second.farewell is None
-        assert (first.farewell.code, first.farewell.payload["code"]) == (4410, "closed")  # type: ignore[index]
+        assert first.closed is not None and second.closed is None
+        assert (first.closed.code, first.closed.payload["code"]) == (4410, "closed")  # type: ignore[index]
         row = LogEntry.objects.get()
         assert (row.object_repr, row.get_change_message(), row.user.get_username()) == (
             "user:1 (chat, /ws/chat)",
@@ -200,7 +200,7 @@ class TestPage:
         process(store)
         answer = operator.post(CLOSE, {"uid": store.leases.uid, "socket": "a"})
         Duties(store)()
-        assert one.farewell is not None
+        assert one.closed is not None
         assert LogEntry.objects.get().object_repr == "user:\ufffd[1m (chat, /ws/\ufffd\ufffd\ufffd\ufffd)"
         assert all(map(str.isprintable, said(answer)))
 
@@ -211,7 +211,7 @@ class TestPage:
         answer = operator.post(CLOSE, {"tag": store.orders.tag("user:1")})
         assert said(answer) == ["All 2 connections of user:1 are being closed."]
         Duties(store)()
-        assert [one.farewell is not None for one in found] == [True, True, False]
+        assert [one.closed is not None for one in found] == [True, True, False]
         assert LogEntry.objects.get().object_repr == "user:1"
 
     @pytest.mark.row("A57")
@@ -228,7 +228,7 @@ class TestPage:
         process(store)
         assert said(operator.post(CLOSE, typed)) == ["It has gone already."]
         Duties(store)()
-        assert one.farewell is None
+        assert one.closed is None
         assert LogEntry.objects.count() == 0
 
 

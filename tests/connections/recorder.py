@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
+import time
 from typing import Any
 
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Lease
-from django_throttle.sockets.open_sockets import Farewell, Socket, live
+from django_throttle.sockets.close import Close, code_of
 
 
-class Recorder(Socket):
+class Recorder:
     """A socket that only says what was done to it."""
 
-    __slots__ = ("farewell",)
+    address = "192.0.2.7"
+    received = refused = sent = lost = 0
 
     def __init__(self, name: str, idents: tuple[str, ...], *, scope: str = "chat", path: str = "/ws/chat") -> None:
-        who = SimpleNamespace(ident=lambda key: None, address=lambda: "192.0.2.7")
-        super().__init__(name, scope, path, who)  # type: ignore[arg-type]
+        self.id, self.scope, self.path = name, scope, path
+        self.opened = self.last_received = time.monotonic()
         self.leases = tuple(Lease(f"~{name}{ident}", (("rule", ident),)) for ident in idents)
-        self.farewell: Farewell | None = None
-        live.add(self)
+        self.closed: Close | None = None
+        open_sockets.add(self)
 
-    def leave(self, farewell: Farewell) -> None:
-        self.farewell = farewell
-        live.remove(self)
+    @property
+    def idents(self) -> frozenset[str]:
+        return frozenset(ident for lease in self.leases for _, ident in lease.holds)
 
-    def forget(self) -> None:
+    def close_code(self, reason: str) -> int:
+        return code_of(reason)
+
+    def close(self, code: int, reason: str, payload: object = None) -> None:
+        self.closed = Close(code, reason, payload)
+        open_sockets.remove(self)
+
+    def reset(self) -> None:
         raise AssertionError("nobody has reset anything")
 
 
 def sockets(*given: tuple[str, str], **options: Any) -> list[Recorder]:
-    """Made on a loop, which runs what they are told at once."""
-
-    async def make() -> list[Recorder]:
-        return [Recorder(name, (ident,), **options) for name, ident in given]
-
-    found = asyncio.run(make())
-    for one in found:
-        one.loop = SimpleNamespace(call_soon_threadsafe=lambda function, *args: function(*args))  # type: ignore[assignment]
-    return found
+    return [Recorder(name, (ident,), **options) for name, ident in given]

@@ -13,6 +13,7 @@ from channels.testing import WebsocketCommunicator
 from django_throttle import limiter
 from django_throttle.connections import control, overview
 from django_throttle.connections.control import Activity, Duties, Reporter
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
@@ -20,7 +21,6 @@ from django_throttle.core.control import CLOSE, CLOSED, Order
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
-from django_throttle.sockets.open_sockets import live
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.clock import FrozenClock
@@ -34,12 +34,12 @@ EVICTING = {**TWO_SOCKETS, "at_limit": "evict_oldest"}
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    live.clear()
+    open_sockets.clear()
     overview.look_again()
     monkeypatch.setattr(overview, "FRESH_SECONDS", 0.001)
     monkeypatch.setattr(overview, "QUIET_MS", 1)  # an order for all is given each time
     yield
-    live.clear()
+    open_sockets.clear()
 
 
 async def crowd(clock: FrozenClock, number: int, app: Any = KINDS["async"]) -> list[WebsocketCommunicator]:
@@ -79,7 +79,7 @@ class TestCarriedOut:
         for one in (second, third):
             await one.send_to("still here")
             assert await one.receive_from() == "still here"
-        assert len(live) == len(store.leases) == 2
+        assert len(open_sockets) == len(store.leases) == 2
         for one in (second, third):
             await one.disconnect()
         assert len(store.leases) == 0
@@ -95,7 +95,7 @@ class TestCarriedOut:
         work = Duties(store)
         await asyncio.to_thread(work)
         one = await opened()
-        (guard,) = live.everyone()
+        (guard,) = open_sockets.everyone()
         guard.leases = (leases[0],)  # type: ignore[assignment]
         await asyncio.to_thread(work)
         told, _ = await goodbye(one)
@@ -115,7 +115,7 @@ class TestCarriedOut:
         for _ in range(3):
             await asyncio.to_thread(work)
         one = await opened()
-        (guard,) = live.everyone()
+        (guard,) = open_sockets.everyone()
         guard.leases = (leases[0],)  # type: ignore[assignment]
         await asyncio.to_thread(work)
         assert (await goodbye(one))[0]["code"] == "evicted"
@@ -148,10 +148,10 @@ class TestCarriedOut:
     async def test_by_its_own_id(self, enforce: Enforce) -> None:
         store = enforce()
         one, other = await opened(), await opened()
-        store.orders.give((Order(CLOSE, uid=store.leases.uid, socket=live.everyone()[0].id, why=CLOSED),))
+        store.orders.give((Order(CLOSE, uid=store.leases.uid, socket=open_sockets.everyone()[0].id, why=CLOSED),))
         await duties(store)
         if isinstance(store, RedisStore):
-            assert len(live) == 1
+            assert len(open_sockets) == 1
         told, code = await goodbye(one)
         assert (told["code"], code) == ("closed", 4410)
         await other.disconnect()
@@ -165,7 +165,7 @@ class TestCarriedOut:
         await duties(store)
         for one in mine:
             assert (await goodbye(one))[0]["code"] == "closed"
-        assert len(live) == len(store.leases) == 1
+        assert len(open_sockets) == len(store.leases) == 1
         await other.disconnect()
 
     async def test_who_comes_later_is_not_meant(self, enforce: Enforce) -> None:
@@ -176,7 +176,7 @@ class TestCarriedOut:
         work()
         store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         one = await opened(client=["192.0.2.1", 5])
-        (guard,) = live.everyone()
+        (guard,) = open_sockets.everyone()
         guard.opened += 60  # longer after the order than any round trip
         await asyncio.to_thread(work)
         await one.send_to("x")
@@ -203,7 +203,7 @@ class TestCarriedOut:
         first = await opened(client=["192.0.2.1", 5])
         store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         second = await opened(client=["192.0.2.1", 5])
-        live.everyone()[-1].opened += 60  # longer after the order than any round trip
+        open_sockets.everyone()[-1].opened += 60  # longer after the order than any round trip
         await duties(store)
         assert (await goodbye(first))[0]["code"] == "closed"
         await second.send_to("x")
@@ -334,7 +334,7 @@ class TestOverview:
     async def test_no_more_is_listed_than_is_wanted(self, enforce: Enforce) -> None:
         store = enforce(sockets={**TWO_SOCKETS, "limit": 999, "key": "ip"})
         sockets = [await opened(client=["192.0.2.1", 5]) for _ in range(30)]
-        told = Reporter(store, live).listed("", most=20)
+        told = Reporter(store, open_sockets).listed("", most=20)
         assert (told["open"], len(told["sockets"])) == (30, 20)
         assert told["idents"] == [["ip:192.0.2.1", store.orders.tag("ip:192.0.2.1"), 30]]
         for one in sockets:
@@ -361,7 +361,7 @@ class TestOverview:
         store = enforce(sockets={**TWO_SOCKETS, "key": "tests.connections.test_control.session"})
         introduce(store)
         one = await opened()
-        live.everyone()[0].leases = (limiter.Lease("~1", (("rule", "session:canary"),)),)
+        open_sockets.everyone()[0].leases = (limiter.Lease("~1", (("rule", "session:canary"),)),)
         found = await seen(store)
         shown = next(ident.shown for ident in found.idents if "session" in ident.shown)
         assert shown.startswith("session:#") and "canary" not in str(found)
@@ -369,7 +369,7 @@ class TestOverview:
         if isinstance(store, RedisStore):
             with redis_server.client() as client:
                 assert not any("canary" in (client.get(key) or "") for key in client.keys("*:sockets:*"))
-        live.everyone()[0].leases = ()
+        open_sockets.everyone()[0].leases = ()
         await one.disconnect()
 
 

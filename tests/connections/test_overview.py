@@ -11,11 +11,11 @@ from redis import Redis
 
 from django_throttle.connections import control, overview
 from django_throttle.connections.control import Duties, Reporter
+from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core.control import REPORT, Order
 from django_throttle.publishing.groups import members
-from django_throttle.sockets.open_sockets import Live, live
 from django_throttle.stores import RedisStore
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
@@ -25,13 +25,13 @@ from tests.servers import RedisServer
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    live.clear()
+    open_sockets.clear()
     overview.look_again()
     monkeypatch.setattr(overview, "FRESH_SECONDS", 0.0)
     monkeypatch.setattr(overview, "HASTE_SECONDS", 0.0)
     monkeypatch.setattr(overview, "QUIET_MS", 1)
     yield
-    live.clear()
+    open_sockets.clear()
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def redis(redis_server: RedisServer) -> Iterator[Redis]:
 class Site:
     """One process: a store, and sockets of its own."""
 
-    def __init__(self, url: str, **open_sockets: int) -> None:
-        self.store, self.sockets = redis_store(url), Live()
+    def __init__(self, url: str, **numbers: int) -> None:
+        self.store, self.sockets = redis_store(url), OpenSockets()
         Refresher(self.store).beat()
-        for name, number in open_sockets.items():
+        for name, number in numbers.items():
             for one in sockets(*((f"{name}{at}", f"user:{name}") for at in range(number))):
-                live.remove(one)
+                open_sockets.remove(one)
                 self.sockets.add(one)
         self.duties = Duties(self.store, self.sockets)
 
@@ -181,7 +181,7 @@ class TestList:
         site = Site(redis_url, a=1)
         (one,) = site.sockets.everyone()
         one.opened -= 1000
-        one.heard -= 30
+        one.last_received -= 30
         seen(site.store, site)
         (row,) = look(site.store).connections
         assert 1000 <= row.age < 1030
@@ -191,7 +191,7 @@ class TestList:
         """Eight look for different things: addresses and idents are put into words once for all of them."""
         site, worded = Site(redis_url, a=50), []
         address = Recorder.address
-        monkeypatch.setattr(Recorder, "address", property(lambda one: (worded.append(one), address.fget(one))[1]))  # type: ignore[attr-defined]
+        monkeypatch.setattr(Recorder, "address", property(lambda one: (worded.append(one), address)[1]))
         tags: list[str] = []
         tag = site.store.orders.tag
         monkeypatch.setattr(site.store.orders, "tag", lambda ident: (tags.append(ident), tag(ident))[1])
@@ -250,9 +250,9 @@ class TestForks:
 
     def test_sockets(self) -> None:
         sockets(("a", "user:1"))
-        assert len(live) == 1
-        assert holds_in_child(lambda: len(live) == 0)
-        assert len(live) == 1
+        assert len(open_sockets) == 1
+        assert holds_in_child(lambda: len(open_sockets) == 0)
+        assert len(open_sockets) == 1
 
     def test_members_of_groups(self) -> None:
         members.add("news", "channel")

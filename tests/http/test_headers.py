@@ -17,7 +17,7 @@ from django_throttle.decorators import throttle
 from django_throttle.http.finalize import fields
 from django_throttle.limiter import Limiter
 from django_throttle.retry import in_words, retry_seconds
-from django_throttle.sockets.frames import by_http
+from django_throttle.sockets.close import by_http
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce

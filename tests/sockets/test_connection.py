@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
+from django_throttle.connections.open_sockets import OpenSocket, open_sockets
 from django_throttle.sockets import connection, frames
 from django_throttle.sockets.frames import notice
-from django_throttle.sockets.open_sockets import Socket, live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -25,8 +25,8 @@ enforce = pytest.fixture(enforcer)
 PER_ADDRESS = {**TWO_SOCKETS, "key": "ip"}
 
 
-def only() -> Socket:
-    (found,) = live.everyone()
+def only() -> OpenSocket:
+    (found,) = open_sockets.everyone()
     return found
 
 
@@ -98,7 +98,7 @@ class TestDeadlines:
 
     async def test_who_takes_no_frame_for_so_long_is(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Else an application that sends to a client that has vanished would keep its slot for ever."""
-        monkeypatch.setattr(frames, "PATIENCE", 0.05)
+        monkeypatch.setattr(frames, "SEND_TIMEOUT", 0.05)
         store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=0.2)
 
         async def sending(scope: Any, receive: Any, send: Any) -> None:
@@ -232,23 +232,22 @@ class TestDeadlines:
 class TestLive:
     async def test_what_one_sees_of_a_socket(self, enforce: Enforce) -> None:
         rules = {"frames": {"rate": "2/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}}
-        enforce(sockets=PER_ADDRESS, **rules)
+        store = enforce(sockets=PER_ADDRESS, **rules)
         before = time.monotonic()
         line = await Line().open()
         found = only()
         assert (found.scope, found.path, found.address) == ("chat", "/chat", "203.0.113.9")
         assert found.idents == {"ip:203.0.113.9"}
-        assert before <= found.opened <= found.heard <= time.monotonic()
+        assert before <= found.opened <= found.last_received <= time.monotonic()
         line.send("1", "2", "3")
         await line.until(lambda: line.told("error"))
-        assert found.heard > found.opened
+        assert found.last_received > found.opened
         assert (found.received, found.refused, found.sent, found.lost) == (3, 1, 2, 0)
         (lease,) = found.leases
-        assert live.find(lease=lease.id) == live.find(ident="ip:203.0.113.9") == (found,)
-        assert live.find(lease="another") == live.find(ident="user:1") == ()
-        assert len(live) == 1
+        assert held(store) == 1 and store.leases.taken() == {lease.id}
+        assert len(open_sockets) == 1
         await line.close()
-        assert live.everyone() == ()
+        assert open_sockets.everyone() == ()
 
     async def test_it_can_be_closed_from_another_thread(self, enforce: Enforce) -> None:
         store = enforce(sockets=TWO_SOCKETS)
@@ -280,7 +279,7 @@ class TestLive:
 
     def test_a_socket_whose_loop_is_gone_is_left_alone(self, enforce: Enforce) -> None:
         enforce()
-        found: list[Socket] = []
+        found: list[OpenSocket] = []
 
         async def look() -> None:
             line = await Line().open()
@@ -324,7 +323,7 @@ class TestLive:
         assert held(store) == 0
 
     async def test_a_client_that_reads_nothing_keeps_nobody(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(frames, "PATIENCE", 0.1)
+        monkeypatch.setattr(frames, "SEND_TIMEOUT", 0.1)
         store = enforce(sockets=TWO_SOCKETS)
         line = await Deaf().open()
         only().close(4000, "goodbye", {"type": "error"})
@@ -335,7 +334,7 @@ class TestLive:
 
     async def test_nor_does_it_keep_an_application_that_is_sending(self, enforce: Enforce, monkeypatch: Any) -> None:
         """What it sends is cut, wherever it does so, and it hears of the end in its next receive."""
-        monkeypatch.setattr(frames, "PATIENCE", 0.05)
+        monkeypatch.setattr(frames, "SEND_TIMEOUT", 0.05)
         store = enforce(sockets=TWO_SOCKETS)
         heard: list[Any] = []
 
@@ -359,7 +358,7 @@ class TestLive:
 
     async def test_who_sends_and_never_listens_is_let_be_for_a_moment(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Then it gets what a server gives to whoever sends to nobody, and ends."""
-        monkeypatch.setattr(connection, "MOMENT", 0.2)
+        monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 0.2)
         enforce()
         raised: list[Exception] = []
 
@@ -421,7 +420,7 @@ class TestLive:
         assert line.task is not None
         with pytest.raises(error):
             await line.task
-        assert live.everyone() == ()
+        assert open_sockets.everyone() == ()
 
     async def test_what_crosses_the_application_s_own_close_reaches_no_one(self, enforce: Enforce) -> None:
         """A client chooses how long that takes, and nobody would be charged for it."""
@@ -458,7 +457,7 @@ class TestLive:
 
     async def test_nor_does_its_own_close_wait_for_ever(self, enforce: Enforce, monkeypatch: Any) -> None:
         store = enforce(sockets=TWO_SOCKETS)
-        monkeypatch.setattr(connection, "MOMENT", 0.1)
+        monkeypatch.setattr(connection, "CLOSE_TIMEOUT", 0.1)
         raised: list[BaseException] = []
 
         class Deaf(Line):
@@ -489,7 +488,7 @@ class TestLive:
         only().reset()
         await asyncio.sleep(0)
         line.send("in", *["over"] * 9)
-        await line.until(lambda: live.everyone() and only().refused == 18)
+        await line.until(lambda: open_sockets.everyone() and only().refused == 18)
         assert texts(line) == ["in", "in"]
         assert (len(line.told("error")), line.closed) == (2, None)
         await line.close()

@@ -140,7 +140,7 @@ class TestFrames:
         async def tell(facts: Facts, decision: Any, seconds: float = 0.0) -> None:
             told.append((facts.events, facts.size, [outcome.verdict for outcome in decision.outcomes]))
 
-        monkeypatch.setattr(observe, "atell", tell)
+        monkeypatch.setattr(observe.hooks, "atell", tell)
         enforce(own={**OWN, "rate": "1/min", "action": "shadow"})
         line = await Line().open()
         told.clear()

@@ -11,12 +11,13 @@ from unittest.mock import ANY
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
-from django_throttle.sockets import connection
+from django_throttle.sockets import inbound
 from django_throttle.sockets.counters import MAX_DELAY
-from django_throttle.sockets.open_sockets import live
-from django_throttle.sockets.settings import AT_ONCE, Ladder, Terms
+from django_throttle.sockets.escalation import ERROR_BURST, Escalation
+from django_throttle.sockets.settings import SocketSettings
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -33,30 +34,30 @@ def refused(retry_after: float | None = 0.0, reason: Reason = Reason.EXCEEDED) -
 class TestMeasures:
     def test_by_default_each_is_told_and_the_tenth_closes(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {}
-        assert [Terms("chat").measure(n) for n in (1, 9, 10, 50)] == ["error", "error", "close", "close"]
+        assert [SocketSettings("chat").action(n) for n in (1, 9, 10, 50)] == ["error", "error", "close", "close"]
 
     def test_a_ladder_of_ones_own(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"MAX_VIOLATIONS": 0}
-        terms = Terms("chat", ladder={"error": 3, "delay": 5, "close": 7})
-        assert [terms.measure(n) for n in range(1, 9)] == [
+        terms = SocketSettings("chat", ladder={"error": 3, "delay": 5, "close": 7})
+        assert [terms.action(n) for n in range(1, 9)] == [
             "drop", "drop", "error", "error", "delay", "delay", "close", "close",
         ]  # fmt: skip
-        silent = Terms("chat", ladder={"error": 0})
-        assert {silent.measure(n) for n in range(1, 99)} == {"drop"}
+        silent = SocketSettings("chat", ladder={"error": 0})
+        assert {silent.action(n) for n in range(1, 99)} == {"drop"}
 
     def test_our_own_failure_is_no_violation(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {}
-        ladder = Ladder()
+        ladder = Escalation()
         ours = refused(1.0, Reason.STORE_FAILED)
-        assert {ladder.climb(Terms("chat"), ours) for _ in range(50)} == {"error"}
+        assert {ladder.refused(ours, SocketSettings("chat").action) for _ in range(50)} == {"error"}
         assert ladder.violations == 0
 
     def test_error_frames_are_few_even_where_streaks_are_short(self) -> None:
-        ladder, told = Ladder(), 0
+        ladder, told = Escalation(), 0
         for _ in range(1000):
-            ladder.allowed()
-            told += ladder.may_tell(refused(0.001))
-        assert told == AT_ONCE
+            ladder.reset()
+            told += ladder.may_send_error(refused(0.001))
+        assert told == ERROR_BURST
 
 
 async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(enforce: Enforce) -> None:
@@ -112,7 +113,7 @@ class TestSockets:
         line.send("in", "over")
         await line.until(lambda: line.told("error"))
         began = time.monotonic()
-        (socket,) = live.everyone()
+        (socket,) = open_sockets.everyone()
         socket.close(4000, "enough")
         await line.until(lambda: line.closed)
         assert line.task is not None
@@ -126,7 +127,7 @@ class TestSockets:
     async def test_held_up_for_as_long_as_any_may_be(self, enforce: Enforce, monkeypatch: Any) -> None:
         """However long it would be until it may pass: a minute here."""
         assert MAX_DELAY == 2.0
-        monkeypatch.setattr(connection, "MAX_DELAY", 0.1)
+        monkeypatch.setattr(inbound, "MAX_DELAY", 0.1)
         enforce(own=OWN)
         line = await Line(ladder={"error": 0, "delay": 1, "close": 3}).open()
         began = time.monotonic()

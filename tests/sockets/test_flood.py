@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.sockets.open_sockets import live
+from django_throttle.connections.open_sockets import open_sockets
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, live_enforcer, texts
@@ -53,7 +53,7 @@ async def test_ten_thousand_messages_in_a_second(
             if n % 10 == 0:
                 other.send("hello")
             await asyncio.sleep(max(0.0, began + n / 100 - time.monotonic()))
-        (flooded,) = live.find(ident="ip:203.0.113.9")
+        (flooded,) = [one for one in open_sockets.everyone() if "ip:203.0.113.9" in one.idents]
         await line.until(lambda: flooded.refused + len(texts(line)) == FLOOD)
         seconds, questions = time.monotonic() - began, asked(redis) - before
     stop.set()
@@ -73,7 +73,7 @@ async def test_ten_thousand_messages_in_a_second(
 async def test_it_is_closed_after_as_many_as_the_setting_says(enforce: Enforce) -> None:
     enforce(own={"rate": "50/s", "events": ["message"], "key": "connection", "algorithm": "gcra"}, MAX_VIOLATIONS=25)
     line = await Line().open()
-    (flooding,) = live.everyone()
+    (flooding,) = open_sockets.everyone()
     line.send(*["x"] * FLOOD)
     await line.until(lambda: line.closed)
     assert line.closed["code"] == 4429
@@ -105,4 +105,4 @@ async def test_what_an_open_socket_takes_of_memory(enforce: Enforce) -> None:
             await line.close()
     print(f"{sizes[0]:,.0f} bytes a socket, {sizes[1]:,.0f} with a guard: {sizes[1] - sizes[0]:,.0f} more")
     assert sizes[1] - sizes[0] < 6000
-    assert sys.getsizeof(live) < 200
+    assert sys.getsizeof(open_sockets) < 200

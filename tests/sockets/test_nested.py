@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Rule
-from django_throttle.sockets.open_sockets import live
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer
 from tests.inside import counters
@@ -52,13 +52,13 @@ class TestOneScope:
             sends={**WINDOW, "rate": "9/min", "events": ["send"]},
         )
         communicator = await opened(around(consumer, "chat", "chat"))
-        assert (held(store), len(live)) == (1, 1)
+        assert (held(store), len(open_sockets)) == (1, 1)
         await communicator.send_to("hello")
         assert await communicator.receive_from() == "hello"
         counts = sorted(state[-1] for state, _ in counters(store).values())
         assert counts == [1, 1, 1]
         await communicator.disconnect()
-        assert (held(store), len(live)) == (0, 0)
+        assert (held(store), len(open_sockets)) == (0, 0)
 
     async def test_the_terms_of_the_one_inside_hold(self, enforce: Enforce) -> None:
         enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
@@ -114,10 +114,9 @@ class TestTwoScopes:
     async def test_each_takes_its_own_slots_and_one_socket_has_them_all(self, enforce: Enforce) -> None:
         store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**TWO_SOCKETS, "limit": 1, "scopes": ["chat"]})
         communicator = await opened(around(AsyncEcho, "site"))
-        (found,) = live.everyone()
+        (found,) = open_sockets.everyone()
         assert (held(store), len(found.leases)) == (2, 2)
-        for lease in found.leases:
-            assert live.find(lease=lease.id) == (found,)
+        assert store.leases.taken() == {lease.id for lease in found.leases}
         assert (await socket(around(AsyncEcho, "site")).connect())[0] is False, "the inner one refuses"
         assert held(store) == 2
         await communicator.disconnect()
@@ -168,7 +167,7 @@ class TestTwoScopes:
         closing = await communicator.receive_output()
         assert (closing["type"], closing["code"]) == ("websocket.close", 4403)
         await communicator.wait()
-        assert live.everyone() == ()
+        assert open_sockets.everyone() == ()
 
     async def test_a_reset_reaches_the_inner_one(self, enforce: Enforce) -> None:
         enforce(
@@ -179,7 +178,7 @@ class TestTwoScopes:
             await communicator.send_to(text)
         assert await communicator.receive_from() == "in"
         assert (await communicator.receive_json_from())["rule"] == "own"
-        live.everyone()[0].reset()
+        open_sockets.everyone()[0].reset()
         await asyncio.sleep(0)
         await communicator.send_to("again")
         assert await communicator.receive_from() == "again"
@@ -190,14 +189,14 @@ class TestTwoScopes:
 
         async def twice(scope: Any, receive: Any, send: Any) -> None:
             await ThrottleMiddleware(greets, "chat")(scope, receive, send)
-            (found,) = live.everyone()
-            assert found.within == ()  # type: ignore[attr-defined]
+            (found,) = open_sockets.everyone()
+            assert found.inner == ()  # type: ignore[attr-defined]
             assert (await receive())["type"] == "websocket.disconnect"
 
         async def greets(scope: Any, receive: Any, send: Any) -> None:
             await receive()
-            (found,) = live.everyone()
-            assert len(tuple(found.nest())) == 2  # type: ignore[attr-defined]
+            (found,) = open_sockets.everyone()
+            assert len(tuple(found.all_scopes())) == 2  # type: ignore[attr-defined]
             await send({"type": "websocket.accept"})
 
         communicator = await opened(ThrottleMiddleware(twice, "site"))
@@ -213,7 +212,7 @@ class TestTwoScopes:
             await communicator.send_to(text)
         assert await communicator.receive_from() == "one"
         assert (await communicator.receive_json_from())["rule"] == "own"
-        found = live.everyone()[0]
+        found = open_sockets.everyone()[0]
         assert found.sent == 1
         await communicator.disconnect()
 
@@ -226,7 +225,7 @@ class TestTwoScopes:
 
         store = enforce(sockets=TWO_SOCKETS)
         communicator = await opened(around(Noting, "site"))
-        live.everyone()[0].close(4000, "goodbye")
+        open_sockets.everyone()[0].close(4000, "goodbye")
         assert (await communicator.receive_output())["code"] == 4000
         await communicator.wait()
         assert (told, held(store)) == ([4000], 0)

@@ -13,7 +13,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.sockets.settings import OPTIONS, Terms, misspelt
+from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt
 from tests.consumers import AsyncEcho, handshake
 from tests.doors import Enforce, enforcer
 
@@ -33,17 +33,17 @@ WRONG: list[tuple[str, Any, str]] = [
     ("refuse", "frmae", "one of http, frame, not 'frmae'; did you mean 'frame'"),
     ("refuse", ["frame"], "one of http, frame"),
     ("payload", {"error": "slow down"}, "payload is a function"),
-    ("payload", asynchronous, "an asynchronous one has no answer at once"),
+    ("payload", asynchronous, "must not be asynchronous"),
     ("coalesce", "symbol", "coalesce is a function"),
     ("cost", -1, "cost is a whole number of 0 or more, or a function, not -1"),
     ("cost", 0.5, "not 0.5"),
     ("cost", "x", "not 'x'"),
-    ("cost", asynchronous, "cost is a plain function"),
-    ("continuity", asynchronous, "continuity is a plain function"),
+    ("cost", asynchronous, "cost must not be asynchronous"),
+    ("continuity", asynchronous, "continuity must not be asynchronous"),
     ("close_codes", {"rate_limit": 4000}, "did you mean 'rate_limited'"),
     ("close_codes", {"rate_limited": 1008}, "from 3000 to 4999"),
     ("close_codes", {"rate_limited": "4429"}, "from 3000 to 4999"),
-    ("close_codes", {4429: 4000}, "a close code is for one of"),
+    ("close_codes", {4429: 4000}, "the reason of a close code must be one of"),
     ("close_codes", 4000, "are a dictionary"),
     ("close_codes", None, "are a dictionary"),
     ("ladder", {"clsoe": 3}, "did you mean 'close'"),
@@ -89,13 +89,13 @@ def test_an_option_that_there_is_not_is_named_with_the_nearest(option: str, mean
 @pytest.mark.parametrize("value", [0, 0.5, 60, timedelta(minutes=1)])
 def test_times_are_numbers_of_seconds_or_timedeltas(settings: Any, value: Any) -> None:
     settings.DJANGO_THROTTLE = {}
-    terms = ThrottleMiddleware(app, idle_timeout=value, max_age=value).terms
+    terms = ThrottleMiddleware(app, idle_timeout=value, max_age=value).settings
     expected = 60.0 if isinstance(value, timedelta) else value
     assert terms.lifetimes() == (expected, expected)
 
 
 def test_any_mapping_does() -> None:
-    Terms("chat", ladder=UserDict(close=3), close_codes=UserDict(idle=4001)).check()
+    SocketSettings("chat", ladder=UserDict(close=3), close_codes=UserDict(idle=4001)).check()
 
 
 async def test_what_a_property_says_is_known_at_the_handshake(enforce: Enforce) -> None:

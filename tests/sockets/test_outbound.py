@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from channels.layers import get_channel_layer
 
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import outbound
 from django_throttle.sockets.frames import Gap, continuity_payload
-from django_throttle.sockets.open_sockets import live
-from django_throttle.sockets.outbound import Outgoing
+from django_throttle.sockets.outbound import Unsent
 from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -68,7 +68,7 @@ class TestLoss:
         await say(line, "i")
         assert line.frames[-1] == "i"
         assert len(line.told("continuity_lost")) == 1
-        (socket,) = live.everyone()
+        (socket,) = open_sockets.everyone()
         assert (socket.sent, socket.lost) == (4, 5)
         await line.close()
 
@@ -135,7 +135,7 @@ class TestLoss:
         await line.say({"type": "websocket.close", "code": 1000})
         assert [frame if isinstance(frame, str) else frame["lost"] for frame in line.frames] == ["a", "b", 6]
         assert [event["type"] for event in line.sent[-2:]] == ["websocket.send", "websocket.close"]
-        assert live.everyone() == ()
+        assert open_sockets.everyone() == ()
         await line.close()
 
     async def test_it_does_so_a_moment_after_it_was_told_of_another(self) -> None:
@@ -146,7 +146,7 @@ class TestLoss:
         async def tell(gap: Gap) -> None:
             told.append(gap.lost)
 
-        out = Outgoing(nothing, nothing, tell, lambda: None)
+        out = Unsent(nothing, nothing, tell, lambda: None)
         for _ in range(2):
             out.refused({"type": "websocket.send", "text": "lost"}, None, 60.0)
             await out.tell()
@@ -158,7 +158,7 @@ class TestLoss:
         enforce(outward={**OUT, "rate": "1/hour"})
         line = await Line().open()
         await say(line, "a", "lost", "lost")
-        live.everyone()[0].close(4410, "closed", {"type": "error"})
+        open_sockets.everyone()[0].close(4410, "closed", {"type": "error"})
         await line.until(lambda: line.closed)
         assert [frame if isinstance(frame, str) else frame["type"] for frame in line.frames] == [
             "a", "continuity_lost", "error",
@@ -234,12 +234,12 @@ class TestCoalescing:
         await line.close()
 
     async def test_kinds_are_bounded(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(outbound, "MOST_KINDS", 3)
+        monkeypatch.setattr(outbound, "MAX_KINDS", 3)
         lost: list[int] = []
 
         async def nothing(*_: Any) -> None: ...
 
-        out = Outgoing(nothing, nothing, nothing, lambda: lost.append(1))
+        out = Unsent(nothing, nothing, nothing, lambda: lost.append(1))
         for n in range(5):
             out.refused({"type": "websocket.send", "text": f"{n}"}, n, 60.0)
         assert (out.lost, len(lost)) == (2, 2)

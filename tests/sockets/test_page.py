@@ -16,8 +16,8 @@ from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.conf import Conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.sockets.options import CODES
-from django_throttle.sockets.settings import ON_RULE_CHANGE, Terms
+from django_throttle.sockets.close import CODES
+from django_throttle.sockets.settings import ON_RULE_CHANGE, SocketSettings
 from tests.consumers import opened
 from tests.doors import Enforce, enforcer
 from tests.pages import DOCS, shown
@@ -93,8 +93,8 @@ async def test_pings_are_free(enforce: Enforce) -> None:
 async def test_the_ladder(enforce: Enforce) -> None:
     enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
     consumer = run(LADDER)["StrictConsumer"]
-    terms = Terms("chat", ladder=consumer.throttle_ladder)
-    steps = [terms.measure(n) for n in range(1, 21)]
+    terms = SocketSettings("chat", ladder=consumer.throttle_ladder)
+    steps = [terms.action(n) for n in range(1, 21)]
     assert steps == ["drop"] * 2 + ["error"] * 2 + ["delay"] * 15 + ["close"]
     communicator = await opened(echoing(consumer))
     for n in range(4):
@@ -118,8 +118,8 @@ async def test_the_newest_of_each_symbol(enforce: Enforce) -> None:
 
 def test_the_options_of_the_middleware() -> None:
     app = run(OPTIONS)["strict"](None)
-    app.terms.check()
-    assert app.terms.lifetimes() == (600, 86400)
+    app.settings.check()
+    assert app.settings.lifetimes() == (600, 86400)
 
 
 def test_codes_settings_and_words_are_those_that_there_are() -> None:

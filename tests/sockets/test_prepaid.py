@@ -15,8 +15,8 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
-from django_throttle.sockets.prepaid import Allowance, Pace
+from django_throttle.sockets.prepaid import MAX_CALLS as MOST
+from django_throttle.sockets.prepaid import CallLimit, Prepaid
 from django_throttle.stores import RedisStore
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -42,7 +42,7 @@ def asked(redis: Redis) -> int:
 class TestPace:
     def test_never_more_than_ten_in_any_second(self) -> None:
         """In these words, the documentation promises it."""
-        pace, now, asked = Pace(), 0.0, []
+        pace, now, asked = CallLimit(), 0.0, []
         for _ in range(95):
             now += pace.wait(now)
             pace.note(now)
@@ -55,13 +55,13 @@ class TestPace:
     ) -> None:
         """Each with a rule of its own: they share the ten."""
         asked: list[float] = []
-        note = Pace.note
+        note = CallLimit.note
 
-        def noted(pace: Pace, now: float) -> None:
+        def noted(pace: CallLimit, now: float) -> None:
             asked.append(now)
             note(pace, now)
 
-        monkeypatch.setattr(Pace, "note", noted)
+        monkeypatch.setattr(CallLimit, "note", noted)
         enforce(
             outer={**CHAT, "rate": "1000000/h", "scopes": ["site"], "count_denied": True},
             inner={**CHAT, "rate": "1/h", "scopes": ["chat"], "count_denied": True},
@@ -140,18 +140,18 @@ class TestOneSocket:
     ) -> None:
         monkeypatch.setattr("django_throttle.sockets.prepaid.PERIOD", 0.3)
         enforce(chat=CHAT)
-        paced = Pace()
+        paced = CallLimit()
         for _ in range(MOST):
             paced.note(time.monotonic())
         began = time.monotonic()
-        decision, wait = await Allowance(paced).take(charged(), (1,))
+        decision, wait = await Prepaid(paced).take(charged(), (1,))
         assert (decision.allowed, wait) == (True, 0.0)
         assert time.monotonic() - began >= 0.29
 
     async def test_a_refusal_is_said_again_instead(self, enforce: Live) -> None:
         store = enforce(chat={**CHAT, "rate": "1/h", "count_denied": True})
-        paced = Pace()
-        allowance = Allowance(paced)
+        paced = CallLimit()
+        allowance = Prepaid(paced)
         said = [(await allowance.take(charged(), (1,)))[0].allowed for _ in range(50)]
         assert said == [True] + [False] * 49
         assert paced.wait(time.monotonic()) > 0, "each was asked for, as long as that could be"
@@ -159,7 +159,7 @@ class TestOneSocket:
 
     async def test_several_at_once_are_each_charged(self, enforce: Live) -> None:
         store = enforce(chat={**CHAT, "rate": "5/h"})
-        allowance = Allowance(Pace())
+        allowance = Prepaid(CallLimit())
         taken = await asyncio.gather(*(allowance.take(charged(), (1,)) for _ in range(9)))
         assert sum(decision.allowed for decision, _ in taken) == 5
         assert used(store) == 5

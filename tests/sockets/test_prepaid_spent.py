@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, Decide, Refund
 from django_throttle.core.decision import Decision
 from django_throttle.limiter import Limiter
 from django_throttle.sockets import prepaid as lots
-from django_throttle.sockets.open_sockets import Farewell, live
-from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
-from django_throttle.sockets.prepaid import Allowance, Pace
+from django_throttle.sockets.close import Close
+from django_throttle.sockets.prepaid import MAX_CALLS as MOST
+from django_throttle.sockets.prepaid import CallLimit, Prepaid
 from django_throttle.stores import RedisStore
 from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -89,20 +90,20 @@ async def taken(*tasks: asyncio.Task[tuple[Decision, float]]) -> list[bool]:
 async def test_a_lot_given_back_can_neither_be_spent_nor_given_back_again(held: Set) -> None:
     store, found = held()
     found.go.set()
-    allowance = Allowance(Pace())
+    allowance = Prepaid(CallLimit())
     await allowance.take(charges(), (1,))
-    lot = allowance._lot
-    assert lot is not None and lot.covers((LOT - 1,))
-    allowance.give_back()
-    assert not lot.covers((1,))
-    assert lot.rest() is None
+    lot = allowance._payment
+    assert lot is not None
+    allowance.refund()
+    assert lot.pay((1,), 0.0) is None
+    assert lot.refund() is None
     await becomes(lambda: found.back == LOT - 1)
     assert used(store) == OTHERS + 1
 
 
 async def test_what_arrives_when_the_socket_is_closed_goes_back_once(held: Set) -> None:
     store, found = held()
-    allowance = Allowance(Pace())
+    allowance = Prepaid(CallLimit())
     taking = [asyncio.ensure_future(allowance.take(charges(), (1,))) for _ in range(3)]
     await found.asks()
     allowance.end()
@@ -116,10 +117,10 @@ async def test_what_arrives_when_the_socket_is_closed_goes_back_once(held: Set) 
 async def test_who_waits_for_the_next_question_asks_none_once_the_socket_is_closed(held: Set) -> None:
     """Closed in the wait for the pace, which is where a flood spends nearly all its time."""
     store, found = held()
-    pace = Pace()
+    pace = CallLimit()
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time() + 3600)
-    allowance = Allowance(pace)
+    allowance = Prepaid(pace)
     taking = asyncio.ensure_future(allowance.take(charges(), (1,)))
     await asyncio.sleep(0.01)
     allowance.end()
@@ -130,14 +131,14 @@ async def test_who_waits_for_the_next_question_asks_none_once_the_socket_is_clos
 async def test_a_question_that_nobody_waits_for_is_over_when_it_is_answered(held: Set) -> None:
     """Its lot lapses; a later frame asks anew and does not find that lot again."""
     store, found = held()
-    allowance, frame = Allowance(Pace()), charges()
+    allowance, frame = Prepaid(CallLimit()), charges()
     taking = asyncio.ensure_future(allowance.take(frame, (1,)))
     await found.asks()
     taking.cancel()
     await asyncio.wait([taking])
     found.go.set()
-    await becomes(lambda: allowance._lot is not None)
-    allowance.give_back()
+    await becomes(lambda: allowance._payment is not None)
+    allowance.refund()
     await becomes(lambda: found.back == LOT)
     assert await taken(asyncio.ensure_future(allowance.take(frame, (1,)))) == [True]
     assert found.asked == 2
@@ -149,7 +150,7 @@ async def test_a_question_that_nobody_waits_for_is_over_when_it_is_answered(held
 async def test_an_old_refusal_is_not_said_to_who_asks_later(held: Set) -> None:
     """The question had its answer when a budget had been given back already."""
     _, found = held()
-    allowance, frame = Allowance(Pace()), charges()
+    allowance, frame = Prepaid(CallLimit()), charges()
     large = asyncio.ensure_future(allowance.take(frame, (900,)))
     await found.asks()
     allowance.forget()
@@ -157,7 +158,7 @@ async def test_an_old_refusal_is_not_said_to_who_asks_later(held: Set) -> None:
     found.go.set()
     await asyncio.wait([large])
     await becomes(lambda: allowance._asking is None)
-    assert allowance._denial is None
+    assert allowance._refusal is None
     assert await taken(asyncio.ensure_future(allowance.take(frame, (1,)))) == [True]
 
 
@@ -165,7 +166,7 @@ async def test_two_frames_that_wait_for_one_question_while_rules_change(held: Se
     """Both are paid for, one by what was bought; the rest goes back once."""
     store, found = held()
     old, new = charges(), charges(rule("900/h"))
-    allowance = Allowance(Pace())
+    allowance = Prepaid(CallLimit())
     waiting = [asyncio.ensure_future(allowance.take(old, (1,))) for _ in range(2)]
     await found.asks()
     other = asyncio.ensure_future(allowance.take(new, (1,)))
@@ -183,7 +184,7 @@ async def test_who_waits_for_what_a_larger_frame_is_refused_asks_by_itself(
 ) -> None:
     _, found = held()
     buys(1, monkeypatch)
-    allowance, frame = Allowance(Pace()), charges()
+    allowance, frame = Prepaid(CallLimit()), charges()
     large = asyncio.ensure_future(allowance.take(frame, (501,)))
     await found.asks()
     small = asyncio.ensure_future(allowance.take(frame, (1,)))
@@ -213,7 +214,7 @@ async def test_a_reset_takes_what_was_bought_before_with_it(held: Set) -> None:
     limiter = Limiter([rulebook.current().rules[0]], store)
     limiter.reset(IDENT)
     limiter.acquire(IDENT, OTHERS)
-    (socket,) = live.everyone()
+    (socket,) = open_sockets.everyone()
     socket.reset()
     line.send("2")
     await line.until(lambda: len(texts(line)) == 2)
@@ -227,8 +228,8 @@ async def test_a_frame_whose_socket_is_closed_meanwhile_reaches_nobody_and_costs
     line = await Line().open()
     line.send("1", "2", "3")
     await found.asks()
-    (socket,) = live.everyone()
-    socket.leave(Farewell(4430, "evicted"))
+    (socket,) = open_sockets.everyone()
+    socket.start_close(Close(4430, "evicted"))
     await line.until(lambda: line.closed)
     found.go.set()
     await line.until(lambda: line.task is not None and line.task.done())
@@ -240,12 +241,12 @@ async def test_a_frame_whose_socket_is_closed_meanwhile_reaches_nobody_and_costs
 async def test_what_goes_back_waits_for_its_turn_unless_the_socket_is_closed(held: Set) -> None:
     store, found = held()
     found.go.set()
-    pace, frame = Pace(), charges()
-    allowance = Allowance(pace)
+    pace, frame = CallLimit(), charges()
+    allowance = Prepaid(pace)
     await allowance.take(frame, (1,))
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time() + 3600)
-    allowance.give_back()
+    allowance.refund()
     await asyncio.sleep(0.05)
     assert found.back == 0
     allowance.end()

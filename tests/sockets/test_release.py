@@ -120,7 +120,7 @@ class TestRelease:
         enforce(sockets=TWO_SOCKETS)
         monkeypatch.setattr(limiter, "arelease", fail)
         await (await opened()).disconnect()
-        assert "a connection's lease was not released" in caplog.text
+        assert "a lease of a closed socket was not released" in caplog.text
 
     @REDIS
     async def test_a_handshake_cancelled_at_any_moment_leaves_no_slot(self, enforce: Enforce) -> None:

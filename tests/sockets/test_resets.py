@@ -13,14 +13,14 @@ import pytest
 from django_throttle import rulebook
 from django_throttle.conf import conf
 from django_throttle.connections.control import Duties
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets.open_sockets import live
-from django_throttle.sockets.prepaid import MAX_QUESTIONS as MOST
-from django_throttle.sockets.prepaid import Allowance, Pace
+from django_throttle.sockets.prepaid import MAX_CALLS as MOST
+from django_throttle.sockets.prepaid import CallLimit, Prepaid
 from django_throttle.stores import RedisStore
 from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -36,13 +36,13 @@ def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "sockets.prepaid.PERIOD",
         "sockets.prepaid.LONGEST",
-        "sockets.limits.LASTS",
+        "sockets.limits.MATCH_LIFETIME",
         "sockets.prepaid.MAX_LIFETIME",
         "sockets.prepaid.SHORTEST",
         "stores.denials.LONGEST",
     ):
         monkeypatch.setattr(f"django_throttle.{name}", FOR_EVER)
-    live.clear()
+    open_sockets.clear()
 
 
 @pytest.fixture(params=[False, True], ids=["remembered", "counted"])
@@ -54,7 +54,7 @@ async def flooded() -> Line:
     """A socket that has used up its budget, and its questions."""
     line = await Line().open()
     line.send(*["x"] * 40)
-    await becomes(lambda: sum(socket.received for socket in live.everyone()) == 40)
+    await becomes(lambda: sum(socket.received for socket in open_sockets.everyone()) == 40)
     await line.until(lambda: len(texts(line)) == 5 and line.told("error"))
     return line
 
@@ -76,7 +76,7 @@ async def test_a_reset_elsewhere_reaches_a_flooded_socket(enforce: Live, redis_u
 async def test_so_it_does_where_rules_are_the_socket_s_own(enforce: Live) -> None:
     enforce(own={**CHAT, "key": "connection"}, MAX_VIOLATIONS=0)
     line = await flooded()
-    live.everyone()[0].reset()
+    open_sockets.everyone()[0].reset()
     await asyncio.sleep(0)
     line.send(*["x"] * 9)
     await line.until(lambda: len(texts(line)) == 10)
@@ -85,10 +85,10 @@ async def test_so_it_does_where_rules_are_the_socket_s_own(enforce: Live) -> Non
 
 async def test_a_frame_that_waits_for_its_turn_to_ask_is_heard_at_once(enforce: Live) -> None:
     enforce(chat=CHAT)
-    pace, charges = Pace(), (Charge(rulebook.current().rules[0], IDENT, 1),)
+    pace, charges = CallLimit(), (Charge(rulebook.current().rules[0], IDENT, 1),)
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time())
-    allowance = Allowance(pace)
+    allowance = Prepaid(pace)
     taking = asyncio.ensure_future(allowance.take(charges, (1,)))
     await asyncio.sleep(0.01)
     assert not taking.done()

@@ -12,13 +12,13 @@ import pytest
 from django_throttle import limiter, rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.conf import conf
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.limiter import decide_flow
 from django_throttle.rulebook import Snapshot
 from django_throttle.sockets import rule_change
-from django_throttle.sockets.open_sockets import live
-from django_throttle.sockets.rule_change import Hold
+from django_throttle.sockets.rule_change import LoweredLimit
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from tests.clock import FrozenClock
@@ -68,7 +68,7 @@ async def test_who_is_not_accepted_yet_is_not_warned(enforce: Enforce, change: P
 
     first, second = await Line().open(), Line(ThrottleMiddleware(slow, "chat"))
     opening = asyncio.ensure_future(second.open())
-    await becomes(lambda: len(live) == 2)
+    await becomes(lambda: len(open_sockets) == 2)
     change(sockets(1))
     await asyncio.sleep(0.1)
     assert second.sent == []
@@ -156,12 +156,12 @@ class TestBlocks:
     ) -> None:
         enforce()
         first, second = await Line().open(), await Line().open()
-        (one, _) = live.everyone()
+        (one, _) = open_sockets.everyone()
         monkeypatch.setattr(type(one.who), "ident", _failing_for(one.who, type(one.who).ident))
         change(overrides=(blocked(),))
         await second.until(lambda: second.closed)
         assert first.closed is None
-        assert "could not be held against the new rules" in caplog.text
+        assert "were not applied to an open socket" in caplog.text
         monkeypatch.undo()
         await first.close()
 
@@ -243,9 +243,9 @@ class TestLimits:
         change(sockets(3))
         await lines[2].until(lambda: lines[2].closed)
         assert [line.closed is None for line in lines] == [True, True, False]
-        hold = Hold(rule.id, "ip:203.0.113.9", "sockets", 3)
+        hold = LoweredLimit(rule.id, "ip:203.0.113.9", "sockets", 3)
         monkeypatch.setattr(rule_change, "get_store", lambda: elsewhere)
-        assert rule_change.surplus([hold]) == {hold: frozenset([leases[1].id])}
+        assert rule_change.excess_leases([hold]) == {hold: frozenset([leases[1].id])}
         monkeypatch.undo()
         for line in lines[:2]:
             await line.close()
@@ -280,7 +280,7 @@ class TestLimits:
         enforce(sockets={**SOCKETS, "limit": 2})
         lines = [await Line(on_rule_change="ignore").open() for _ in range(2)]
         old, new = rulebook.current(), Snapshot([sockets(1)])
-        await rule_change.review(live.everyone(), old, new)  # type: ignore[arg-type]
+        await rule_change.apply(open_sockets.everyone(), old, new)  # type: ignore[arg-type]
         assert [(line.closed, line.told("error")) for line in lines] == [(None, [])] * 2
         for line in lines:
             await line.close()
@@ -290,8 +290,8 @@ class TestLimits:
         lines = [await Line(on_rule_change="close").open() for _ in range(2)]
         old = rulebook.current()
         for new in (sockets(3), sockets(1, action="shadow"), sockets(1, key="user")):
-            await rule_change.review(live.everyone(), old, Snapshot([new]))  # type: ignore[arg-type]
-        await rule_change.review(live.everyone(), None, Snapshot([sockets(1)]))  # type: ignore[arg-type]
+            await rule_change.apply(open_sockets.everyone(), old, Snapshot([new]))  # type: ignore[arg-type]
+        await rule_change.apply(open_sockets.everyone(), None, Snapshot([sockets(1)]))  # type: ignore[arg-type]
         assert [line.closed for line in lines] == [None] * 2
         for line in lines:
             await line.close()

@@ -12,9 +12,10 @@ from uuid import UUID
 import pytest
 from django.utils.translation import gettext_lazy
 
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import settings
+from django_throttle.sockets.close import Close
 from django_throttle.sockets.frames import encoded, notice
-from django_throttle.sockets.open_sockets import Farewell, live
 from tests.consumers import held
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid
@@ -76,7 +77,7 @@ class TestRefusals:
         await line.task
         assert (line.told("error")[0]["code"], line.closed["code"]) == ("rate_limited", 4429)
         gc.collect()  # a coroutine that nobody has waited for would say so now
-        assert len([one for one in caplog.records if "the standard frame goes instead" in one.message]) == 1
+        assert len([one for one in caplog.records if "the client gets the standard frame" in one.message]) == 1
 
     @EACH
     async def test_a_gap_is_told_of_in_the_standard_frame(self, enforce: Enforce, junk: Any) -> None:
@@ -127,16 +128,16 @@ class TestGoodbyes:
     async def test_what_cannot_be_sent_is_left_out_of_a_goodbye(self, enforce: Enforce, caplog: Any) -> None:
         store = enforce(sockets={**SOCKETS, "limit": 5})
         line = await Line().open()
-        live.everyone()[0].leave(Farewell(4403, "blocked", {("a", 1): 2}))
+        open_sockets.everyone()[0].start_close(Close(4403, "blocked", {("a", 1): 2}))
         await line.until(lambda: line.closed)
         assert line.task is not None
         await line.task
         assert ([event["type"] for event in line.sent[1:]], held(store)) == (["websocket.close"], 0)
-        assert "cannot be sent" in caplog.text
+        assert "cannot be encoded" in caplog.text
 
     async def test_a_standard_one_goes_as_it_is(self, enforce: Enforce) -> None:
         enforce()
         line = await Line().open()
-        live.everyone()[0].close(4410, "closed", notice("closed", "Closed by an operator."))
+        open_sockets.everyone()[0].close(4410, "closed", notice("closed", "Closed by an operator."))
         await line.until(lambda: line.closed)
         assert line.told("error")[0]["code"] == "closed"

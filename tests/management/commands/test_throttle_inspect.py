@@ -10,9 +10,9 @@ from django.core.management import CommandError, call_command
 
 from django_throttle.connections import overview
 from django_throttle.connections.control import Duties
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.management.commands import throttle_inspect
-from django_throttle.sockets.open_sockets import live
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import sockets
 from tests.inside import count_in
@@ -29,7 +29,7 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     other = redis_store(redis_url)
     count_in(store, monkeypatch)
     monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.3)
-    live.clear()
+    open_sockets.clear()
     overview.look_again()
     for one in (store, other):
         Refresher(one).beat()
@@ -43,7 +43,7 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert lines[1].endswith(": 3 open, 0 slots held")
     assert lines[3:] == ["      4  user:1  (in 2)", "      2  user:2  (in 2)"]
     assert run("--most", "1").splitlines()[3:] == ["      4  user:1  (in 2)"]
-    live.clear()
+    open_sockets.clear()
 
 
 def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

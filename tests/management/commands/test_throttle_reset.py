@@ -12,12 +12,12 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
 from django_throttle.connections.control import Duties
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.management.commands import throttle_reset
 from django_throttle.rulebook import sources
-from django_throttle.sockets.open_sockets import live
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
 from tests.inside import count_in
@@ -67,10 +67,10 @@ def test_only_some_rules(store: Any) -> None:
 
 
 def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    live.clear()
+    open_sockets.clear()
     (socket,) = sockets(("a", "user:1"))
     resets: list[str] = []
-    monkeypatch.setattr(Recorder, "forget", lambda self: resets.append(self.id))
+    monkeypatch.setattr(Recorder, "reset", lambda self: resets.append(self.id))
     Refresher(store).beat()
     duties = Duties(store)
     duties()
@@ -78,7 +78,7 @@ def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run("user:1")
     duties()
     assert resets == [socket.id]
-    live.clear()
+    open_sockets.clear()
 
 
 @pytest.mark.parametrize(

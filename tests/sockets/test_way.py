@@ -1,0 +1,63 @@
+"""The way of a frame and its echo: the modules of the package that they enter, and its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from django_throttle.channels import ThrottleMiddleware
+from tests.consumers import AsyncEcho
+from tests.http.test_way import PACKAGE, Way
+from tests.sockets.guarded import Line, Live, live_enforcer
+
+enforce = pytest.fixture(live_enforcer)
+CHAT = {"rate": "100000/h", "events": ["message"], "key": "ip"}
+DOORS = {"middleware": ThrottleMiddleware, "consumer": AsyncEcho}
+MAX_MODULES, MAX_CALLS, MAX_FIRST_CALLS = 9, 25, 150
+
+
+async def way_of_a_frame(line: Line) -> Way:
+    """Send a frame and wait for its echo; a coroutine is entered each time it is resumed."""
+    calls: list[tuple[str, str]] = []
+
+    def note(frame: Any, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<"):
+            calls.append((code.co_filename.removeprefix(PACKAGE).removesuffix(".py"), code.co_qualname))
+
+    sent = len(line.sent)
+    sys.setprofile(note)
+    try:
+        line.send("hello")
+        while len(line.sent) == sent:  # noqa: ASYNC110 - each turn of the loop is on the way
+            await asyncio.sleep(0)
+    finally:
+        sys.setprofile(None)
+    return Way(calls)
+
+
+def printed(name: str, way: Way) -> Way:
+    print(*(f"{module:28}{function}" for module, function in way.calls), sep="\n")
+    print(f"{name}: {len(way.modules)} modules, {len(way.calls)} calls")
+    return way
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_the_way_of_a_frame(enforce: Live, door: str) -> None:
+    enforce(chat=CHAT)
+    app = {"app": AsyncEcho.as_asgi()} if door == "consumer" else {}
+    lines = [await Line(**app).open() for _ in range(2)]
+    for _ in range(3):  # the process is warm: scripts are loaded, the pool is filled
+        await way_of_a_frame(lines[0])
+    first = printed("the first frame of a socket", await way_of_a_frame(lines[1]))
+    while len(warm := (await way_of_a_frame(lines[1])).calls) > MAX_FIRST_CALLS // 2:  # several are paid for by now
+        pass
+    warm = printed("a warm frame", await way_of_a_frame(lines[1]))
+    assert len(warm.modules) <= MAX_MODULES
+    assert len(warm.calls) <= MAX_CALLS
+    assert len(first.calls) <= MAX_FIRST_CALLS
+    for line in lines:
+        await line.close()
