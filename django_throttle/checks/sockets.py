@@ -38,8 +38,8 @@ def check_delays(given: Given) -> Iterator[CheckMessage]:
         delaying = [f"rule {rule.name!r}" for rule in _delaying_rules(rules_given())]
         consumers = {one.__name__ for one in _throttled() if _delays(one.throttle_ladder)}
         delaying += [f"throttle_ladder of {name}" for name in sorted(consumers)]
-        ladders = (door.terms for door in _guards(_application()) if _delays(door.terms.ladder))
-        delaying += [f"the ladder of ThrottleMiddleware, scope {terms.scope!r}" for terms in ladders]
+        ladders = (door.settings for door in _guards(_application()) if _delays(door.settings.ladder))
+        delaying += [f"the ladder of ThrottleMiddleware, scope {one.scope!r}" for one in ladders]
         yield from _flood_warning(delaying)
 
 
@@ -115,7 +115,7 @@ def socket_scopes() -> Iterator[str]:
         scope = consumer.throttle_scope
         yield scope if isinstance(scope, str) and scope else consumer.__name__
     for door in _guards(_application()):
-        yield door.terms.scope
+        yield door.settings.scope
 
 
 def _guards(app: Any) -> Iterator[Any]:

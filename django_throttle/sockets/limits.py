@@ -97,23 +97,20 @@ class MatchedRules(NamedTuple):
 
 async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
     """The rules that match these events of a socket; in a thread, where a database or session is asked who it is."""
-    try:
-        return _match(scope, events, who, snapshot)
-    except SynchronousOnlyOperation:
-        return await in_thread(_match, scope, events, who, snapshot)
-
-
-def _match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
     facts = Facts(scope, events, who, size=1)
+    try:
+        charges, blocks = snapshot.match(facts), snapshot.blocks(facts)
+    except SynchronousOnlyOperation:
+        charges, blocks = await in_thread(lambda: (snapshot.match(facts), snapshot.blocks(facts)))
     own: list[Charge] = []
     metered: list[Charge] = []
     shared: list[Charge] = []
-    for charge in snapshot.match(facts):
+    for charge in charges:
         if charge.rule.key == "connection":
             own.append(charge._replace(rule=capped(charge.rule)))
         else:
             (metered if charge.rule.is_local else shared).append(charge)
-    return MatchedRules.of(snapshot, tuple(own), tuple(metered), tuple(shared), snapshot.blocks(facts))
+    return MatchedRules.of(snapshot, tuple(own), tuple(metered), tuple(shared), blocks)
 
 
 class OwnRefusal(NamedTuple):
@@ -157,7 +154,7 @@ class Limits:
             matched = await self.matched()
         if matched.is_empty:
             return None
-        began, size = perf_counter(), size_of(frame)
+        began, size = perf_counter(), size_of(frame) if matched.sized else 0
         if matched.is_own_only:
             own = self._by_own(matched, cost, size)
             if own is None:
@@ -167,7 +164,7 @@ class Limits:
             decide = self._by_shared if matched.is_shared_only else self._by_all
             decision = await decide(matched, cost, size)
         if hooks.installed() or not _is_ordinary(decision):
-            facts = Facts(self._scope, self._events, self._who, cost, size=size)
+            facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
             await hooks.atell(facts, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
 

@@ -132,7 +132,7 @@ class TestPage:
         for one in open_sockets.everyone():
             one.opened -= 1000
         first = open_sockets.everyone()[0]
-        first.received, first.heard = 3, first.heard - 330
+        first.received, first.last_received = 3, first.last_received - 330
         process(store)
         shown = text(operator.get(PAGE))
         for words in ("3 open connections", "user:1 2 1 Close all", "user:2 1 1 Close all", "user:1 192.0.2.7 chat"):
