@@ -1,12 +1,13 @@
-"""Forks, threads and the end of a process."""
+"""Forks, threads, tasks that nobody waits for, and the end of a process."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -48,6 +49,17 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
             close_old_connections()
 
     return await sync_to_async(closing, thread_sensitive=False)()
+
+
+_tasks: set[asyncio.Task[Any]] = set()
+
+
+def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a task on the running loop; asyncio logs what it raises, unless somebody waits for it after all."""
+    task = asyncio.ensure_future(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
 
 
 SERVERS: Final = ("uvicorn",)  # packages whose handlers lead to such an end

@@ -11,9 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.conf import conf
 from django_throttle.connections.control import MOST, MOST_IDENTS, Reporter, about, report_key
-from django_throttle.connections.host import held_by
-from django_throttle.connections.ledger import Ledger, batches
 from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.processes import ProcessRecords, batches, held_by
 from django_throttle.core.control import REPORT, Order
 from django_throttle.stores import MemoryStore, RedisStore
 
@@ -122,7 +121,7 @@ def _alone(store: MemoryStore, search: str) -> Overview:
 
 
 def _asked(store: RedisStore, search: str) -> Overview:
-    census = Ledger(store).census()
+    census = ProcessRecords(store).census()
     seen = dict(islice(census.items(), MOST_PROCESSES))
     order = Order(REPORT, search=search, most=max(2, min(MOST, MOST_SOCKETS // max(1, len(seen)))))
     waited = store.orders.ask(order, about(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL

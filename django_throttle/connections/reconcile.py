@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_throttle.connections import host
 from django_throttle.connections.leases import MOST_SETTLED, Owed, Pair
-from django_throttle.connections.ledger import (
+from django_throttle.connections.processes import (
     BATCH,
     GRACE_SECONDS,
-    Ledger,
     Mark,
+    ProcessRecords,
     Sweeper,
     batches,
     check,
     errors_of,
+    judge,
     text,
 )
 from django_throttle.exceptions import StoreError
@@ -45,8 +45,8 @@ class Losses:
     of, or has the one that it gave back last: the last resort where INFO is forbidden.
     """
 
-    def __init__(self, store: RedisStore, ledger: Ledger) -> None:
-        self.store, self.ledger = store, ledger
+    def __init__(self, store: RedisStore, records: ProcessRecords) -> None:
+        self.store, self.records = store, records
         own = secrets.token_urlsafe(9)
         self._names = [f"{store.prefix}:{{m{number}}}:mark:{own}" for number in range(SPREAD)]
         self._last: dict[str, Mark] = {}  # what each server has said, with the mark that it has now
@@ -56,7 +56,7 @@ class Losses:
         """What was lost since the last time; nothing at the first time. Raises StoreError."""
         self._mark += 1
         names = list({self.store.transport.node_of(name): name for name in reversed(self._names)}.values())
-        now = zip(names, self.ledger.marks(names, self._mark), strict=True)
+        now = zip(names, self.records.marks(names, self._mark), strict=True)
         writes = evicted = False
         older = []
         for name, found in now:
@@ -84,7 +84,7 @@ class Losses:
             for pair, lease in last:
                 key = self.store.key(*pair)
                 asked.setdefault((self.store.transport.node_of(key), is_held), (key, lease))
-        found = self.ledger.holds(leases.uid, asked.values()) if asked else []
+        found = self.records.holds(leases.uid, asked.values()) if asked else []
         return any(there is not None and there != is_held for (_, is_held), there in zip(asked, found, strict=True))
 
 
@@ -110,9 +110,9 @@ class Refresher:
     def __init__(self, store: RedisStore, on_gone: Callable[[list[str]], object] = list) -> None:
         self.store, self.on_gone = store, on_gone
         self.leases = store.leases
-        self.ledger = Ledger(store)
-        self.sweeper = Sweeper(self.ledger)
-        self.losses = Losses(store, self.ledger)
+        self.records = ProcessRecords(store)
+        self.sweeper = Sweeper(self.records)
+        self.losses = Losses(store, self.records)
         self._has_looked_around = False
         self._replaced: set[str] = set()  # uids of ours that live until all they held is registered anew
         self._older: set[str] = set()  # servers that had gone back in time then, each by the name of a key of its
@@ -130,7 +130,7 @@ class Refresher:
         if leases.introduction:
             self._announce(())
         living = [leases.uid, *self._replaced]
-        seen = self.ledger.beat(living, self._dead_neighbours(), report=leases.report())
+        seen = self.records.beat(living, self._dead_neighbours(), report=leases.report())
         loss = self.losses.look()
         self._older.update(loss.older)
         lost = not seen.known or loss.writes or self.store.transport.failovers != self._failovers
@@ -179,8 +179,8 @@ class Refresher:
         """Give back all that is held, because the process ends; what that takes too long for, others sweep."""
         uids = [*self._replaced, *([] if self.leases.introduction else [self.leases.renew()])]
         if uids:
-            self.ledger.beat((), uids, buries=False, most=0)
-            own = Sweeper(self.ledger)
+            self.records.beat((), uids, buries=False, most=0)
+            own = Sweeper(self.records)
             own.take_on(uids)
             own.go_on(FAREWELL_SECONDS)
         self.losses.leave()
@@ -189,7 +189,7 @@ class Refresher:
         """Once, at the start: the successor of a crashed worker frees its slots, without waiting for the silence."""
         if self._has_looked_around:
             return []
-        dead = host.judge(self.ledger.census()).dead
+        dead = judge(self.records.census()).dead
         self._has_looked_around = True
         return dead
 
@@ -204,17 +204,17 @@ class Refresher:
     def _bury_replaced(self) -> None:
         """All that is held is registered under the present uid: whatever the former ones have left, nobody holds."""
         uids = dict.fromkeys((*self._replaced, *self.leases.former))
-        self.ledger.beat([self.leases.uid], [*uids], buries=False, most=0)
+        self.records.beat([self.leases.uid], [*uids], buries=False, most=0)
         self.sweeper.take_on(uids)
         if self.store.transport.slot_of is not None:  # what came back on one node need not be named on another
             for name in self._older:
-                self.sweeper.add(name, self.ledger.abandoned(name, uids))
+                self.sweeper.add(name, self.records.abandoned(name, uids))
         self._replaced.clear()
         self._older.clear()
 
     def _look_for_all(self) -> None:
         held = self.store.process_key(f"held:{self.leases.uid}")
-        if self.leases.has_announced and self.ledger.count_keys([[held]]) == [0]:
+        if self.leases.has_announced and self.records.count_keys([[held]]) == [0]:
             self.leases.announce_again()
         pairs = self.leases.sent_pairs()
         if self.store.transport.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # a command for each
@@ -241,13 +241,13 @@ class Refresher:
         """The pairs of those groups of which a key has gone."""
         uid = self.leases.uid
         names = [[name for key in self._indexes(group) for name in (key, f"{key}:{uid}")] for group in groups]
-        found = self.ledger.count_keys(names)
+        found = self.records.count_keys(names)
         gone = (there is not None and there < len(keys) for there, keys in zip(found, names, strict=True))
         return [pair for pairs, is_gone in zip(groups, gone, strict=True) if is_gone for pair in pairs]
 
     def _announce(self, pairs: Iterable[Pair]) -> bool:
         uid, pairs = self.leases.uid, tuple(pairs)
-        known = self.ledger.announce(uid, self.leases.introduce(uid), self._indexes(pairs))
+        known = self.records.announce(uid, self.leases.introduce(uid), self._indexes(pairs))
         self.leases.confirm(uid, known, *pairs)
         return known
 
@@ -291,7 +291,7 @@ class Refresher:
         uid, leases = self.leases.uid, self.leases
         expected = {self.store.key(*pair): leases.count(*pair) for pair in pairs}
         try:
-            found = self.ledger.extend(uid, expected)
+            found = self.records.extend(uid, expected)
         except StoreError:
             leases.suspect(pairs)
             raise
@@ -324,7 +324,7 @@ class Refresher:
 
     def _retire(self) -> None:
         while pairs := self.leases.retire(BATCH):
-            self.ledger.retire(self.leases.uid, self._indexes(pairs))
+            self.records.retire(self.leases.uid, self._indexes(pairs))
             self.leases.retired(pairs)
             if len(pairs) < BATCH:
                 return

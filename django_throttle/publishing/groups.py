@@ -11,12 +11,11 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
-from django_throttle.connections.ledger import batches, check, errors_of
+from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core.commands import CountMembers
 from django_throttle.core.flow import Flow
 from django_throttle.exceptions import StoreError
-from django_throttle.lifecycle import in_child
-from django_throttle.sockets.timers import spawn
+from django_throttle.lifecycle import in_child, spawn
 from django_throttle.stores.base import Store, arun
 from django_throttle.stores.commands import tell_calls
 from django_throttle.stores.redis import RedisStore

@@ -9,11 +9,11 @@ from typing import Any
 from django_throttle.core import Decision
 from django_throttle.core.problem import error_code
 from django_throttle.costs import cost_of
+from django_throttle.lifecycle import spawn
 from django_throttle.sockets.close import Close, close_reason
-from django_throttle.sockets.connection import Connection
+from django_throttle.sockets.connection import CUT, Connection
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.frames import Event, frame
-from django_throttle.sockets.timers import CUT, spawn
 
 
 class Inbound:

@@ -12,9 +12,9 @@ from typing import Final
 from django.utils import timezone
 
 from django_throttle.core import Decision
+from django_throttle.lifecycle import spawn
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.frames import Event, Gap, Send, frame
-from django_throttle.sockets.timers import spawn
 
 logger = logging.getLogger("django_throttle")
 

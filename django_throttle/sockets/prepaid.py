@@ -13,9 +13,9 @@ from django_throttle import agent
 from django_throttle.core import flow, quota_warnings
 from django_throttle.core.commands import Charge, Refund
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
+from django_throttle.lifecycle import spawn
 from django_throttle.limiter import decide_flow
 from django_throttle.sockets.counters import MAX_DELAY
-from django_throttle.sockets.timers import spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Store, arun
 from django_throttle.stores.denials import LONGEST

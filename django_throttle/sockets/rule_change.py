@@ -21,13 +21,12 @@ from django_throttle.core.decision import conclude
 from django_throttle.core.plan import ASK_AGAIN
 from django_throttle.core.problem import error_code
 from django_throttle.facts import Facts
-from django_throttle.lifecycle import in_thread
+from django_throttle.lifecycle import in_thread, spawn
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.sockets.close import Close, close_reason
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.frames import frame
-from django_throttle.sockets.timers import spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.redis import RedisStore
 

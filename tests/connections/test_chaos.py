@@ -21,7 +21,7 @@ SECONDS = 2.0
 def hasty(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that usually takes seconds happens all the time."""
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
-    for module in ("reconcile", "ledger"):
+    for module in ("reconcile", "processes"):
         monkeypatch.setattr(f"django_throttle.connections.{module}.BATCH", 3)
 
 

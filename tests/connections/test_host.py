@@ -13,7 +13,7 @@ from redis import Redis
 
 from django_throttle.connections import reconcile
 from django_throttle.connections.control import Activity
-from django_throttle.connections.host import HostRefresher
+from django_throttle.connections.processes import HostRefresher
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, Decide, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
@@ -296,7 +296,7 @@ class TestOneNodeAway:
 
     @pytest.fixture(autouse=True)
     def small_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("ledger", "reconcile"):
+        for module in ("processes", "reconcile"):
             monkeypatch.setattr(f"django_throttle.connections.{module}.BATCH", 10)
 
     @pytest.fixture
@@ -351,7 +351,7 @@ class TestOneNodeAway:
         with pytest.raises(StoreError, match="away"):
             site.refresher.resend()
         partial.undo()
-        for module in ("ledger", "reconcile"):
+        for module in ("processes", "reconcile"):
             partial.setattr(f"django_throttle.connections.{module}.BATCH", 10)
         site.refresher.resend()
         assert self.counts(onlooker) == (30, 30)
@@ -399,7 +399,7 @@ class TestOneNodeAway:
             dead.take(f"user:{number}")
         living.beat()
         partial, onlooker, turns = away(living), make_site(), 0
-        living.refresher.ledger.beat((), [dead.leases.uid], buries=False, most=0)
+        living.refresher.records.beat((), [dead.leases.uid], buries=False, most=0)
         while self.counts(onlooker) != (30, 0) and turns < 100:  # a batch of those that fail ends a turn
             clock.step(3.1)
             turns += 1
@@ -535,7 +535,7 @@ def test_foreign_values_are_replaced(make_site: Make, redis: Redis) -> None:
         redis.set(key, "foreign", px=60_000)
     for lease in leases:
         site.limiter.release(lease)
-    sum(site.refresher.ledger.sweeping(site.leases.uid))
+    sum(site.refresher.records.sweeping(site.leases.uid))
     assert site.count("user:1") == 0
 
 
@@ -578,7 +578,7 @@ def test_every_key_expires(make_site: Make, clock: FrozenClock, redis: Redis) ->
     assert len(ttls) == 9, "the bookkeeping, and of each process what it announced, what it holds and its mark"
     assert all(0 < ttl <= 600_000 for ttl in ttls.values()), ttls
     redis.zincrby("dt:{p}:live", -30_000_000, dead.leases.uid)
-    site.refresher.ledger.beat([site.leases.uid], report=site.leases.report(), buries=True, most=0)
+    site.refresher.records.beat([site.leases.uid], report=site.leases.report(), buries=True, most=0)
     assert "dt:{p}:dead" in keys(redis)
     assert all(0 < ttl <= 600_000 for ttl in keys(redis).values())
     for key in ttls:
@@ -593,11 +593,11 @@ def test_two_sweep_at_once(make_site: Make, clock: FrozenClock, monkeypatch: pyt
     for number in range(40):
         dead.take(f"user:{number}", 2)
     one.take("user:1")
-    monkeypatch.setattr("django_throttle.connections.ledger.BATCH", 10)
+    monkeypatch.setattr("django_throttle.connections.processes.BATCH", 10)
     pipeline = one.store.pipeline
 
     def meddle(calls: Any) -> Any:
-        sum(two.refresher.ledger.sweeping(dead.leases.uid))
+        sum(two.refresher.records.sweeping(dead.leases.uid))
         return pipeline(calls)
 
     monkeypatch.setattr(one.store, "pipeline", meddle)
@@ -612,7 +612,7 @@ def test_a_sweeper_that_dies_leaves_its_work_to_the_next(
     dead, dying, next_one = make_site(), make_site(), make_site()
     for number in range(40):
         dead.take(f"user:{number}")
-    monkeypatch.setattr("django_throttle.connections.ledger.BATCH", 10)
+    monkeypatch.setattr("django_throttle.connections.processes.BATCH", 10)
     pipeline, passed = dying.store.pipeline, []
 
     def once(calls: Any) -> Any:
@@ -642,12 +642,12 @@ def test_a_dead_process_is_handed_to_one_sweeper_at_a_time(make_site: Make, cloc
     dead, one, two = make_site(), make_site(), make_site()
     dead.take("user:1")
     uid = dead.leases.uid
-    assert one.refresher.ledger.beat((), [uid]).claimed == [uid]
-    assert two.refresher.ledger.beat((), [uid]).claimed == []
+    assert one.refresher.records.beat((), [uid]).claimed == [uid]
+    assert two.refresher.records.beat((), [uid]).claimed == []
     clock.step(-3600)  # a claim from the future is one from before the clock went back
-    assert two.refresher.ledger.beat(()).claimed == [uid]
+    assert two.refresher.records.beat(()).claimed == [uid]
     clock.step(3)
-    assert one.refresher.ledger.beat(()).claimed == [uid]
+    assert one.refresher.records.beat(()).claimed == [uid]
 
 
 def test_nothing_is_left_of_a_uid_that_redis_has_lost(make_site: Make, redis: Redis) -> None:

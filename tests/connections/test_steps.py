@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.host import HostRefresher
+from django_throttle.connections.processes import HostRefresher
 from tests.connections.conftest import QUICK, Site, Worker
 from tests.servers import slack, wait_until
 from tests.steps import SteppingServer

@@ -12,8 +12,8 @@ from django.test import override_settings
 from redis.exceptions import NoPermissionError, ResponseError
 
 from django_throttle.connections.control import Duties
-from django_throttle.connections.host import HostRefresher
 from django_throttle.connections.overview import look
+from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.commands import CountMembers, Mark, Once, charge
@@ -154,7 +154,7 @@ def test_a_dead_process_is_swept(server: RedisServer) -> None:
     limiter = Limiter(RULES[-1:], store)
     limiter.acquire("user:1")
     Refresher(store).beat()
-    ledger = HostRefresher(other).ledger
+    ledger = HostRefresher(other).records
     seen = ledger.beat((), [store.leases.uid], buries=True)
     assert sum(ledger.sweeping(*seen.claimed)) == 1
     assert denied(server) == []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from django_throttle.conf import conf
-from django_throttle.connections.ledger import BATCH
+from django_throttle.connections.processes import BATCH
 from django_throttle.exceptions import StoreError
 from django_throttle.publishing.groups import Members, Sizes, Teller, name_of
 from django_throttle.stores import RedisStore

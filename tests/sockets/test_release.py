@@ -11,12 +11,12 @@ import pytest
 from channels.exceptions import DenyConnection
 from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 
-from django_throttle import limiter
+from django_throttle import lifecycle, limiter
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core.commands import Command, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.sockets import connection, timers
+from django_throttle.sockets import connection
 from django_throttle.stores import RedisStore
 from tests.consumers import (
     DENIAL,
@@ -105,11 +105,11 @@ class TestRelease:
         monkeypatch.setattr(connection, "RELEASE_TIMEOUT", 0.05)
         communicator = await opened()
         await communicator.disconnect()
-        assert (held(store), len(timers._tasks)) == (1, 1)
+        assert (held(store), len(lifecycle._tasks)) == (1, 1)
         go_on.set()
         await finished.wait()
         await asyncio.sleep(0)
-        assert (held(store), len(timers._tasks)) == (0, 0)
+        assert (held(store), len(lifecycle._tasks)) == (0, 0)
 
     async def test_a_release_that_fails_is_logged_and_nothing_else(
         self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -191,9 +191,9 @@ def main(given: dict[str, Any]) -> None:
         LOGGING_CONFIG=None,
     )
     django.setup()
-    from django_throttle.connections import ledger, reconcile
+    from django_throttle.connections import processes, reconcile
 
-    ledger.GRACE_SECONDS = reconcile.GRACE_SECONDS = GRACE_SECONDS  # type: ignore[misc]
+    processes.GRACE_SECONDS = reconcile.GRACE_SECONDS = GRACE_SECONDS  # type: ignore[misc]
     asyncio.run(serve())
 
 

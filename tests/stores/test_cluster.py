@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from django_throttle.connections.host import HostRefresher
+from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule, flow
 from django_throttle.core.commands import Charge, Decide, Forget, Mark, Once

@@ -179,8 +179,8 @@ class TestOtherProcesses:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
-        dead = two.refresher().ledger.beat((), [one.store.leases.uid])
-        assert sum(two.refresher().ledger.sweeping(*dead.claimed)) == 2
+        dead = two.refresher().records.beat((), [one.store.leases.uid])
+        assert sum(two.refresher().records.sweeping(*dead.claimed)) == 2
         one.refresher().beat()
         assert (two.count(), one.gone) == (3, [leases[0]])
 
@@ -211,8 +211,8 @@ class TestOtherProcesses:
         for _ in range(3):
             one.open()
         two.open()
-        swept = two.refresher().ledger.beat((), [one.store.leases.uid]).claimed
-        assert [sum(two.refresher().ledger.sweeping(uid)) for uid in swept] == [2]
+        swept = two.refresher().records.beat((), [one.store.leases.uid]).claimed
+        assert [sum(two.refresher().records.sweeping(uid)) for uid in swept] == [2]
         assert two.count() == 1
 
 

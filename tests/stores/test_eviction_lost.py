@@ -150,7 +150,7 @@ class TestLostOrder:
         with monkeypatch.context() as broken:
             evictions_fail(broken)
             assert two.open().allowed
-        ledger = three.refresher().ledger
+        ledger = three.refresher().records
         (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed
         assert sum(ledger.sweeping(claimed)) == 1
         assert one.closed() == leases[:1]

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_throttle.connections.host import HostRefresher, Status
+from django_throttle.connections.processes import HostRefresher, Status
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.stores import RedisStore, get_store, why_in_memory
 

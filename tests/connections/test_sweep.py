@@ -11,9 +11,8 @@ import pytest
 from redis import Redis
 
 from django_throttle.conf import Conf
-from django_throttle.connections import host, ledger
-from django_throttle.connections.host import HostRefresher
-from django_throttle.connections.ledger import CLAIM_SECONDS, Sweeper
+from django_throttle.connections import processes
+from django_throttle.connections.processes import CLAIM_SECONDS, HostRefresher, Sweeper
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import FrozenClock
 from tests.connections.conftest import Site
@@ -44,7 +43,7 @@ class TestShare:
     @pytest.fixture
     def graves(self, make_site: Make, monkeypatch: pytest.MonkeyPatch) -> list[Site]:
         """Two dead processes that held twenty leases each, two batches of it."""
-        monkeypatch.setattr("django_throttle.connections.ledger.BATCH", 10)
+        monkeypatch.setattr("django_throttle.connections.processes.BATCH", 10)
         dead = [make_site(), make_site()]
         for site in dead:
             for number in range(20):
@@ -55,11 +54,11 @@ class TestShare:
         self, make_site: Make, graves: list[Site], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever there is to sweep, a beat is over soon, and orders and rules are asked for between turns."""
-        monkeypatch.setattr(ledger, "SHARE_SECONDS", 0.0)
+        monkeypatch.setattr(processes, "SHARE_SECONDS", 0.0)
         monkeypatch.setattr(Sweeper.go_on, "__defaults__", (0.0,))
         living = make_site()
         living.beat()
-        living.refresher.ledger.beat((), [site.leases.uid for site in graves], buries=False, most=0)
+        living.refresher.records.beat((), [site.leases.uid for site in graves], buries=False, most=0)
 
         def left() -> int:
             return sum(living.count(f"user:{number}") for number in range(20))
@@ -72,27 +71,27 @@ class TestShare:
             counts.append(left())
         print(f"left after each turn: {counts}")
         assert counts[:5] == [40, 30, 20, 10, 0]
-        assert make_site().refresher.ledger.beat(()).dead == 0
+        assert make_site().refresher.records.beat(()).dead == 0
 
     def test_no_claim_ends_while_another_one_is_swept(
         self, make_site: Make, graves: list[Site], clock: FrozenClock
     ) -> None:
         living, other = make_site(), make_site()
-        ledger = living.refresher.ledger
-        own = Sweeper(ledger)
-        own.take_on(ledger.beat((), [site.leases.uid for site in graves]).claimed)
+        records = living.refresher.records
+        own = Sweeper(records)
+        own.take_on(records.beat((), [site.leases.uid for site in graves]).claimed)
         for _ in range(4):
             clock.step(CLAIM_SECONDS * 0.6)  # as long as two batches may take
             own.go_on(0.0)
-            assert other.refresher.ledger.beat(()).claimed == []
+            assert other.refresher.records.beat(()).claimed == []
 
     def test_what_failed_is_left_to_whoever_claims_it_next(
         self, make_site: Make, graves: list[Site], clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         living = make_site()
-        ledger = living.refresher.ledger
-        own, uids = Sweeper(ledger), [site.leases.uid for site in graves]
-        own.take_on(ledger.beat((), uids).claimed)
+        records = living.refresher.records
+        own, uids = Sweeper(records), [site.leases.uid for site in graves]
+        own.take_on(records.beat((), uids).claimed)
         with monkeypatch.context() as broken:
             broken.setattr(living.store, "pipeline", _away)
             with pytest.raises(StoreError):
@@ -105,7 +104,7 @@ class TestShare:
     ) -> None:
         monkeypatch.setattr(Sweeper.go_on, "__defaults__", (0.0,))
         command = HostRefresher(make_site().store)
-        command.ledger.beat((), [site.leases.uid for site in graves], buries=False, most=0)
+        command.records.beat((), [site.leases.uid for site in graves], buries=False, most=0)
         assert command.once().freed == 40
 
 
@@ -128,7 +127,7 @@ class TestOnce:
         uid = living.leases.uid
         clock.step(seconds)
         monkeypatch.setattr(
-            host, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: living.beat())
+            processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: living.beat())
         )
         assert command.once()[:4] == (1, 0, 2, 0)
         assert living.count("user:1") == 2
@@ -145,7 +144,7 @@ class TestOnce:
         living.beat()
         clock.step(2)
         waited: list[float] = []
-        monkeypatch.setattr(host, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
+        monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
         assert command.once()[:4] == (1, 1, 2, 2)
         assert (living.count("user:1"), len(waited)) == (2, 1)
 
@@ -154,12 +153,12 @@ class TestOnce:
     ) -> None:
         make_site().take("user:1", 2)
         monkeypatch.setattr(
-            host, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: pytest.fail("it waits"))
+            processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: pytest.fail("it waits"))
         )
         assert command.once().alive == 1
 
     def test_it_waits_longer_than_a_beat(self) -> None:
-        assert host.PATIENCE > 1
+        assert processes.PATIENCE > 1
 
 
 def test_a_pass_that_failed_at_its_first_question_begins_anew(
@@ -172,7 +171,7 @@ def test_a_pass_that_failed_at_its_first_question_begins_anew(
     for _ in range(2):
         command.refresh()
     with monkeypatch.context() as broken:
-        broken.setattr(command.ledger.store.transport, "send_all", _away)
+        broken.setattr(command.records.store.transport, "send_all", _away)
         with pytest.raises(StoreError):
             command.refresh()
     clock.step(21)
@@ -186,12 +185,12 @@ def _away(*_: Any) -> None:
 
 def test_the_agent_s_thread_is_free_after_its_share(make_site: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch takes long here; one turn has no more of them than fit in its share, and one."""
-    monkeypatch.setattr("django_throttle.connections.ledger.BATCH", 10)
+    monkeypatch.setattr("django_throttle.connections.processes.BATCH", 10)
     dead, living = make_site(), make_site()
     for number in range(60):
         dead.take(f"user:{number}")
     now = [0.0]
-    monkeypatch.setattr(ledger, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
     pipeline = living.store.pipeline
 
     def slow(calls: Any) -> Any:
@@ -199,11 +198,11 @@ def test_the_agent_s_thread_is_free_after_its_share(make_site: Make, monkeypatch
         return pipeline(calls)
 
     monkeypatch.setattr(living.store, "pipeline", slow)
-    living.refresher.sweeper.take_on(living.refresher.ledger.beat((), [dead.leases.uid]).claimed)
+    living.refresher.sweeper.take_on(living.refresher.records.beat((), [dead.leases.uid]).claimed)
     turns: list[float] = []
     while living.count("user:0") + living.count("user:59") or not turns or turns[-1]:
         before = now[0]
         living.refresher.resend()
         turns.append(round(now[0] - before, 1))
-    assert max(turns) <= ledger.SHARE_SECONDS + 0.2
+    assert max(turns) <= processes.SHARE_SECONDS + 0.2
     assert sum(turns) == pytest.approx(1.2)
