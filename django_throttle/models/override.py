@@ -237,13 +237,14 @@ class ThrottleOverride(CheckedRow):
 def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = True) -> list[str]:
     """A sentence for each name, patterns aside, that no rule has, nor a limit of REST framework's throttles.
 
-    ``unlisted`` is False where those limits do not count.
+    ``unlisted`` is False for a command that cannot reach those limits.
     """
     exact = [name for name in names if not _is_pattern(name)]
     known = {rule.name for rule in rules}
     if unlisted and any(name.startswith(UNLISTED) for name in exact):
         known |= _unlisted()
-    return [_missing(name, known) for name in exact if name not in known]
+    why = "" if unlisted else " What REST framework's throttles count is under no rule and ends by itself."
+    return [_missing(name, known) + why * name.startswith(UNLISTED) for name in exact if name not in known]
 
 
 def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:

@@ -115,7 +115,10 @@ def load(raw: bytes) -> list[ThrottleRule]:
 def _options(row: ThrottleRule) -> dict[str, Any]:
     """The row's options that differ from the defaults; of a row that makes no sense, all that it holds."""
     try:
-        options = row.as_rule().as_options()
+        rule = row.as_rule()
+        options = rule.as_options()
+        if rule.is_concurrency:  # in settings, W045 asks whether sockets alone are meant where nothing says so
+            options["events"] = list(rule.events)
     except (InvalidRule, InvalidRate):
         options = row.as_options()
     return {**options, "description": row.description} if row.description else options

@@ -74,15 +74,18 @@ def _build() -> MemoryStore | RedisStore:
         return store
     if chosen.STORE != "redis":
         raise InvalidSetting(f"STORE is 'redis' or 'memory', not {chosen.STORE!r}")
-    return RedisStore(
-        chosen.REDIS,
-        prefix=chosen.PREFIX,
-        secret=chosen.KEY_SECRET,
-        deadline=chosen.DEADLINE,
-        max_connections=chosen.MAX_CONNECTIONS,
-        lease_ttl=chosen.CONNECTION_TTL,
-        processes=chosen.PROCESSES,
-    )
+    try:
+        return RedisStore(
+            chosen.REDIS,
+            prefix=chosen.PREFIX,
+            secret=chosen.KEY_SECRET,
+            deadline=chosen.DEADLINE,
+            max_connections=chosen.MAX_CONNECTIONS,
+            lease_ttl=chosen.CONNECTION_TTL,
+            processes=chosen.PROCESSES,
+        )
+    except InvalidSetting as error:
+        raise InvalidSetting(f"REDIS: {error}") from error
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.stores")

@@ -48,7 +48,9 @@ class _Answer(NamedTuple):
             return f"refused{by}"
         if by:
             return f"turned away{by} as the store failed"
-        return f"answered with status {self.status}" if self.status else "let through"
+        if self.status:
+            return f"answered with status {self.status}"
+        return f"let through: {self.given!r}" if isinstance(self.given, str | Mapping) else "let through"
 
 
 def assert_throttled(

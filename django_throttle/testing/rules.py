@@ -16,7 +16,8 @@ from django.test.utils import TestContextDecorator
 from django_throttle import agent, rulebook, stores
 from django_throttle.conf import conf
 from django_throttle.core import Rule
-from django_throttle.exceptions import InvalidRule
+from django_throttle.core.options import functions
+from django_throttle.exceptions import InvalidIdent, InvalidRule
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore, RedisStore
@@ -141,12 +142,16 @@ def counting_in(store: S) -> Iterator[S]:
 def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     """Spend what an ident has left under a rule in force, but for ``leaving``: 10,000 calls at once.
 
-    Raises InvalidRule when no such rule is in force, or it limits what is open, not a rate.
+    Raises InvalidRule when no such rule is in force, or it limits what is open, not a rate; InvalidIdent for an ident
+    without its kind, under which a rule of the usual keys never counts.
     """
     found = rulebook.current().by_name(rule)
     if found is None or found.rate is None:
         named = ", ".join(one.name for one in rulebook.current().rules if one.rate) or "none"
         raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
+    if ":" not in ident and ident != found.key and not (functions(found.key) or conf().USER_IDENT):
+        kind = found.key.partition("_")[0]
+        raise InvalidIdent(f"{ident!r} has no kind: the rule {rule!r} counts by {found.key}, so write '{kind}:{ident}'")
     limiter = Limiter([found], stores.get_store())
     left = limiter.peek(ident).remaining or 0
     if left > leaving:
@@ -154,6 +159,8 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
 
 
 def _made(rules: Rules) -> tuple[Rule, ...]:
+    if callable(rules):
+        raise TypeError('override_rules takes rules: write @override_rules({"api": {"rate": "2/min"}})')
     if isinstance(rules, Mapping):
         return tuple(Rule.from_options(name, options) for name, options in rules.items())
     made = tuple(rules)

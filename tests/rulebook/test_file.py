@@ -54,6 +54,10 @@ class TestExport:
         settings.DJANGO_THROTTLE = {"RULES": json.loads(run("export")), "DATABASE_RULES": False}
         assert "api  settings  each user or address: 5 requests per second, bursts up to 9" in run("list")
 
+    def test_what_a_rule_of_sockets_counts_is_written_out(self) -> None:
+        ThrottleRule.objects.create(name="sockets", limit=5, algorithm="concurrency", events="connection")
+        assert json.loads(run("export"))["sockets"]["events"] == ["connection"]
+
     def test_rules_of_settings_come_along_when_asked_for(self) -> None:
         ThrottleRule.objects.create(name="api", rate="5/s")
         assert list(json.loads(run("export"))) == ["api"]

@@ -16,9 +16,9 @@ from redis.credentials import UsernamePasswordCredentialProvider
 
 from django_throttle.checks import check_settings
 from django_throttle.core import Decision, Rule
-from django_throttle.exceptions import Cause
+from django_throttle.exceptions import Cause, InvalidSetting
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
+from django_throttle.stores import RedisStore, get_store
 from tests.servers import RedisServer
 
 RULE = Rule("rule", "100000/min")
@@ -141,6 +141,13 @@ def test_only_options_that_hold_are_offered(url: str, settings: Any) -> None:
 def test_what_does_not_hold_of_an_address_is_named(url: str, settings: Any) -> None:
     assert numbers(settings, url) == ["E036"]
     RedisStore(url)
+
+
+@pytest.mark.parametrize("address", ["redis://127.0.0.1:1/0?db=abc", "http://127.0.0.1/0", "redis+cluster://a:1/1"])
+def test_an_address_that_makes_no_sense_is_refused_by_the_setting_s_name(address: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": address}
+    with pytest.raises(InvalidSetting, match=r"^REDIS: "):
+        get_store()
 
 
 def test_the_log_names_what_is_left_out(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -220,6 +220,10 @@ class TestFrames:
         with pytest.raises(AssertionError, match="let through"):
             assert_throttled(frame)
 
+    def test_a_text_that_is_no_frame_is_shown(self) -> None:
+        with pytest.raises(AssertionError, match="refused, but was let through: 'foo'"):
+            assert_throttled("foo")
+
     def test_one_of_another_rule(self) -> None:
         with pytest.raises(AssertionError, match="refused by rule 'chat', not by 'api'"):
             assert_throttled(self.ERROR, rule="api")

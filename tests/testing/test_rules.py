@@ -13,7 +13,7 @@ from django.test import SimpleTestCase, override_settings
 
 from django_throttle import rulebook, stores
 from django_throttle.core import Override, Rule
-from django_throttle.exceptions import InvalidRule
+from django_throttle.exceptions import InvalidIdent, InvalidRule
 from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide
 from django_throttle.models import ThrottleRule
@@ -98,6 +98,13 @@ class TestInForce:
     def test_rules_that_make_no_sense_are_refused_where_they_are_written(self, rules: Any) -> None:
         with pytest.raises((InvalidRule, ValueError)):
             override_rules(rules)
+
+    def test_without_parentheses_it_says_how_it_is_written(self) -> None:
+        with pytest.raises(TypeError, match=r"write @override_rules\(\{.*\}\)"):
+
+            @override_rules
+            def test() -> None:
+                """Not called."""
 
     def test_whoever_wants_to_know_is_told(self) -> None:
         told = []
@@ -302,6 +309,12 @@ class TestUseUp:
         for name in ("slots", "nothing"):
             with pytest.raises(InvalidRule, match=f"no rate named '{name}' is in force, but: a"):
                 use_up(name, "user:1")
+
+    @override_rules([Rule("search", "10/hour", key="user"), Rule("all", "10/hour", key="everyone")])
+    def test_an_ident_without_its_kind_is_none(self) -> None:
+        with pytest.raises(InvalidIdent, match=r"'42' has no kind: .*'search' counts by user.*'user:42'"):
+            use_up("search", "42")
+        use_up("all", "everyone")
 
 
 def test_a_connection_is_held_in_the_store_of_the_test() -> None:
