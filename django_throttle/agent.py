@@ -26,8 +26,7 @@ from django_throttle.jobs import QUIET_SECONDS, Agent, watched
 from django_throttle.lifecycle import ending
 from django_throttle.publishing.groups import TELL_SECONDS as GROUPS_SECONDS
 from django_throttle.publishing.groups import Teller
-from django_throttle.stores.base import Store
-from django_throttle.stores.redis import RedisStore
+from django_throttle.stores import AnyStore, RedisStore
 
 logger = logging.getLogger("django_throttle")
 
@@ -42,7 +41,7 @@ class _Service:
     ``exempt`` stores are served by no agent.
     """
 
-    store: Store
+    store: AnyStore
     rules: bool
     exempt: bool = False
     agent: Agent | None = None
@@ -57,15 +56,15 @@ class _Service:
 
     def begin(self) -> None:
         settings = conf()
-        if not (settings.AGENT and (self.rules or isinstance(self.store, RedisStore))):
+        if not (settings.AGENT and (self.rules or self.store.is_remote)):
             return
-        if testrun.is_on() and not isinstance(self.store, RedisStore):
+        if testrun.is_on() and not self.store.is_remote:
             return  # a thread that reads the rules would have a connection to the database of the tests
         agent = Agent()
         duties = Duties(self.store)
         agent.every(settings.RULES_POLL, duties, "carrying out orders", wait=settings.RULES_POLL)
         agent.every(HEARD_SECONDS, Activity(self.store), "telling who was heard of", wait=HEARD_SECONDS)
-        if isinstance(self.store, RedisStore):
+        if self.store.is_remote:
             refresher = self.refresher = Refresher(self.store, duties.gone)
             agent.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
             agent.every(RESEND_SECONDS, refresher.resend, "sending leases again")
@@ -92,7 +91,7 @@ class _Service:
         poll_seconds = conf().RULES_POLL
         agent.every(poll_seconds, partial(rulebook.poll, self.store), "asking for rules", wait=poll_seconds)
         agent.every(TELL_SECONDS, observe.keep_up, "telling observers", wait=TELL_SECONDS)
-        if isinstance(self.store, RedisStore):
+        if self.store.is_remote:
             self.teller = Teller(self.store)
             agent.every(GROUPS_SECONDS, self.teller, "telling the sizes of groups", wait=GROUPS_SECONDS)
 
@@ -121,7 +120,7 @@ _stopping = threading.RLock()  # whoever stops waits for another one who does
 _farewell: Finalize | None = None
 
 
-def ensure(store: Store, *, rules: bool = False) -> None:
+def ensure(store: AnyStore, *, rules: bool = False) -> None:
     """See to it that an agent serves this store, and watches its ``rules``; only the first call does anything."""
     service = _services.get(id(store))
     if service is None or (rules and not service.watches):
@@ -130,12 +129,12 @@ def ensure(store: Store, *, rules: bool = False) -> None:
                 _serve(store, rules)
 
 
-def exempt(store: Store) -> bool:
+def exempt(store: AnyStore) -> bool:
     """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
     return _services.setdefault(id(store), service := _Service(store, rules=False, exempt=True)) is service
 
 
-def leave(store: Store) -> None:
+def leave(store: AnyStore) -> None:
     """End the agent of one store, and give back what this process holds there."""
     watched.discard(id(store))
     if service := _services.pop(id(store), None):
@@ -178,7 +177,7 @@ def _stop_when_idle() -> None:
 ending.tell(_end_soon, stop)
 
 
-def _serve(store: Store, rules: bool) -> None:
+def _serve(store: AnyStore, rules: bool) -> None:
     global _not_before
     service = _services.get(id(store))
     try:

@@ -110,6 +110,22 @@ def test_only_the_memory_store_reads_the_wall_clock(path: Path) -> None:
                 assert not {"time", "time_ns"} & {alias.name for alias in names}
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "stores" not in path.parents], ids=named
+)
+def test_only_stores_know_what_a_store_is(path: Path) -> None:
+    """Others ask by what it offers, such as ``is_remote``: neither for its class nor whether it has ``denials``."""
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, classes]):
+                asked = {one.id for one in ast.walk(classes) if isinstance(one, ast.Name)}
+                assert not asked & {"RedisStore", "MemoryStore", "AnyStore", "RedisContext"}, node.lineno
+            case ast.Compare() | ast.Call(func=ast.Name(id="bool" | "getattr" | "hasattr")):
+                inside = list(ast.walk(node))
+                assert not any(isinstance(one, ast.Attribute) and one.attr == "denials" for one in inside), node.lineno
+                assert not any(isinstance(one, ast.Constant) and one.value == "denials" for one in inside), node.lineno
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=named)
 def test_rooms_and_functions_are_small(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, "a module is one idea: 600 lines at most"

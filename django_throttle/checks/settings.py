@@ -22,10 +22,9 @@ from django_throttle.identity.keys import is_async, is_path
 from django_throttle.observe.hooks import load
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.reader import NOTHING, Found
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import get_store
 from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
 from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
-from django_throttle.stores.transport import Transport
 
 DEFAULTS: Final = Conf()
 
@@ -389,7 +388,7 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
         store = None if settings.DEBUG else get_store()
     except InvalidSetting:
         return  # another check says so
-    if not isinstance(store, RedisStore) or not isinstance(store.transport, Transport):
+    if store is None or not store.is_remote:
         return
     try:
         replication, memory = store.transport.server_says("replication"), store.transport.server_says("memory")

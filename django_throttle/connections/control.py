@@ -18,8 +18,7 @@ from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core import Lease
 from django_throttle.core.control import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order, evicted
 from django_throttle.sockets.frames import notice
-from django_throttle.stores.base import Store
-from django_throttle.stores.redis import RedisStore
+from django_throttle.stores import AnyStore, RedisStore
 
 TTL_MS: Final = 15_000
 MOST: Final = 500  # sockets that a process lists
@@ -72,7 +71,7 @@ Faces = list[tuple[OpenSocket, Face]]
 class Reporter:
     """Lists the sockets of this process."""
 
-    def __init__(self, store: Store, sockets: OpenSockets) -> None:
+    def __init__(self, store: AnyStore, sockets: OpenSockets) -> None:
         self.store, self.sockets = store, sockets
         self._known: WeakKeyDictionary[OpenSocket, Known] = WeakKeyDictionary()
         self._faces: WeakKeyDictionary[OpenSocket, Face] = WeakKeyDictionary()  # while somebody looks
@@ -102,7 +101,7 @@ class Reporter:
         self._wanted = {search: wanted for search, wanted in self._wanted.items() if wanted.until > now}
         if not self._wanted:
             self._faces.clear()
-        if not isinstance(self.store, RedisStore) or not self._wanted or now < self._rests_until:
+        if not self.store.is_remote or not self._wanted or now < self._rests_until:
             return  # in memory there is nobody else to read them
         uid, everyone, calls = self.store.leases.uid, self._everyone(), []
         for search, wanted in self._wanted.items():
@@ -212,7 +211,7 @@ class Activity:
     One command, in batches, for each ident with such a socket. None where no rule asks for it.
     """
 
-    def __init__(self, store: Store, sockets: OpenSockets = open_sockets) -> None:
+    def __init__(self, store: AnyStore, sockets: OpenSockets = open_sockets) -> None:
         self.store, self.sockets = store, sockets
         self._rules: frozenset[str] = frozenset()
         self._told = 0.0  # what was heard before that is known, under these rules
@@ -242,7 +241,7 @@ class Activity:
         for pair, heard in some:
             for lease, since in heard.items():
                 self.store.leases.touch(*pair, lease, since)
-        if not isinstance(self.store, RedisStore):  # in memory, that was all
+        if not self.store.is_remote:  # in memory, that was all
             return []
         return errors_of(self.store.pipeline([_call(self.store, pair, heard, now) for pair, heard in some]))
 
@@ -265,7 +264,7 @@ _SAID: Final = {
 class Duties:
     """The orders of one store, carried out by one thread: the agent's."""
 
-    def __init__(self, store: Store, sockets: OpenSockets = open_sockets) -> None:
+    def __init__(self, store: AnyStore, sockets: OpenSockets = open_sockets) -> None:
         self.store, self.sockets = store, sockets
         self._reporter = Reporter(store, sockets)
         self._early: dict[Order, float] = {}  # about a lease whose socket is not there yet, or no more; until when
@@ -314,7 +313,7 @@ class Duties:
 
     def _about_idents(self, given: Mapping[Order, float]) -> None:
         by_tag = {order.tag: order for order in sorted(given, key=lambda order: order.kind == CLOSE)}
-        if self.store.denials is not None and any(order.kind == RESET for order in by_tag.values()):
+        if any(order.kind == RESET for order in by_tag.values()):
             self.store.denials.clear()  # or a socket would be refused by what the process remembers
         for socket in self.sockets.everyone():
             for tag in self._reporter.known(socket).tags:

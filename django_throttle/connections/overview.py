@@ -100,7 +100,7 @@ def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
     known = _looks.get(key)
     if known and now - known[0] < (FRESH_SECONDS if known[1].is_whole else HASTE_SECONDS):
         return known[1]
-    found = _alone(store, search) if isinstance(store, MemoryStore) else _asked(store, search)
+    found = _asked(store, search) if store.is_remote else _alone(store, search)
     with _lock:
         if len(_looks) >= MOST_LOOKS:
             _looks.clear()

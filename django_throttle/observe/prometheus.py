@@ -16,7 +16,6 @@ from django_throttle.core.decision import Outcome
 from django_throttle.observe.hooks import Report
 from django_throttle.observe.logs import every_second
 from django_throttle.stores import get_store
-from django_throttle.stores.redis import RedisStore
 
 MOST_RULES: Final = 1000
 OTHERS: Final = "(others)"
@@ -60,8 +59,7 @@ def _meet(outcome: Outcome) -> Counter:
 
 def open_breakers() -> int:
     """How many circuit breakers of this process are open: one, or one for each node of a Cluster."""
-    store = get_store()
-    return sum(breaker.is_open for breaker in store.transport.breakers) if isinstance(store, RedisStore) else 0
+    return get_store().open_breakers
 
 
 def held() -> int:

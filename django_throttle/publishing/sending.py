@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 
 from django_throttle import limiter, observe, rulebook
-from django_throttle.core.commands import Charge
-from django_throttle.core.decision import Decision, Outcome, conclude
+from django_throttle.core.decision import Decision, conclude
 from django_throttle.core.key import check_ident
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.core.rule import Rule
 from django_throttle.exceptions import PublishRefused
 from django_throttle.facts import Facts, Who
 from django_throttle.identity import HttpWho, ScopeWho
@@ -26,7 +23,6 @@ from django_throttle.publishing.groups import CountingLayer, name_of, sizes, wan
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Store, run
-from django_throttle.stores.denials import LONGEST
 
 GROUP_KEY: Final = "django_throttle.publishing.group"
 
@@ -84,81 +80,22 @@ def _is_request(publisher: object) -> bool:
     return isinstance(getattr(publisher, "_request", publisher), HttpRequest)
 
 
-MOST: Final = 4096
-
-
-class _Refused(NamedTuple):
-    """What a charge of this cost came to; ``epoch`` is that of the store's own memory of refusals."""
-
-    outcome: Outcome
-    cost: int
-    store: Store
-    epoch: int
-    at: float
-    until: float
-
-
-class Refusals:
-    """By rule and ident, for a second at most; seconds on the monotonic clock."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._known: dict[tuple[Rule, str], _Refused] = {}
-
-    def find(self, snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
-        """The refusal of a publication that costs no less than this; None where the store is to be asked."""
-        try:
-            blocks = snapshot.blocks(least)
-            if any(not block.shadow for block in blocks):
-                return conclude(blocks)
-            if not self._known or store.denials is None:
-                return None
-            charges = snapshot.match(least)
-        except SynchronousOnlyOperation:  # nobody knows yet who publishes
+def _refused(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
+    """The refusal of a publication that costs no less than ``least``; None where the store is to be asked."""
+    try:
+        blocks = snapshot.blocks(least)
+        if any(not block.shadow for block in blocks):
+            return conclude(blocks)
+        if not store.denials.knows_publications:
             return None
-        found = [one for charge in charges if (one := self._refused(charge, store))]
-        if not found or any(map(_counts_every_call, charges)):
-            return None
-        store.meters.judge([charge for charge in charges if charge.rule.is_local])  # they measure attempts
-        return conclude((*[one.outcome.later(self._clock() - one.at) for one in found], *blocks))
-
-    def note(self, snapshot: Snapshot, facts: Facts, decision: Decision, store: Store, epoch: int) -> None:
-        """Remember what was refused; ``epoch`` was read before asking."""
-        if store.denials is None or decision.degraded or epoch != store.denials.epoch:
-            return
-        try:
-            charges = snapshot.match(facts)
-        except SynchronousOnlyOperation:
-            return
-        now = self._clock()
-        for charge, outcome in zip(charges, decision.outcomes, strict=False):
-            if (charge.rule.name, charge.ident) != (outcome.rule, outcome.ident):
-                return  # it was refused before all were asked
-            if outcome.allowed or outcome.shadow or charge.rule.is_local or _counts_every_call(charge):
-                continue
-            wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)
-            if len(self._known) >= MOST:
-                self._known.clear()
-            refused = _Refused(outcome, charge.cost, store, epoch, now, now + wait)
-            self._known[charge.rule, charge.ident] = refused
-
-    def _refused(self, charge: Charge, store: Store) -> _Refused | None:
-        key = charge.rule, charge.ident
-        one = self._known.get(key)
-        if one is None:
-            return None
-        if self._clock() >= one.until or one.store is not store or one.epoch != getattr(store.denials, "epoch", None):
-            self._known.pop(key, None)
-            return None
-        rule = charge.rule  # what can never pass is refused in other words
-        return one if one.cost <= charge.cost <= min(rule.plan.limit, rule.burst or rule.plan.limit) else None
-
-
-def _counts_every_call(charge: Charge) -> bool:
-    return charge.rule.count_denied or charge.rule.is_shadow
-
-
-refusals = Refusals()
+        charges = snapshot.match(least)
+    except SynchronousOnlyOperation:  # nobody knows yet who publishes
+        return None
+    found = store.denials.refused(charges)
+    if not found:
+        return None
+    store.meters.judge([charge for charge in charges if charge.rule.is_local])  # they measure attempts
+    return conclude((*found, *blocks))
 
 
 async def throttled_group_send(
@@ -173,17 +110,16 @@ async def throttled_group_send(
     found, alias = _layer(layer)
     _check(found, group)
     who, store = Publisher(await awho_of(publisher), name_of(alias, group)), get_store()
-    snapshot, many, epoch = await rulebook.acurrent(), 0, _epoch(store)
+    snapshot, many = await rulebook.acurrent(), 0
     if wanted(snapshot):
         least = _facts(who, scope or group, sizes.at_least(who.group, store))
-        if decision := refusals.find(snapshot, least, store):
+        if decision := _refused(snapshot, least, store):
             await observe.atell(least, decision)
             raise PublishRefused(decision, group, least.cost - 1)
         many = await sizes.aof(who.group, store)
     facts = _facts(who, scope or group, many)
     decision = await limiter.adecide(facts)
     if not decision.allowed:
-        refusals.note(snapshot, facts, decision, store, epoch)
         raise PublishRefused(decision, group, many)
     await found.group_send(group, message)
 
@@ -195,27 +131,22 @@ def throttled_group_send_sync(
     found, alias = _layer(layer)
     _check(found, group)
     who, store, snapshot = Publisher(who_of(publisher), name_of(alias, group)), get_store(), rulebook.current()
-    many, epoch = 0, _epoch(store)
+    many = 0
     if wanted(snapshot):
         least = _facts(who, scope or group, sizes.at_least(who.group, store))
-        if decision := refusals.find(snapshot, least, store):
+        if decision := _refused(snapshot, least, store):
             observe.tell(least, decision)
             raise PublishRefused(decision, group, least.cost - 1)
         many = run(sizes.of(who.group, store), store)
     facts = _facts(who, scope or group, many)
     decision = limiter.decide(facts)
     if not decision.allowed:
-        refusals.note(snapshot, facts, decision, store, epoch)
         raise PublishRefused(decision, group, many)
     async_to_sync(found.group_send)(group, message)
 
 
 def _facts(who: Who, scope: str, many: int) -> Facts:
     return Facts(scope, ("publish",), who, min(1 + many, MAX_LIMIT))
-
-
-def _epoch(store: Store) -> int:
-    return 0 if store.denials is None else store.denials.epoch
 
 
 def _check(layer: Any, group: str) -> None:

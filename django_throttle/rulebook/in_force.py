@@ -29,13 +29,10 @@ from django_throttle.rulebook import sources
 from django_throttle.rulebook.reader import NOTHING, Found, Reader, Reading, Transaction
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.signals import rules_changed
-from django_throttle.stores import get_store
-from django_throttle.stores.base import Store
-from django_throttle.stores.redis import RedisStore
+from django_throttle.stores import AnyStore, get_store
 
 logger = logging.getLogger("django_throttle")
 
-TTL_MS: Final = 30 * 24 * 3600 * 1000
 _unsent: str | None = None
 
 
@@ -46,27 +43,26 @@ def publish() -> str | None:
     """
     global _unsent
     store = get_store()
-    if not isinstance(store, RedisStore):
+    if not store.is_remote:
         return None
     _unsent = secrets.token_hex(8)
     return fetch(store)
 
 
-def fetch(store: Store) -> str | None:
+def fetch(store: AnyStore) -> str | None:
     """The version in Redis, which makes one up where it has none; None where nobody can say."""
     global _unsent
-    if not isinstance(store, RedisStore):
+    if not store.is_remote:
         return None
     mine = _unsent
-    name, given = ("publish_rules", mine) if mine else ("rules_version", secrets.token_hex(8))
     try:
-        reply = store.call(name, [store.process_key("rules")], [given, TTL_MS])
+        version = store.rules_version(mine or secrets.token_hex(8), publish=mine is not None)
     except StoreError as error:
         logger.debug("the version of the rules is not known: %s", error)
         return None
     if _unsent == mine:
         _unsent = None
-    return reply.decode() if isinstance(reply, bytes) else str(reply)
+    return version
 
 
 class First:
@@ -255,7 +251,7 @@ def changed() -> None:
         logger.exception("the edited rules could not be put in force")
 
 
-def poll(store: Store) -> None:
+def poll(store: AnyStore) -> None:
     """Learn of edits made elsewhere. Cheap unless there is one; never raises StoreError.
 
     The rules are read in a thread of their own, so that a database that hangs holds up nothing else. Where no

@@ -16,8 +16,8 @@ from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.lifecycle import spawn
 from django_throttle.limiter import decide_flow
 from django_throttle.sockets.counters import MAX_DELAY
-from django_throttle.stores import get_store
-from django_throttle.stores.base import Store, arun
+from django_throttle.stores import AnyStore, get_store
+from django_throttle.stores.base import arun
 from django_throttle.stores.denials import LONGEST
 
 Charges = tuple[Charge, ...]
@@ -286,7 +286,7 @@ class Prepaid:
     async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> Answer | None:
         """The store's answer; None where that call had to wait. A frame that is ``alone`` is asked for by itself."""
         now, store = monotonic(), get_store()
-        if store.denials is None:  # it answers at once, for each frame by itself
+        if not store.is_costly:  # it answers at once, for each frame by itself
             return await self._call(store, charges, costs, 1, now)
         if self._asking is None:
             if wait := self._calls.wait(now):
@@ -308,11 +308,11 @@ class Prepaid:
         wanted = ceil(spent / max(since, 0.001) * AHEAD)
         return max(1, min(wanted, GROWTH * self._size, self._known_left // PART + 1, MAX_FRAMES))
 
-    async def _call(self, store: Store, charges: Charges, costs: Costs, size: int, now: float) -> Answer:
+    async def _call(self, store: AnyStore, charges: Charges, costs: Costs, size: int, now: float) -> Answer:
         generation = self._generation
         agent.ensure(store, rules=True)
         wanted = tuple([charge._replace(cost=cost * size) for charge, cost in zip(charges, costs, strict=True)])
-        whole = store.denials is not None or any(charge.rule.action == "delay" for charge in charges)
+        whole = store.is_costly or any(charge.rule.action == "delay" for charge in charges)
         try:
             decision = await arun(decide_flow(wanted, store, whole=whole), store)
             if decision.crossed:
@@ -326,7 +326,7 @@ class Prepaid:
         self._size, self._known_left = size, frames_left(decision, costs)
         if payment is not None:
             self._keep(payment, charges, now)
-        elif store.denials is not None and generation == self._generation:
+        elif store.is_costly and generation == self._generation:
             lasts = not any(charge.rule.count_denied for charge in charges)
             self._refusal = Remembered.of(decision, costs, now, lasts=lasts)
         return Answer(decision, charges, costs, payment, size == 1)
@@ -359,7 +359,7 @@ class Prepaid:
 
     async def _send_refund(self, refund: Refund) -> None:
         store = get_store()
-        if store.denials is not None:
+        if store.is_costly:
             while not self._ended and (wait := self._calls.wait(monotonic())):
                 await self._calls.pause(wait)
             self._calls.note(monotonic())

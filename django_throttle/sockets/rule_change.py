@@ -28,7 +28,6 @@ from django_throttle.sockets.close import Close, close_reason
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.frames import frame
 from django_throttle.stores import get_store
-from django_throttle.stores.redis import RedisStore
 
 logger = logging.getLogger("django_throttle")
 
@@ -118,7 +117,7 @@ def _lowered(connection: Connection, facts: Facts, old: Snapshot | None, new: Sn
 def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozenset[str]]:
     """The leases of this process that are too many, by the order of all processes' together. Raises StoreError."""
     store = get_store()
-    if not isinstance(store, RedisStore):
+    if not store.is_remote:
         return {limit: _excess_here(limit) for limit in limits}
     uid = store.leases.uid
     calls = [

@@ -13,15 +13,17 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.redis import RedisStore
 
-__all__ = ["MemoryStore", "RedisStore", "get_store", "why_in_memory"]
+__all__ = ["AnyStore", "MemoryStore", "RedisStore", "get_store", "why_in_memory"]
+
+AnyStore = MemoryStore | RedisStore
 
 _lock = Lock()
-_store: MemoryStore | RedisStore | None = None
-_pinned: MemoryStore | RedisStore | None = None
+_store: AnyStore | None = None
+_pinned: AnyStore | None = None
 _for_tests: MemoryStore | None = None  # in place of a Redis that a test run did not ask for
 
 
-def get_store() -> MemoryStore | RedisStore:
+def get_store() -> AnyStore:
     """The store that the settings name, one for this process; raises InvalidSetting when they name none.
 
     In a test run of the site it counts in memory, unless TESTS_IN_MEMORY is off.
@@ -33,7 +35,7 @@ def get_store() -> MemoryStore | RedisStore:
         with _lock:
             if _store is None:
                 _store = _build()
-    if isinstance(_store, RedisStore) and testrun.is_on() and conf().TESTS_IN_MEMORY:
+    if _store.is_remote and testrun.is_on() and conf().TESTS_IN_MEMORY:
         return _store_for_tests()
     return _store
 
@@ -47,7 +49,7 @@ def why_in_memory() -> str:
     return 'Tests count in memory, as DJANGO_THROTTLE["TESTS_IN_MEMORY"] is True'
 
 
-def pin(store: MemoryStore | RedisStore | None) -> MemoryStore | RedisStore | None:
+def pin(store: AnyStore | None) -> AnyStore | None:
     """Count in this store, whatever the settings name, until another is pinned; None ends it.
 
     Returns what was pinned before.
@@ -66,7 +68,7 @@ def _store_for_tests() -> MemoryStore:
     return _for_tests
 
 
-def _build() -> MemoryStore | RedisStore:
+def _build() -> AnyStore:
     chosen = conf()
     if chosen.STORE == "memory":
         store = MemoryStore()

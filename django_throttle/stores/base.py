@@ -31,18 +31,21 @@ class Orders(Protocol):
 
 
 class Store(Protocol):
-    """Where counters live. Carries out one command and answers it, or raises StoreError.
+    """Where counters live. Executes one command and answers it, or raises StoreError.
 
-    ``is_remote`` where it is shared with other processes and may not answer. ``denials`` remembers refusals where
-    asking again is dear; None where it is not. ``meters`` decide what dampers suppress. ``leases`` are those that
-    this process holds, ``orders`` what it is to do with its sockets.
+    ``is_remote`` where other processes share it, and it may not answer. ``is_costly`` where asking takes a round
+    trip: then ``denials`` remember refusals, and sockets pay for frames in advance. ``meters`` decide what dampers
+    suppress. ``leases`` are those that this process holds, ``orders`` what it is to do with its sockets.
     """
 
     @property
     def is_remote(self) -> bool: ...
 
     @property
-    def denials(self) -> Denials | None: ...
+    def is_costly(self) -> bool: ...
+
+    @property
+    def denials(self) -> Denials: ...
 
     @property
     def meters(self) -> Meters: ...

@@ -152,6 +152,7 @@ class ClusterTransport:
     """Sends calls to the nodes that serve their slots. Nothing is raised: a failure stands in place of the reply."""
 
     slot_of = staticmethod(slot_of)
+    has_sentinels = False
 
     def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
         self.seconds = seconds
@@ -169,6 +170,10 @@ class ClusterTransport:
     def failovers(self) -> int:
         """How often other nodes have taken over, as far as was noticed."""
         return self._router.slots.failovers
+
+    def server_says(self, section: str) -> str:
+        """Nothing: each node has settings of its own."""
+        return ""
 
     def look(self) -> None:
         """Nothing: a master that is cut off from the others of a Cluster refuses to serve by itself."""

@@ -252,8 +252,7 @@ class ForgetCommand(RedisCommand):
         self.calls += [Call(script("undamp"), keys, (now,), derives=True) for keys in self._keys(damped)]
 
     def read(self, replies: Sequence[Any]) -> int:
-        if self.context.denials is not None:
-            self.context.denials.clear()  # what was refused while this travelled
+        self.context.denials.clear()  # what was refused while this travelled
         for charge in self.local:
             self.context.meters.forget(charge.rule.id, charge.ident)
         return sum(map(int, replies))

@@ -15,7 +15,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.log_throttling import Complaints
 from django_throttle.store_time import Calendar
 from django_throttle.stores.cluster import ClusterTransport
-from django_throttle.stores.denials import Denials
+from django_throttle.stores.denials import Denials, NoDenials
 from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited
 from django_throttle.stores.shares import ProcessCount, Remaining
 from django_throttle.stores.transport import Call, Transport, script
@@ -23,6 +23,7 @@ from django_throttle.stores.transport import Call, Transport, script
 logger = logging.getLogger("django_throttle")
 
 MAINTENANCE_SECONDS: Final = 1.0
+RULES_TTL_MS: Final = 30 * 24 * 3600 * 1000
 _REFUSED: Final = "Redis refuses a script; failure policies decide until it is put right"
 _ADVICE: Final = {
     Cause.POOL: "All connections to Redis are in use, failure policies decide meanwhile; raise MAX_CONNECTIONS",
@@ -52,7 +53,9 @@ class RedisContext:
         self.calendar = Calendar()
         self.complaints = Complaints()
         self.leases = Registry()
-        self.denials = Denials() if clock is None else None  # a clock that is set leaves ours behind
+        # A clock that is set leaves ours behind: nothing is remembered by it, nor prepaid.
+        self.is_costly = clock is None
+        self.denials = Denials() if self.is_costly else NoDenials()
         self.meters = Meters(clock or time.monotonic)
         self.processes = ProcessCount(processes, lambda: any(one.is_open for one in transport.breakers))
         self.remaining = Remaining(self.processes)
@@ -74,6 +77,17 @@ class RedisContext:
             return self.transport.send_all(calls, MAINTENANCE_SECONDS)
         except Exception as error:
             raise StoreError(cause_of(error), str(error)) from error
+
+    def rules_version(self, given: str, *, publish: bool) -> str:
+        """The version of the rules: ``given`` where it is to ``publish``, or where there is none. Raises StoreError."""
+        name = "publish_rules" if publish else "rules_version"
+        reply = self.call(name, [self.process_key("rules")], [given, RULES_TTL_MS])
+        return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+    @property
+    def open_breakers(self) -> int:
+        """How many circuit breakers are open: one, or one for each node of a Cluster."""
+        return sum(breaker.is_open for breaker in self.transport.breakers)
 
     def now_arg(self) -> str:
         """The first argument of every script: the test clock in microseconds, or "" for the server's."""

@@ -1,4 +1,4 @@
-"""What was refused a moment ago is refused again without asking Redis.
+"""Remembered refusals: what was refused a moment ago is refused again without asking Redis.
 
 An attack then costs Redis one call a second for each identity and process, and a budget that is given back
 elsewhere shows here within a second. Who keeps coming while all slots are taken costs it ten.
@@ -12,9 +12,11 @@ from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 from django_throttle.core.commands import Charge
-from django_throttle.core.decision import Decision
+from django_throttle.core.decision import Decision, Outcome
+from django_throttle.core.rule import Rule
 from django_throttle.lifecycle import in_child
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 LONGEST: Final = 1.0
@@ -22,10 +24,20 @@ MOST: Final = 10_000
 # A slot may come back at any moment: only from so many refusals on, none a second after the last, is one remembered.
 INSISTENT: Final = 10
 A_MOMENT: Final = 0.1
+PUBLISH: Final = "publish"
 
 
 class _Denial(NamedTuple):
     decision: Decision
+    at: float
+    until: float
+
+
+class _Least(NamedTuple):
+    """What refused a charge of this cost."""
+
+    outcome: Outcome
+    cost: int
     at: float
     until: float
 
@@ -47,6 +59,7 @@ class Denials:
         self._clock = clock
         self._known: dict[tuple[Charge, ...], _Denial] = {}
         self._full: dict[tuple[Charge, ...], _Streak] = {}
+        self._least: dict[tuple[Rule, str], _Least] = {}  # of publications, whose costs differ
         self.epoch = 0  # budgets given back so far
         self._lock = Lock()
         in_child(self, type(self)._renew)
@@ -83,6 +96,27 @@ class Denials:
                 wait = self._insisted(charges, now)
             if wait:
                 _keep(self._known, charges, _Denial(decision, now, now + wait))
+            for (rule, ident, cost), outcome in zip(charges, decision.outcomes, strict=False):
+                if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
+                    wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)
+                    _keep(self._least, (rule, ident), _Least(outcome, cost, now, now + wait))
+
+    @property
+    def knows_publications(self) -> bool:
+        """Whether ``refused`` may find anything."""
+        return bool(self._least)
+
+    def refused(self, charges: tuple[Charge, ...]) -> tuple[Outcome, ...]:
+        """The outcomes of rules that refused a publication of no higher cost a moment ago."""
+        if any(map(_counts_every_call, charges)):
+            return ()
+        now, found = self._clock(), []
+        for rule, ident, cost in charges:
+            one = self._least.get((rule, ident))
+            most = min(rule.plan.limit, rule.burst or rule.plan.limit)  # what can never pass is refused in other words
+            if one and now < one.until and one.cost <= cost <= most:
+                found.append(one.outcome.later(now - one.at))
+        return tuple(found)
 
     def _insisted(self, charges: tuple[Charge, ...], now: float) -> float:
         """For how long a refusal by slots is remembered: not at all where one of them makes room."""
@@ -102,12 +136,24 @@ class Denials:
             self.epoch += 1
             self._known.clear()
             self._full.clear()
+            self._least.clear()
 
 
-def _keep(known: dict[tuple[Charge, ...], T], charges: tuple[Charge, ...], one: T) -> None:
+class NoDenials(Denials):
+    """Remembers nothing: for a store that is as cheap to ask."""
+
+    def find(self, charges: tuple[Charge, ...]) -> Decision | None:
+        return None
+
+    def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None:
+        return None
+
+
+def _keep(known: dict[K, T], key: K, one: T) -> None:
+    known.pop(key, None)  # so that the order is that of the last refusal
     while len(known) >= MOST:
         known.pop(next(iter(known)), None)
-    known[charges] = one
+    known[key] = one
 
 
 def _counts_every_call(charge: Charge) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from django_throttle.connections.leases import Registry
 from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step, concurrency
@@ -31,6 +31,7 @@ from django_throttle.damper.flush import flush
 from django_throttle.damper.meters import Meters
 from django_throttle.lifecycle import in_child
 from django_throttle.store_time import Calendar
+from django_throttle.stores.denials import NoDenials
 
 FIRST_SWEEP: Final = 1024
 
@@ -43,7 +44,9 @@ class MemoryStore:
     registry of another store, which has yet to hear of what is held here.
     """
 
-    is_remote = False
+    is_remote: Literal[False] = False
+    is_costly = False
+    open_breakers = 0
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class MemoryStore:
         max_entries: int = 100_000,
     ) -> None:
         self.clock = clock or time.time
-        self.denials: None = None  # asking is as cheap
+        self.denials = NoDenials()
         self.aggregates = Aggregates(self.clock)
         self.meters = Meters(self.clock, on_due=self._report)
         self.leases = Registry() if leases is None else leases

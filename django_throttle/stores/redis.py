@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from django_throttle.core.commands import Command, CountMembers, Decide, DecideLocally, Forget, Once, Refund, Release
 from django_throttle.core.control import Evict, Tell
@@ -45,7 +45,7 @@ class RedisStore(RedisContext):
     address, and under eventlet.
     """
 
-    is_remote = True
+    is_remote: Literal[True] = True
 
     def __init__(
         self,

@@ -129,7 +129,7 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
 @contextmanager
 def counting_in(store: S) -> Iterator[S]:
     """Count in this store inside the block, under whatever rules are in force."""
-    is_ours = isinstance(store, MemoryStore) and agent.exempt(store)
+    is_ours = not store.is_remote and agent.exempt(store)
     before = stores.pin(store)
     try:
         yield store

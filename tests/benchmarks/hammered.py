@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from django_throttle.stores.denials import NoDenials
 from tests.benchmarks.memory import kept
 from tests.benchmarks.play import IDENTS, one_by_one
 from tests.benchmarks.player import Play, Subject, compare
@@ -65,5 +66,5 @@ def rows(url: str, rounds: int) -> Iterator[Row]:
 
 def _limiter(url: str, kind: str) -> Limiter:
     store = RedisStore(url, deadline=5)
-    store.denials = None
+    store.denials = NoDenials()
     return Limiter((Rule(kind, f"{LIMIT}/min", **KINDS[kind]),), store)

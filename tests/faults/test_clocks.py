@@ -16,6 +16,7 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from django_throttle.stores.denials import NoDenials
 from tests.fleet import SYNC
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
@@ -56,7 +57,7 @@ def stepping(request: pytest.FixtureRequest) -> Iterator[tuple[str, Step]]:
 
 def store_of(url: str) -> RedisStore:
     store = RedisStore(url, deadline=5.0)
-    store.denials = None  # every call is to reach Redis
+    store.denials = NoDenials()  # every call is to reach Redis
     return store
 
 

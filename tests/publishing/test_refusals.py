@@ -12,27 +12,34 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_throttle import rulebook
 from django_throttle.channels import throttled_group_send, throttled_group_send_sync
 from django_throttle.core import Outcome, Override, Rule
+from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Reason
 from django_throttle.exceptions import PublishRefused
-from django_throttle.publishing import sending
 from django_throttle.publishing.groups import members, name_of
-from django_throttle.publishing.sending import GROUP_KEY, Refusals
+from django_throttle.publishing.sending import GROUP_KEY
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore
+from django_throttle.stores.denials import Denials
 from tests.clock import FrozenClock
-from tests.inside import kept
 from tests.sockets.guarded import Live, live_enforcer
 
 MESSAGE = {"type": "news.item"}
 FIVE = {"rate": "5/h", "events": ["publish"], "key": "user", "algorithm": "gcra"}
 ROOMS = {"rate": "1000/h", "events": ["publish"], "key": GROUP_KEY, "algorithm": "gcra"}
-enforce = pytest.fixture(live_enforcer)
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> None:
-    monkeypatch.setattr(sending, "refusals", Refusals(clock))
+@pytest.fixture
+def enforce(redis_url: str, settings: Any, clock: FrozenClock) -> Live:
+    """Puts rules in force on a store that remembers refusals by the test's clock."""
+    enforced = live_enforcer(redis_url, settings)
+
+    def enforce(**given: Any) -> RedisStore:
+        store = enforced(**given)
+        store.denials = Denials(clock)
+        return store
+
+    return enforce
 
 
 class Silent:
@@ -118,7 +125,6 @@ async def test_for_a_second(enforce: Live, monkeypatch: Any, clock: FrozenClock)
 async def test_not_once_budgets_were_given_back(enforce: Live, monkeypatch: Any) -> None:
     store = enforce(posts=FIVE)
     await used_up()
-    assert store.denials is not None
     store.denials.clear()
     asked = counted(store, monkeypatch)
     assert await refusal("room.1")
@@ -241,9 +247,11 @@ async def test_what_a_damper_refuses_says_nothing_of_the_next(enforce: Live, mon
 
 
 async def test_no_more_is_remembered_than_there_is_room_for(enforce: Live, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_throttle.publishing.sending.MOST", 3)
-    enforce(posts={**FIVE, "rate": "1/h"})
+    monkeypatch.setattr("django_throttle.stores.denials.MOST", 3)
+    store = enforce(posts={**FIVE, "rate": "1/h"})
     for number in range(5):
         assert await refusal("room", f"user:{number}") is None
         assert await refusal("room", f"user:{number}")
-    assert len(kept(sending.refusals)) == 2
+    (rule,) = rulebook.current().rules
+    remembered = [number for number in range(5) if store.denials.refused((Charge(rule, f"user:{number}", 1),))]
+    assert remembered == [2, 3, 4], "those refused last"

@@ -24,6 +24,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
+from django_throttle.stores.denials import NoDenials
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
 from tests.clock import FrozenClock
@@ -183,7 +184,7 @@ class TestSeveralSlots:
         charges = Charge(Rule("strict", "10/h", count_denied=True), first, 1), Charge(NARROW, second, 1)
         for remaining in (9, 8, 7):
             assert decide(store, False, *charges).outcomes[0].remaining == remaining
-            store.denials = None
+            store.denials = NoDenials()
 
     @pytest.mark.parametrize("rule", [EVERY_KIND[2], EVERY_KIND[8]], ids=lambda rule: rule.name)
     def test_under_many_processes_nothing_is_lost(self, rule: Rule, crew: Crew, cluster: RedisCluster) -> None:
@@ -461,7 +462,7 @@ def bookkeeps(store: RedisStore, cluster: RedisCluster, ident: str) -> bool:
 def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[str], calls: int) -> int:
     """How many of so many calls passed both rules; workers with an odd number are asynchronous."""
     store = store_of(url)
-    store.denials = None
+    store.denials = NoDenials()
     charges = Charge(wide, idents[0], 1), Charge(shared, idents[1], 1)
     if number % 2 == 0:
         return sum(decide(store, False, *charges).allowed for _ in range(calls))
@@ -478,7 +479,7 @@ def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[st
 def ride(number: int, url: str, rule: Rule, idents: int, seconds: float) -> tuple[int, int, int, float]:
     """(allowed, degraded, all, longest) of the calls that fit into so many seconds, over all idents in turn."""
     limiter = Limiter([rule], RedisStore(url, deadline=5.0))
-    limiter.store.denials = None  # type: ignore[misc]
+    limiter.store.denials = NoDenials()  # type: ignore[misc]
     allowed = degraded = calls = 0
     slowest, until = 0.0, time.monotonic() + seconds
     while time.monotonic() < until:

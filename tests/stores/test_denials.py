@@ -12,7 +12,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.denials import A_MOMENT, INSISTENT, LONGEST, MOST, Denials
+from django_throttle.stores.denials import A_MOMENT, INSISTENT, LONGEST, MOST, Denials, NoDenials
 from tests.inside import kept
 
 RULE = Rule("api", "2/hour")
@@ -185,4 +185,5 @@ def test_it_is_bounded() -> None:
 
 
 def test_a_clock_that_is_set_has_none(redis_url: str) -> None:
-    assert RedisStore(redis_url, clock=lambda: 0.0).denials is None
+    store = RedisStore(redis_url, clock=lambda: 0.0)
+    assert isinstance(store.denials, NoDenials) and not store.is_costly

@@ -18,6 +18,7 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
+from django_throttle.stores.denials import NoDenials
 from tests.clock import FrozenClock
 from tests.servers import RedisServer, wait_until
 
@@ -208,7 +209,7 @@ def test_an_immortal_key_gets_a_ttl_at_the_next_touch_allowed_or_not(
     rule: Rule, store: RedisStore, client: Redis
 ) -> None:
     limiter, key = Limiter([rule], store), store.key(rule.id, "user:1")
-    store.denials = None  # every call is to reach Redis
+    store.denials = NoDenials()  # every call is to reach Redis
     limiter.acquire("user:1")
     for _ in range(rule.plan.limit + 1):
         client.persist(key)

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.connections.processes import HostRefresher, Status
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.stores import RedisStore, get_store, why_in_memory
+from django_throttle.stores import get_store, why_in_memory
 
 LEAST, MOST = 0.05, 3600
 
@@ -43,7 +43,7 @@ class Command(BaseCommand):
             store = get_store()
         except InvalidSetting as error:
             raise CommandError(str(error)) from error
-        if not isinstance(store, RedisStore):
+        if not store.is_remote:
             raise CommandError(f"{why_in_memory()}: connections live in one process and need no refreshing.")
         refresher = HostRefresher(store)
         if once:

@@ -28,7 +28,7 @@ class Command(BaseCommand):
     def handle(self, *, search: str, most: int, **options: Any) -> None:
         try:
             store = get_store()
-            if not isinstance(store, RedisStore):
+            if not store.is_remote:
                 raise CommandError(f"{why_in_memory()}: nobody but each process knows what it holds.")
             overview = _patient(store, search)
         except InvalidSetting as error:

@@ -14,7 +14,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.models.override import misspelt
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.rulebook import sources
-from django_throttle.stores import RedisStore, get_store, why_in_memory
+from django_throttle.stores import get_store, why_in_memory
 
 KINDS = ("user:42", "ip:203.0.113.9", "everyone")
 
@@ -38,7 +38,7 @@ class Command(BaseCommand):
             if wrong := misspelt(rules, found, unlisted=False):
                 raise CommandError("\n".join(wrong))
             store = get_store()
-            if not isinstance(store, RedisStore):
+            if not store.is_remote:
                 raise CommandError(f"{why_in_memory()}: each process counts by itself.")
             typed, ident = ident, self._found(ident)
             removed = Limiter(_resettable(found, rules), store).reset(ident)
