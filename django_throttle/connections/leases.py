@@ -62,6 +62,9 @@ class Holdings:
         self._untold: set[tuple[Pair, str]] = set()  # leases that Redis cannot know: it was away all the time
         self._owed: set[Owed] = set()
         self._settled: deque[Owed] = deque(maxlen=MOST_SETTLED)  # those that Redis has confirmed, the last ones
+        # Where leases were taken in this beat and the one before. A server that has lost its data since then may have
+        # them, but nothing there says that this process has leases in these places.
+        self._recent, self._earlier = set[Pair](), set[Pair]()
         self._strays: deque[Lease] = deque()
         self._suspect: dict[Pair, float] = {}
         self._idle: set[Pair] = set()
@@ -106,6 +109,7 @@ class Holdings:
             elif failed not in self._owed and not self.has(rule_id, ident, lease):
                 self._untold.add((pair, lease))
             self._owed.discard(failed)
+            self._recent.add(pair)
             self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
             self._held.move_to_end(pair)
             stray = uid is not None and uid != self.uid
@@ -144,6 +148,7 @@ class Holdings:
         with self._lock:
             self._drop((rule_id, ident), lease)  # of a socket that had made room already
             self._owed.add(Owed(uid, rule_id, ident, lease))
+            self._recent.add((rule_id, ident))
             self._suspect.setdefault((rule_id, ident), time.monotonic())
 
     def stray(self, lease: Lease) -> None:
@@ -210,6 +215,7 @@ class Registry(Holdings):
     def restart(self) -> None:
         super().restart()
         self._taken_away: set[str] = set()  # leases that have not been given back since; see lose
+        self._unnamed: deque[set[Pair]] = deque(maxlen=MAX_FORMER)  # of each former uid: see Holdings
 
     def lose(self, rule_id: str, ident: str, lease: str) -> None:
         """A lease was taken away from its socket, which is open still, or about to be."""
@@ -236,10 +242,23 @@ class Registry(Holdings):
             self.turn += 1
             self.former = (former, *self.former)[:MAX_FORMER]
             self.lost = self._introduced = False
+            self._unnamed.append(self._earlier | self._recent)
+            self._recent, self._earlier = set(), set()
             self._unsent.update(self._held)
             for pairs in (self._announced, self._idle, self._retiring):
                 pairs.clear()
             return former
+
+    def keep(self) -> None:
+        """A beat has found nothing lost."""
+        with self._lock:
+            self.lost = False
+            self._earlier, self._recent = self._recent, set()
+
+    def unnamed(self) -> set[Pair]:
+        """Where an old copy of Redis' data may have leases of our former uids that nothing names."""
+        with self._lock:
+            return set().union(*self._unnamed)
 
     def touch(self, rule_id: str, ident: str, lease: str, since: float) -> bool:
         """The socket of this lease was heard of, at a moment on the monotonic clock; False when nobody holds it."""

@@ -136,7 +136,7 @@ class Refresher:
         lost = not seen.known or loss.writes or self.store.transport.failovers != self._failovers
         self.store.processes.note(seen.alive - seen.own + 1, lost=lost)
         if not lost:
-            leases.lost = False
+            leases.keep()
         else:
             self._start_anew()
         if loss.evicted:
@@ -206,11 +206,18 @@ class Refresher:
         uids = dict.fromkeys((*self._replaced, *self.leases.former))
         self.records.beat([self.leases.uid], [*uids], buries=False, most=0)
         self.sweeper.take_on(uids)
+        self.sweeper.add(f"unnamed by {self.leases.uid}", self._clear(self.leases.unnamed()))
         if self.store.transport.slot_of is not None:  # what came back on one node need not be named on another
             for name in self._older:
                 self.sweeper.add(name, self.records.abandoned(name, uids))
         self._replaced.clear()
         self._older.clear()
+
+    def _clear(self, pairs: Iterable[Pair]) -> Iterator[int]:
+        """Remove what former uids have there, in batches; a registration of nothing does that."""
+        for some in batches(pairs):
+            check(errors_of(self.store.pipeline([self._registration(self.leases.uid, pair, {}) for pair in some])))
+            yield 0
 
     def _look_for_all(self) -> None:
         held = self.store.process_key(f"held:{self.leases.uid}")

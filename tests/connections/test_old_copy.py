@@ -123,6 +123,27 @@ def test_a_copy_that_knows_another_uid_of_the_process_or_none(server: RedisServe
         assert set(redis.zrange("dt:{p}:live", 0, -1)) == {former.leases.uid, later.leases.uid}
 
 
+def test_a_copy_from_between_a_loss_and_the_next_beat(server: RedisServer, quick: None) -> None:
+    """What was taken then is named nowhere: the process believes that Redis knows where it holds leases."""
+    site = Site(server.url)
+    for decision in site.take("user:1", 3):
+        site.limiter.release(decision.lease)
+    site.beat()
+    server.restart()
+    wait_until(lambda: not site.limiter.peek("user:1").degraded)
+    leases = [decision.lease for decision in site.take("user:1", 3)]
+    copy = server.copy()
+    wait_until(lambda: _settles(site), timeout=slack(10))
+    for lease in leases:
+        site.limiter.release(lease)
+    assert site.count("user:1") == 0
+    server.restart_from(copy)
+    wait_until(lambda: not site.limiter.peek("user:1").degraded)
+    assert site.count("user:1") == 3
+    wait_until(lambda: _settles(site), timeout=slack(10))
+    assert site.count("user:1") == 0
+
+
 def test_a_node_of_a_cluster(quick: None) -> None:
     """What came back on one node is named on no other any more, as it had been given back for long."""
     with RedisCluster(replicas=0) as cluster:
