@@ -10,7 +10,7 @@ import pytest
 from tests.campaign.__main__ import unplayed
 from tests.campaign.checks import IN_FORCE, REPORTED, STALE, check
 from tests.campaign.history import Edit, Fault, History, Operation, Returned
-from tests.campaign.limits import LIMIT, LIMITS, LONG_WINDOW, SETTINGS, SLOTS
+from tests.campaign.limits import BATCHED, LIMIT, LIMITS, LONG_WINDOW, SETTINGS, SLOTS
 from tests.campaign.plan import EDITED, SERVERS, Round
 from tests.servers import slack
 
@@ -128,10 +128,10 @@ def test_an_immortal_key_and_a_surprise() -> None:
 
 def test_a_process_that_admits_more_than_the_bound_of_a_batched_limit() -> None:
     """Each has it by itself; what the server has lost, and what it was not told, passes once more."""
-    each = [one for process in range(3) for one in calls("batched", 2 * LIMIT, process=process)]
-    more = [*each, *calls("batched", 1, begin=0.9)]
+    each = [one for process in range(3) for one in calls("batched", 2 * BATCHED, process=process)]
+    more = [*each, *calls("batched", 1, begin=2.1)]
     assert broken(each) == []
-    assert broken(more) == ["batched: 81 in 0.9010 s, at most 80 in 5 s"]
+    assert broken(more) == ["batched: 201 in 2.1010 s, at most 200 in 5 s"]
     assert broken(more, Fault(0.395, 0.399, "evict", 1)) == broken(more, Fault(0.3, 0.4, "dead")) == []
     assert len(broken(more, Fault(0.395, 0.399, "swallow_reply"))) == 1
 
@@ -139,10 +139,10 @@ def test_a_process_that_admits_more_than_the_bound_of_a_batched_limit() -> None:
 def test_a_batched_limit_that_is_reached_and_all_have_heard_of_it() -> None:
     """In the second window, as the first has nothing before it; a fault keeps processes from hearing."""
     begin = LONG_WINDOW + 0.1
-    reached = begin + LIMIT * 0.01
-    used = [*calls("batched", LIMIT, begin=begin, process=1), *calls("batched", 20, begin=reached)]
+    reached = begin + BATCHED * 0.01
+    used = [*calls("batched", BATCHED, begin=begin, process=1), *calls("batched", 20, begin=reached)]
     later = [*used, *calls("batched", 1, begin=reached + 2 * REPORTED)]
-    wrong = ["batched: 61 in a window, 1 after all must have heard"]
+    wrong = ["batched: 121 in a window, 1 after all must have heard"]
     assert broken(used, seconds=10.0) == []
     assert broken(later, seconds=10.0) == wrong
     assert broken(later, seconds=9.0) == [], "its second window has not ended"
