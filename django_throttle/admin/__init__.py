@@ -1,4 +1,4 @@
-"""Rules in the admin: a list to oversee and edit them, a form that says in words what a rule means; and connections."""
+"""The admin's pages of rules, overrides and open connections."""
 
 from django_throttle.admin.connections import ThrottleConnectionAdmin
 from django_throttle.admin.overrides import ThrottleOverrideAdmin

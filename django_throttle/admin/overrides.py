@@ -56,7 +56,7 @@ class OverrideForm(RowForm):
         choices=LASTING,
         required=False,
         initial=USUAL,
-        help_text="Counted from when you save.",
+        help_text="Counted from the moment you save.",
     )
 
     class Meta:
@@ -70,7 +70,7 @@ class OverrideForm(RowForm):
         if "rules" in self.fields:
             self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
         if "until" in self.fields:
-            self.fields["until"].help_text = "Or a moment of your own, which goes before the choice above."
+            self.fields["until"].help_text = "Or an end of your own, which goes before the choice above."
             until = self.instance.until
             if until and until.year > LAST_YEAR:  # stored before that was refused
                 self.initial["until"] = until.replace(year=LAST_YEAR)
@@ -79,7 +79,7 @@ class OverrideForm(RowForm):
             self.fields["lasting"].choices = (*LASTING, (NOW, "End it now"))  # type: ignore[attr-defined]
 
     def clean_rules(self) -> Any:
-        """Names that were there before may stay, though their rules have gone."""
+        """Refuse unknown names, but those that the override had already."""
         names = self.cleaned_data["rules"]
         wrong = misspelt((name for name in names if name not in self.instance.rules), self.known)
         if wrong:
@@ -91,27 +91,27 @@ class OverrideForm(RowForm):
         lasting, now = cleaned.get("lasting", AS_GIVEN), timezone.now()
         if "until" in self.changed_data and cleaned.get("until"):
             if cleaned["until"] <= now:
-                self.add_error("until", "This time has passed.")
+                self.add_error("until", "This moment has passed.")
         elif lasting == ENDLESS:
             cleaned["until"] = None
         elif lasting != AS_GIVEN:
             cleaned["until"] = now + timedelta(seconds=int(lasting))
         elif not cleaned.get("until") and "until" not in self.errors:
-            self.add_error("lasting", "Choose how long it lasts, or give a time below.")
+            self.add_error("lasting", "Choose how long it lasts, or give an end below.")
         return cleaned
 
 
 def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
-    """The admin shows help as it is, and names are what somebody typed."""
+    """Escaped, as the admin shows help as HTML and names are typed by people."""
     names = sorted(rule.name for rule in rules)
     shown = ", ".join(names[:MANY]) + (", …" if len(names) > MANY else "")
-    return format_html("{} {}", text, f"There are: {shown}." if names else "There are no rules yet.")
+    return format_html("{} {}", text, f"Rules: {shown}." if names else "There are no rules yet.")
 
 
 MORE: Final = timedelta(hours=2)
 LONGEST: Final = 160  # characters of a reason in the list
-BLOCKS_YOU: Final = "It is about you, too. Should this page be refused, end it by manage.py throttle_override end."
-NOT_YET: Final = frozenset(("in_words", "created_by", "created_at"))  # of one that is being added
+BLOCKS_YOU: Final = "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
+NOT_YET: Final = frozenset(("in_words", "created_by", "created_at"))  # unknown until it is saved
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -129,7 +129,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class NamedUsers(ChangeList):
-    """Finds the names of the users on a page with one query."""
+    """A page of the list; finds the names of its users with one query."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -140,13 +140,15 @@ class NamedUsers(ChangeList):
 
 @admin.register(ThrottleOverride)
 class ThrottleOverrideAdmin(ListAdmin):
-    """The list says for whom, what, how long, why and by whom; the actions end and extend."""
+    """The list of overrides, the form, and actions that end and extend."""
 
     form = OverrideForm
     list_display = ("subject", "in_words", "ends", "why", "made")
     list_filter = (StateFilter, "kind", "effect")
     search_fields = ("value", "rules", "reason", "created_by")
-    search_help_text = "A user, an address (finds the networks it lies in), a name, a rule, or words of the reason."
+    search_help_text = (
+        "A user, an address (also finds networks that contain it), a name, a rule, or words of the reason."
+    )
     readonly_fields = ("in_words", "created_by", "created_at")
     actions = ("end_now", "extend")
     save_on_top = True
@@ -188,7 +190,7 @@ class ThrottleOverrideAdmin(ListAdmin):
 
     @admin.action(description="End now", permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
-        """For what is in force; it stays in the list, as expired."""
+        """End those in force; they stay in the list, as expired."""
         now = timezone.now()
         rows = [row for row in queryset if row.lasts(now)]
         for row in rows:
@@ -198,7 +200,7 @@ class ThrottleOverrideAdmin(ListAdmin):
 
     @admin.action(description="Extend by 2 hours", permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
-        """From the end that they have, or from now where that has passed; what has no end keeps none."""
+        """Extend from their end, or from now where it has passed; those without an end stay as they are."""
         now = timezone.now()
         rows = [row for row in queryset if row.until is not None]
         for row in rows:
@@ -216,7 +218,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         return NamedUsers
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
-        """Also by the name of a user, whose id is stored, and by an address in a network."""
+        """Also by the name of a user, whose id is stored, and by an address that a network contains."""
         found, may_repeat = super().get_search_results(request, queryset, search_term)
         typed = search_term.strip()
         if not typed:
@@ -225,7 +227,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         return found | queryset.filter(users | Q(kind="ip", value__in=networks_around(typed))), may_repeat
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """How long is a question to whoever may answer it, and who made it is known once it is made."""
+        """Without ``lasting`` for those who may not change it, and without what is unknown until it is saved."""
         may_change = obj is None or self.has_change_permission(request, obj)
         hidden = NOT_YET if obj is None else frozenset(() if may_change else ("lasting",))
         found = super().get_fieldsets(request, obj)

@@ -28,10 +28,10 @@ from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import declared
 
-# Of all that can be joined, what most sites want.
+# The joined keys that the form offers, of all that are possible.
 JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in NOUNS.items()}
-# What no door of this version reports: a rule for it would never do anything.
+# No door of this version reports these: a rule for them would do nothing.
 UNREPORTED: Final = frozenset(("task",))
 
 
@@ -92,7 +92,7 @@ class RuleForm(RowForm):
 
 
 class ListForm(RuleForm):
-    """A rule in the list: a rate or a limit to type in, whichever the rule has."""
+    """A row of the list: shows the field of the rate or of the limit, whichever the rule has."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -104,7 +104,7 @@ class ListForm(RuleForm):
 
 
 class PreviewForm(RuleForm):
-    """The same form without a question to the database, for each key that is pressed."""
+    """The same form without database queries, as the preview asks after each key."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -127,13 +127,13 @@ def _alike(old: forms.Field, new: forms.Field) -> forms.Field:
 
 
 def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """The events that a door reports, and those that a rule has all the same."""
+    """The events that doors report, and those that a rule has already."""
     shown = {*EVENT_LABELS} - UNREPORTED | {*present}
     return [(event, label) for event, label in EVENT_LABELS.items() if event in shown]
 
 
 def key_choices(present: str = "") -> list[tuple[str, str]]:
-    """The keys that a rule may have on this site, and the one that it has."""
+    """The keys that a rule may have on this site, and the one that it has already."""
     offered = [key for key in (*KEYS, *JOINED_KEYS) if conf().TENANT or key == present or "tenant" not in key]
     known = [(key, KEY_CHOICES[key].label if key in KEY_CHOICES else who(key).capitalize()) for key in offered]
     own = {*declared("key"), *([present] if present and present not in offered else [])}
@@ -144,10 +144,10 @@ UNNAMED = "(no name yet)"
 
 
 def preview(request: HttpRequest) -> JsonResponse:
-    """The words of the rule in the query or the posted form, or what is wrong with it."""
+    """The description of the rule in the query or the posted form, or what is wrong with it."""
     fields = (request.POST if request.method == "POST" else request.GET).copy()
     if not fields.get("name"):
-        fields["name"] = UNNAMED  # the name is asked for when it is saved
+        fields["name"] = UNNAMED  # a name is needed to save only
     form = PreviewForm(fields)
     if form.is_valid():
         return JsonResponse({"words": form.instance.meaning, "errors": []})
@@ -155,7 +155,7 @@ def preview(request: HttpRequest) -> JsonResponse:
 
 
 def _errors(form: PreviewForm) -> list[str]:
-    """Sentences; the field's label goes in front of those that do not name it."""
+    """Sentences, each with the field's label in front unless it names the field."""
     found = []
     for name, errors in form.errors.items():
         label = form.fields[name].label if name in form.fields else ""
@@ -164,11 +164,11 @@ def _errors(form: PreviewForm) -> list[str]:
 
 
 FEW: Final = 12  # rules that need no filters
-NOTHING_YET: Final = "Type a rate, and what the rule means is shown here."
+NOTHING_YET: Final = "Type a rate: what the rule means is shown here."
 
 
 class EventFilter(admin.SimpleListFilter):
-    """Rules that count a kind of event, among others or alone."""
+    """Rules that count an event, alone or among others."""
 
     title = "event"
     parameter_name = "event"
@@ -183,7 +183,7 @@ class EventFilter(admin.SimpleListFilter):
 
 
 class KeyFilter(admin.SimpleListFilter):
-    """Rules by who has a budget of their own."""
+    """Rules by their key."""
 
     title = "count by"
     parameter_name = "key"
@@ -196,22 +196,22 @@ class KeyFilter(admin.SimpleListFilter):
 
 
 class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """A list that is asked for what it may be asked for."""
+    """A list of rows: safe against NUL characters in filters, which it shows only for long lists."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Nothing for a filter with a NUL character, which no row has, and about which PostgreSQL cannot be asked."""
+        """Nothing for a filter with a NUL character: no row has one, and PostgreSQL refuses the query."""
         found: QuerySet[Any] = super().get_queryset(request)
         return found if all(is_text(value) for _, values in request.GET.lists() for value in values) else found.none()
 
     def get_list_filter(self, request: HttpRequest) -> Any:
-        """Filters only where they are worth the width that the columns need: a few rows are seen at a glance."""
+        """Filters only for a list of more than a few rows, as they take width from its columns."""
         is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
         return self.list_filter if is_filtered or self.model._default_manager.count() > FEW else ()
 
 
 @admin.register(ThrottleRule)
 class ThrottleRuleAdmin(ListAdmin):
-    """The list shows what each rule means; what is turned most often is edited right there."""
+    """The list of rules with their descriptions, the form, and the preview."""
 
     form = RuleForm
     list_display = ("rule", "enabled", "rate", "limit", "covers", "who", "counts", "action")
@@ -262,13 +262,13 @@ class ThrottleRuleAdmin(ListAdmin):
         return [path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
-        """For whoever may see or write a rule."""
+        """The preview, for those who may see or write rules."""
         if not (self.has_view_or_change_permission(request) or self.has_add_permission(request)):
             raise PermissionDenied
         return preview(request)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """A rule of settings that is to be replaced fills the form."""
+        """With ?replace=NAME the form starts with that rule of settings."""
         rule = sources.from_settings().rules.get(request.GET.get("replace", ""))
         if rule is None:
             return dict(super().get_changeform_initial_data(request))

@@ -45,7 +45,7 @@ NOUNS: Final[dict[str, tuple[str, str, str]]] = {
     "task": ("task", "tasks", "tasks"),
 }
 EVENTS: Final = tuple(NOUNS)
-# What is open for a while, which only a concurrency rule counts; all other events happen at a moment.
+# Events that last, which only a concurrency rule counts; the others happen at a moment.
 HELD: Final = ("inflight", "connection")
 KEY_CHOICES: Final = {
     "user": Choice("User", "each user"),
@@ -58,7 +58,7 @@ KEY_CHOICES: Final = {
     "everyone": Choice("Everyone together", "everyone together"),
 }
 KEYS: Final = tuple(KEY_CHOICES)
-# Everyone together with somebody is that somebody, and a connection with whoever opened it is that connection.
+# Not everyone (who joined with a key is that key alone) nor connection (which has one caller).
 JOINED: Final = tuple(key for key in KEYS if key not in ("everyone", "connection"))
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 AUDIENCE_WORDS: Final = {
@@ -67,16 +67,15 @@ AUDIENCE_WORDS: Final = {
     "staff": "staff",
 }
 AUDIENCES: Final = tuple(AUDIENCE_WORDS)
-# Members of what has a name of its own: group:editors, tenant:acme.
+# Kinds of audience that have names: group:editors, tenant:acme.
 AUDIENCE_KINDS: Final = ("group", "tenant")
-# A log keeps an entry for each call, of which there are as many as units at most; past this a strict sliding_window
-# holds the same cap in one value.
+# A log keeps an entry for each call; a strict sliding_window holds a larger limit in one value.
 MAX_LOG: Final = 10_000
-MAX_DAMPED: Final = 1_000_000_000_000  # sums of what is attempted stay whole numbers
+MAX_DAMPED: Final = 1_000_000_000_000  # so that sums of attempts stay exact in doubles
 MAX_RATES: Final = 10
 MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100
-MAX_TIMES: Final = 100  # the limit, at which calls are refused
+MAX_TIMES: Final = 100  # of the limit
 MAX_WARNINGS: Final = 10
 
 
@@ -435,7 +434,7 @@ class Options:
     )
     audience: tuple[str, ...] = option(
         "audience", (), group=WHO, label="Audience", length=1000, words=_only_for, shape=_LIST.format(_AUDIENCE),
-        wanted="whom it is for: anonymous, authenticated, staff, group:NAME, tenant:NAME",
+        wanted="the audience: anonymous, authenticated, staff, group:NAME, tenant:NAME",
         help="Only calls of these, with commas in between: anonymous, authenticated, staff, group:editors, "
         "tenant:acme. One of them is enough. Empty: everybody.",
     )

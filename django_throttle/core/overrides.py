@@ -73,7 +73,7 @@ class Override:
         return any(pattern in (EVERY_RULE, rule) or fnmatchcase(rule, pattern) for pattern in self.rules)
 
     def lasts(self, now: float) -> bool:
-        """True until its moment has come."""
+        """True until it ends."""
         return self.until is None or now < self.until
 
 

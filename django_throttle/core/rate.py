@@ -1,4 +1,4 @@
-"""Rates, so much in so long; and calendar periods of time zones."""
+"""Rates (a limit per window), and the calendar periods of time zones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_throttle.exceptions import InvalidRate, InvalidRule
 MAX_LIMIT: Final = 999_999_999_999_999
 MAX_WINDOW: Final = 366 * 86_400
 MIN_WINDOW: Final = 0.001
-TOO_COSTLY: Final = MAX_LIMIT + 1  # what no rule allows at once; a larger cost is told from it by nothing
+TOO_COSTLY: Final = MAX_LIMIT + 1  # a cost that no rule allows; larger ones are treated alike
 
 _SECONDS: Final[dict[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPELLINGS: Final[dict[str, str]] = {
@@ -28,7 +28,7 @@ _SPELLINGS: Final[dict[str, str]] = {
 }
 _NAMES: Final = {name: unit for unit, names in _SPELLINGS.items() for name in names.split()}
 MONTH: Final = "month"
-# The longest month: what a monthly budget's headers and keys reckon with.
+# The longest month: the window that header fields and keys of a monthly budget have.
 _MONTH_SECONDS: Final = 31 * 86_400
 _SINGLE: Final[dict[str, str]] = {"ms": "ms", "s": "s", "m": "min", "h": "hour", "d": "day", "w": "week"}
 _SHAPE: Final = re.compile(r"([0-9]{1,30})/([0-9]{0,11})([a-z]{1,12})")
@@ -97,7 +97,7 @@ class Rate:
 
 
 class RateLimit(int):
-    """The limit of a rule that has it from its rate; ``dataclasses.replace`` hands it on beside that."""
+    """The limit of a rule that has a rate; ``dataclasses.replace`` passes it on as if it were given."""
 
     __slots__ = ()
 
@@ -142,7 +142,7 @@ def bounds(period: str, zone_name: str, now: int) -> Bounds:
 
 
 def _hours(now: int, where: tzinfo) -> Bounds:
-    """Hours by the offset in force now, so that the one that a clock change repeats is two."""
+    """The hour by the present offset from UTC, so that an hour that a clock change repeats is two."""
     offset = ((_EPOCH + now * _MICROSECOND).astimezone(where).utcoffset() or timedelta(0)) // _MICROSECOND
     start = now - (now + offset) % HOUR
     return start, start + HOUR, start + 2 * HOUR

@@ -206,13 +206,13 @@ def _check_events(rule: Rule) -> None:
             raise InvalidRule(f"{belongs}, not {event!r}{other}", "events")
     # Nothing but an HTTP request has a method and a status: other events would silently count never, or always.
     if rule.methods and rule.events not in (("request",), ("inflight",)):
-        raise InvalidRule("methods belong to rules of HTTP requests (request or inflight) alone", "methods")
+        raise InvalidRule("methods belong to rules of HTTP requests (event request or inflight) only", "methods")
     if rule.count_on and rule.events != ("request",):
-        raise InvalidRule("answers that count belong to rules of HTTP requests alone", "count_on")
+        raise InvalidRule("count_on belongs to rules of HTTP requests (event request) only", "count_on")
     if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
         raise InvalidRule("only requests and messages have bytes that can be counted", "unit")
     if rule.at_limit != "reject" and "connection" not in rule.events:
-        raise InvalidRule("only a WebSocket can be closed for another (at_limit): add the event connection", "at_limit")
+        raise InvalidRule("at_limit closes WebSockets: add the event connection", "at_limit")
 
 
 def _check_action(rule: Rule) -> None:
@@ -223,7 +223,7 @@ def _check_action(rule: Rule) -> None:
             "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit",
             "enforce_at",
         )
-    # One that only records, for now, may say what it will do.
+    # A rule that only records may have the wait that it will have later.
     if rule.max_delay is not None and rule.action == "reject":
         raise InvalidRule("a longest wait (max_delay) belongs to rules that delay", "max_delay")
 
@@ -253,7 +253,7 @@ def _check_quota(rule: Rule) -> None:
         share = f"{rule.warn_at[-1]:g}"
         percent = f"; {share} % is {rule.warn_at[-1] / 100:g}" if rule.warn_at[-1] >= 2 else ""
         raise InvalidRule(
-            f"use never gets to {share} times the limit: calls are refused at {rule.enforce_at:g}{percent}", "warn_at"
+            f"use never reaches {share} times the limit: calls are refused at {rule.enforce_at:g}{percent}", "warn_at"
         )
 
 
@@ -264,44 +264,50 @@ def _check_damper(rule: Rule) -> None:
     if not rule.is_damper:
         return
     if rule.rate is None:
-        raise InvalidRule("a damper has one rate; another rule beside it keeps another one", "rates")
+        raise InvalidRule("a damper has one rate: write another rule for another one", "rates")
     if rule.on_store_failure == "deny":
-        raise InvalidRule("a damper decides without the store: be it local or allow, not deny", "on_store_failure")
+        raise InvalidRule(
+            "a damper decides without the store: on_store_failure is local or allow, not deny", "on_store_failure"
+        )
     if rule.rate.limit > MAX_DAMPED:
         raise InvalidRule(f"a damper's limit is at most {MAX_DAMPED:,}; a fixed or sliding window takes more", "rate")
     if rule.rate.limit * SUB_SECONDS < rule.rate.window:
-        raise InvalidRule("a damper smooths a rate over seconds: it allows one call in six of them, at least", "rate")
+        raise InvalidRule("a damper holds a rate over seconds: its rate is at least one call in six seconds", "rate")
 
 
 def _check_batched(rule: Rule) -> None:
     if rule.batched and rule.count_denied:
-        raise InvalidRule("what is charged in batches is what has passed, never what was refused", "count_denied")
+        raise InvalidRule(
+            "a rule that is charged in batches never charges refused calls: leave count_denied out", "count_denied"
+        )
     if rule.batched and rule.count_on:
-        raise InvalidRule("what is charged in batches is not given back", "count_on")
+        raise InvalidRule("a rule that is charged in batches refunds nothing: leave count_on out", "count_on")
 
 
-# Of what one process counts for one socket, with no store and no wall clock.
+# What a budget that one process counts for one socket, without the store, cannot have.
 _MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
-    "warn_at": ((), "a connection's own budget ends with it: nobody is warned of its use"),
-    "batched": (False, "a connection's own budget is never shared, so it needs no batches"),
-    "on_store_failure": ("local", "a connection's own budget is counted without the store"),
+    "warn_at": ((), "the budget of one connection ends with it, so it sends no warnings"),
+    "batched": (False, "the budget of one connection is never shared, so it is not charged in batches"),
+    "on_store_failure": ("local", "the budget of one connection is counted without the store"),
 }
 
 
 def _check_key(rule: Rule) -> None:
     if rule.key == "user" and rule.audience == ("anonymous",):
-        raise InvalidRule("who is not logged in has no budget under the key user, so it would limit nobody", "audience")
+        raise InvalidRule(
+            "the key user leaves out visitors who are not logged in, so it would limit nobody", "audience"
+        )
     if rule.key != "connection":
         return
     if not FRAMES.issuperset(rule.events):
-        raise InvalidRule("the key connection is for what happens on an open WebSocket: message, send", "key")
+        raise InvalidRule("the key connection takes the events message and send only", "key")
     for option, (default, why) in _MEANINGLESS_FOR_FRAMES.items():
         if getattr(rule, option) != default:
             raise InvalidRule(why, option)
     if rule.is_damper:
-        raise InvalidRule("a damper smooths what many do; a connection has a rate of its own", "algorithm")
+        raise InvalidRule("a damper limits many callers together, so it cannot have the key connection", "algorithm")
     if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
-        raise InvalidRule("a connection is counted from when it was opened, not by the calendar", "rate")
+        raise InvalidRule("the windows of one connection start when it was opened, not with the calendar", "rate")
 
 
 _CHECKS: Final = (

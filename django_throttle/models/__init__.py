@@ -1,4 +1,4 @@
-"""What operators edit in the admin, and what they look at."""
+"""The models: rules, overrides, and open connections for the admin."""
 
 from __future__ import annotations
 

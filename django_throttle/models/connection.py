@@ -1,4 +1,4 @@
-"""Open connections, as far as the admin is concerned: a name and permissions, and no table."""
+"""A model without a table, so that the admin has a page and permissions of open connections."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from django.db import models
 
 
 class Nowhere(models.Manager["ThrottleConnection"]):
-    """Finds nothing, and asks no database for it: dumpdata looks through every model there is."""
+    """Finds nothing without a query, for dumpdata, which reads every model."""
 
     def get_queryset(self) -> Any:
         return super().get_queryset().none()
 
 
 class ThrottleConnection(models.Model):
-    """One open WebSocket in the admin's log; what is open says each process (connections/overview.py)."""
+    """One open WebSocket in the admin's log; the page asks the processes (connections/overview.py)."""
 
     objects = Nowhere()
 

@@ -38,12 +38,12 @@ def _parsed(typed: str) -> Rate:
     try:
         return Rate.parse(squeezed, calendar=True)
     except InvalidRate as error:
-        # Whoever typed it shall find it as it was typed.
+        # The message quotes what was typed.
         raise InvalidRate(str(error).replace(ascii(squeezed), ascii(typed), 1)) from None
 
 
 def is_text(given: str) -> bool:
-    """Whether databases, files and terminals take it."""
+    """True for text that databases, files and terminals take: without NUL and surrogates."""
     return "\x00" not in given and not any("\ud800" <= letter <= "\udfff" for letter in given)
 
 
@@ -149,7 +149,7 @@ class NamesField(Column, models.CharField):  # type: ignore[type-arg]
     description = "List of names"
 
     def read(self, value: Any) -> tuple[Any, ...]:
-        """The names in what a row holds: text, or a list."""
+        """The names in a text or a list."""
         return split(value or ())
 
     def from_db_value(self, value: str, *_: object) -> tuple[Any, ...]:
@@ -172,7 +172,7 @@ class NamesField(Column, models.CharField):  # type: ignore[type-arg]
 
 
 class NamesInput(forms.CharField):
-    """Names that a person types with commas between them; ``read`` makes of the text what a row holds."""
+    """A form field of names with commas in between; ``read`` returns what a row holds."""
 
     def __init__(self, *args: Any, read: Callable[[Any], tuple[Any, ...]] = split, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -188,7 +188,7 @@ class NamesInput(forms.CharField):
         super().run_validators(",".join(map(str, value)))
 
 
-# Whoever types 80 for a share means 80 %, not eighty times the limit.
+# A larger share was meant as a percentage: 80 is 80 %, not eighty times the limit.
 SURELY_PERCENT = 10
 
 
@@ -202,7 +202,7 @@ class MethodsField(NamesField):
 
 
 class NumbersField(NamesField):
-    """A list of numbers, the least first; what is none stays a text, which a rule refuses."""
+    """A list of numbers, sorted; a text that is not a number stays one, which a rule refuses."""
 
     number: ClassVar[Callable[[str], Any]]
 
@@ -256,7 +256,7 @@ class CostField(Column, models.CharField):  # type: ignore[type-arg]
 
 
 class SharesInput(NamesInput):
-    """Shares as a person writes them: "80 %, 100 %", or "0.8, 1"."""
+    """A form field of shares: "80 %, 100 %", or "0.8, 1"."""
 
     def to_python(self, value: Any) -> Any:
         return tuple(sorted(set(map(_share, split(value or ())))))
@@ -271,7 +271,7 @@ class SharesInput(NamesInput):
 
 
 class CostInput(forms.CharField):
-    """A number or a path, typed."""
+    """A form field of a cost."""
 
     def to_python(self, value: Any) -> Any:
         return _cost(super().to_python(value))
@@ -298,7 +298,7 @@ def _share(typed: str) -> float:
 
 
 def _plain(number: object, times: int = 1) -> str:
-    """So many times the number, without an exponent and without digits that say nothing."""
+    """The number multiplied, without an exponent and trailing zeros."""
     if not isinstance(number, float):
         return str(number)
     text = format(Decimal(repr(number)) * times, "f")

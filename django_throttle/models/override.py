@@ -58,7 +58,7 @@ EFFECT_LABELS: Final = (
 )
 
 
-LAST_YEAR: Final = 9998  # what comes later has no local time everywhere
+LAST_YEAR: Final = 9998  # later moments have no local time in some time zones
 SHOWN: Final = 8  # characters of a hash, enough to tell two apart
 
 
@@ -82,7 +82,7 @@ CONSTRAINTS: Final = (
     Check(
         f"{PREFIX}_factor_of_multiply",
         (~Q(effect="multiply") & Q(factor__isnull=True))
-        # Said of NULL, too, or the constraint would not know, and let it through.
+        # NULL is excluded, as a constraint that is unknown lets the row through.
         | Q(effect="multiply", factor__isnull=False, factor__gt=0, factor__lte=MAX_FACTOR),
         f"To multiply needs a factor above 0 and of at most {MAX_FACTOR:,}, which nothing else has.",
     ),
@@ -102,23 +102,23 @@ class OverrideQuerySet(AnnouncedQuerySet["ThrottleOverride"]):
     """Overrides by whether they are in force."""
 
     def in_force(self, now: datetime | None = None) -> OverrideQuerySet:
-        """Those whose moment has not come."""
+        """Those that have not ended."""
         return self.filter(Q(until__isnull=True) | Q(until__gt=now or timezone.now()))
 
     def expired(self, now: datetime | None = None) -> OverrideQuerySet:
-        """Those whose moment has come: kept to be read, or made to last again."""
+        """Those that have ended: they stay to be read, or extended."""
         return self.filter(until__lte=now or timezone.now())
 
 
 class ThrottleOverride(CheckedRow):
-    """One override; it ends by itself, and stays to be read."""
+    """One override; it ends by itself, and the row stays."""
 
     kind = TextColumn(
         "subject",
         max_length=20,
         choices=KIND_LABELS,
         default="user",
-        help_text="Whom it is for. Where several overrides speak of one call, the most specific holds: API key before "
+        help_text="Whom it is for. Of several overrides for one call the most specific holds: API key before "
         "user, then address, network (the smaller first), tenant, group.",
     )
     value = TextColumn(
@@ -197,7 +197,7 @@ class ThrottleOverride(CheckedRow):
         return describe_effect(self.as_override())
 
     def lasts(self, now: datetime | None = None) -> bool:
-        """True until its moment has come."""
+        """True until it ends."""
         return self.until is None or self.until > (now or timezone.now())
 
     @classmethod
@@ -210,7 +210,7 @@ class ThrottleOverride(CheckedRow):
         return row
 
     def clean_fields(self, exclude: Any = None) -> None:
-        """Also find whom it is for, and store that in its one notation; what is stored already is not asked again."""
+        """Also look the subject up, and replace what was typed by what is stored; not for an unchanged one."""
         super().clean_fields(exclude=exclude)
         if {"kind", "value"} & set(exclude or ()) or (self.kind, self.value) == self._stored:
             return
@@ -248,15 +248,15 @@ def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = Tr
 
 
 def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
-    """Sentences for the operator who has just saved the row."""
+    """Warnings, a sentence each, for the operator who has just saved the row."""
     override = row.as_override()
     named = [rule for rule in rules if override.names(rule.name)]
     if row.kind == "group" and (warning := missing_group(row.value)):
         yield warning
     if row.kind == "tenant" and not conf().TENANT:
-        yield "The setting TENANT does not say who the tenant is: it does nothing until it does."
+        yield "The setting TENANT is empty: the override does nothing until it says how tenants are found."
     if not named and not override.names_every_rule and not any(name.startswith(UNLISTED) for name in override.rules):
-        yield f"No rule is named {rules_in_words(override.rules)}: it does nothing until there is one."
+        yield f"No rule is named {rules_in_words(override.rules)}: the override does nothing until there is one."
     if override.effect in ("multiply", "replace"):
         unchanged = [rule.name for rule in named if apply_override(rule, override) is None]
         if unchanged:

@@ -67,13 +67,13 @@ class CheckedRow(models.Model):
             raise ValidationError({name: found[:1] for name, found in error.error_dict.items()}) from error
 
     def clean(self) -> None:
-        """Refuse what databases do not store as text (NUL, and halves of characters), and what makes no sense."""
+        """Refuse texts with NUL characters or surrogates, which databases do not store, and what makes no sense."""
         texts = [
             field for field in self._meta.concrete_fields if isinstance(field, (models.CharField, models.TextField))
         ]
         wrong = [one.name for one in texts if not is_text(str(one.get_prep_value(one.value_from_object(self))))]
         if wrong:
-            raise ValidationError(dict.fromkeys(wrong, "A text has no NUL characters, and no halves of characters."))
+            raise ValidationError(dict.fromkeys(wrong, "A text must not contain NUL characters or surrogates."))
         try:
             self.read()
         except InvalidRate as error:

@@ -1,4 +1,4 @@
-"""Rules as a JSON file, and what differs between a file and the database."""
+"""Rules as a JSON file, and the differences between a file and the database."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Diff:
         )
 
     def apply(self) -> None:
-        """Write it; the caller holds the transaction."""
+        """Write the changes; the caller opens the transaction."""
         for row in self.added:
             row.save(force_insert=True)
         for old, new in self.changed:
@@ -55,7 +55,7 @@ class Diff:
 
 
 def compare(present: Mapping[str, ThrottleRule], wanted: Iterable[ThrottleRule], *, replace: bool) -> Diff:
-    """The way from the present rows to the wanted ones; with ``replace``, rows that are not wanted go."""
+    """The changes from the present rows to the wanted ones; with ``replace``, other rows are removed."""
     wanted = sorted(wanted, key=lambda row: row.name)
     both = [(present[row.name], row) for row in wanted if row.name in present]
     changed = tuple((old, new) for old, new in both if _differing(old, new))
@@ -85,7 +85,7 @@ MAX_BYTES: Final = 1_000_000
 
 
 class InvalidFile(InvalidRule):
-    """A file of rules is not one; ``faults`` are the reasons, one sentence each."""
+    """A file of rules cannot be used; ``faults`` are the reasons, one sentence each."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("; ".join(faults))
@@ -113,7 +113,7 @@ def load(raw: bytes) -> list[ThrottleRule]:
 
 
 def _options(row: ThrottleRule) -> dict[str, Any]:
-    """The row's options that differ from the defaults; of a row that makes no sense, all that it holds."""
+    """The row's options that differ from the defaults; all of them, of a row that makes no sense."""
     try:
         rule = row.as_rule()
         options = rule.as_options()

@@ -203,7 +203,7 @@ class TestForm:
     def test_names_to_choose_from_are_shown(self, operator: Client) -> None:
         ThrottleRule.objects.create(name=f"x{NASTY}", rate="5/s")
         page = operator.get(ADD)
-        assert "There are: api, x<img" in text(page)
+        assert "Rules: api, x<img" in text(page)
         assert Scripts(page.content.decode()).found == []
 
     def test_a_time_that_is_typed_goes_before_the_choice(self, operator: Client) -> None:
@@ -244,7 +244,7 @@ class TestForm:
         ("typed", "doubt"),
         [
             ({"kind": "group", "value": "support"}, "There is no group 'support'"),
-            ({"kind": "tenant", "value": "acme"}, "The setting TENANT does not say"),
+            ({"kind": "tenant", "value": "acme"}, "The setting TENANT is empty: the override does nothing"),
             ({"rules": "ap?s"}, "No rule is named ap?s"),
             ({"effect": "replace", "factor": "", "limit": "9"}, "It does not fit api, which holds as it is."),
         ],
@@ -259,7 +259,7 @@ class TestForm:
         typed = {**TYPED, "rules": "*", "effect": "block", "factor": ""}
         assert len(said(operator.post(ADD, typed))) == 1
         answer = operator.post(ADD, {**typed, "value": "127.0.0.0/8"})
-        assert said(answer)[1].startswith("It is about you, too.")
+        assert said(answer)[1].startswith("This override blocks you, too.")
 
     def test_a_group_that_is_there_raises_no_doubt(self, operator: Client) -> None:
         Group.objects.create(name="support")

@@ -159,7 +159,7 @@ class TestPreview:
             ({"audience": "groups:editors"}, "did you mean 'group:editors'?"),
             ({"warn_at": "80, 100"}, "Warn at: '80' is 80 times the limit; did you mean 80 %?"),
             ({"warn_at": "most"}, "'most' is not a share of the limit: write 80 %"),
-            ({"warn_at": "150 %"}, "use never gets to 1.5 times the limit"),
+            ({"warn_at": "150 %"}, "use never reaches 1.5 times the limit"),
             ({"enforce_at": "0.5"}, "enforce_at is a number from 1 to 100"),
             ({"count_on": "4xx"}, "count_on has HTTP statuses, from 100 to 599, not '4xx'"),
         ],

@@ -115,7 +115,7 @@ class TestQuota:
             ({"methods": "POST"}, "methods is a list of names"),
             ({"audience": ["Staff"]}, "did you mean 'staff'?"),
             ({"warn_at": ["80 %"]}, "warn_at has shares of the limit"),
-            ({"warn_at": [1.5]}, "never gets to 1.5 times the limit"),
+            ({"warn_at": [1.5]}, "never reaches 1.5 times the limit"),
             ({"enforce_at": "2"}, "enforce_at is a number"),
             ({"count_on": ["4xx"]}, "count_on has HTTP statuses"),
             ({"cost": "os.abort"}, "the cost 'os.abort' is used by no rule in settings"),
