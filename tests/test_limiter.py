@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from django_throttle.core import Decision, Rule
 from django_throttle.core.flow import Flow
-from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule
+from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import MemoryStore, get_store
 from django_throttle.stores.base import arun, run
@@ -74,6 +77,67 @@ def test_a_lease_is_taken_given_back_and_given_back_again(limiter: Limiter, pref
     assert call(limiter, f"{prefix}acquire", "user:1").allowed
     assert not call(limiter, f"{prefix}acquire", "user:1").allowed
     assert call(limiter, f"{prefix}release", None) is None
+
+
+@asynccontextmanager
+async def awaited(limiter: Limiter, ident: str) -> AsyncIterator[Decision]:
+    """``lease`` as if it were its twin, so that both are held to the same."""
+    with limiter.lease(ident) as decision:
+        yield decision
+
+
+@pytest.fixture(params=["lease", "alease"])
+def lease(request: pytest.FixtureRequest, limiter: Limiter) -> Callable[[str], AbstractAsyncContextManager[Decision]]:
+    return partial(awaited, limiter) if request.param == "lease" else limiter.alease
+
+
+def open_slots(limiter: Limiter) -> int:
+    return 2 - limiter.peek("user:1").outcomes[1].remaining
+
+
+async def test_a_slot_is_held_inside_the_block(limiter: Limiter, lease: Any) -> None:
+    async with lease("user:1") as decision:
+        assert decision.allowed and decision.lease is not None
+        assert open_slots(limiter) == 1
+        async with lease("user:1"):
+            assert open_slots(limiter) == 2
+        assert open_slots(limiter) == 1
+    assert open_slots(limiter) == 0
+    assert limiter.peek("user:1").outcomes[0].remaining == 1, "a rate is charged once a block, and for good"
+
+
+async def test_a_slot_comes_back_from_a_block_that_fails(limiter: Limiter, lease: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with lease("user:1"):
+            raise ZeroDivisionError
+    assert open_slots(limiter) == 0
+
+
+async def test_a_slot_comes_back_from_a_block_that_is_cancelled(limiter: Limiter) -> None:
+    inside = asyncio.Event()
+
+    async def hold() -> None:
+        async with limiter.alease("user:1"):
+            inside.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(hold())
+    await inside.wait()
+    assert open_slots(limiter) == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert open_slots(limiter) == 0
+
+
+async def test_a_refused_lease_raises_and_never_enters_the_block(limiter: Limiter, lease: Any) -> None:
+    async with lease("user:1"), lease("user:1"):
+        with pytest.raises(Refused) as caught:
+            async with lease("user:1"):
+                pytest.fail("there is no slot")
+        assert caught.value.decision.rule == "cap" and caught.value.decision.lease is None
+        assert open_slots(limiter) == 2
+    assert limiter.peek("user:1").outcomes[0].remaining == 1, "a refused call is charged nothing"
 
 
 def test_what_the_rate_refuses_holds_no_slot(clock: FrozenClock) -> None:

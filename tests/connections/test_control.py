@@ -252,12 +252,17 @@ class TestIdle:
 
     @REDIS
     async def test_nobody_is_told_of_where_no_rule_asks(self, enforce: Enforce, monkeypatch: Any) -> None:
-        store = enforce(sockets=EVICTING)
-        one = await opened()
-        work = Activity(store)
-        monkeypatch.setattr(store, "pipeline", None)
-        await asyncio.to_thread(work)
-        await one.disconnect()
+        """The same socket, the same work: only under a rule of ``evict_idle`` does Redis hear of it."""
+        sent: list[int] = []
+        for at_limit, commands in (("evict_oldest", []), ("evict_idle", [1])):
+            store = enforce(sockets={**EVICTING, "at_limit": at_limit})
+            assert isinstance(store, RedisStore)
+            pipeline = store.pipeline
+            monkeypatch.setattr(store, "pipeline", lambda calls, go=pipeline: (sent.append(len(calls)), go(calls))[1])
+            one = await opened()
+            await asyncio.to_thread(Activity(store))
+            assert sent == commands
+            await one.disconnect()
 
     @REDIS
     async def test_it_costs_a_command_for_each_identity(self, enforce: Enforce, monkeypatch: Any) -> None:

@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.core import serializers
 from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError, transaction
+from django.db.backends.base.operations import BaseDatabaseOperations
 from django.utils import timezone
 
 from django_throttle import rulebook
@@ -172,7 +173,15 @@ class TestStored:
         assert [field.name for field in fields if not getattr(field, "help_text", "") and field.name != "id"] == []
 
     def test_limits_fit_their_columns(self) -> None:
-        cleaned(**{**RATE, "limit": MAX_LIMIT, "rate": f"{MAX_LIMIT}/min"}).save()
+        saved = cleaned(**{**RATE, "limit": MAX_LIMIT, "rate": f"{MAX_LIMIT}/min"})
+        saved.save()
+        saved.refresh_from_db()
+        assert (saved.limit, saved.rate) == (MAX_LIMIT, f"{MAX_LIMIT}/min")
+        column = ThrottleOverride._meta.get_field("limit")
+        assert BaseDatabaseOperations.integer_field_ranges[column.get_internal_type()][1] >= MAX_LIMIT
+        saved.limit = MAX_LIMIT + 1
+        with pytest.raises(ValidationError, match="limit"):
+            saved.full_clean()
 
 
 @pytest.mark.usefixtures("fresh_book")

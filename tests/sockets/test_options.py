@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from channels.consumer import AsyncConsumer
+from channels.exceptions import StopConsumer
 from channels.generic.http import AsyncHttpConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt
-from tests.consumers import AsyncEcho, handshake
+from tests.consumers import TWO_SOCKETS, AsyncEcho, handshake, opened
 from tests.doors import Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -114,10 +115,24 @@ def test_a_consumer_of_requests_is_no_socket() -> None:
         type("Polled", (ThrottledConsumerMixin, AsyncHttpConsumer), {})
 
 
-def test_a_mixin_of_ones_own_and_a_bare_consumer_are_fine() -> None:
-    base = type("Base", (ThrottledConsumerMixin,), {"throttle_scope": "chat"})
-    type("Chat", (base, AsyncWebsocketConsumer), {})
-    type("Bare", (base, AsyncConsumer), {})
+@pytest.mark.parametrize("base", [AsyncWebsocketConsumer, AsyncConsumer])
+async def test_a_mixin_of_ones_own_and_a_bare_consumer_are_fine(enforce: Enforce, base: type) -> None:
+    """They are made, and limited by the scope that the mixin of one's own says."""
+
+    async def accept(self: Any, event: Any) -> None:
+        await self.send({"type": "websocket.accept"})
+
+    async def end(self: Any, event: Any) -> None:
+        raise StopConsumer
+
+    bare = {"websocket_connect": accept, "websocket_disconnect": end}
+    mixin = type("Mixin", (ThrottledConsumerMixin,), {"throttle_scope": "chat"})
+    consumer = type("Chat", (mixin, base), bare if base is AsyncConsumer else {})
+    enforce(sockets={**TWO_SOCKETS, "limit": 1, "scopes": ["chat"]})
+    first = await opened(consumer.as_asgi())
+    told = await handshake(consumer.as_asgi())
+    await first.disconnect()
+    assert [(event["type"], event.get("code")) for event in told] == [("websocket.close", 4430)]
 
 
 def test_attributes_that_are_nearly_ours() -> None:

@@ -233,12 +233,24 @@ class TestGoneClients:
         assert held(store) == 0
 
     async def test_a_refusal_to_a_gone_client(self, enforce: Enforce) -> None:
+        """It is said, nobody hears it, and that is all: no error, nothing started, nothing held."""
+        sent: list[str] = []
+        started: list[str] = []
+
+        class Noting(AsyncEcho):
+            async def connect(self) -> None:
+                started.append("connect")
+                await super().connect()
+
         async def receive() -> dict[str, Any]:
             return {"type": "websocket.connect"}
 
         async def send(event: dict[str, Any]) -> None:
+            sent.append(event["type"])
             raise OSError("client disconnected")
 
-        enforce(knocks={"rate": "5/min", "cost": 5, "events": ["connect"], "key": "everyone"})
+        knocks = {"rate": "5/min", "cost": 5, "events": ["connect"], "key": "everyone"}
+        store = enforce(knocks=knocks, sockets=TWO_SOCKETS)
         await (await opened()).disconnect()
-        await AsyncEcho()({"type": "websocket", "path": "/"}, receive, send)
+        assert await Noting()({"type": "websocket", "path": "/"}, receive, send) is None
+        assert (sent[0], started, held(store)) == ("websocket.close", [], 0)
