@@ -6,11 +6,15 @@ Idents carry their kind, so user 5 and the address "5" never meet.
 from collections.abc import Mapping
 from typing import Any
 
-from django_throttle.identity.address import network
-from django_throttle.identity.caller import HttpWho, ScopeWho
-from django_throttle.identity.keys import is_async
+from django.http import HttpRequest
 
-__all__ = ["HttpWho", "ScopeWho", "client_address", "is_async", "network"]
+from django_throttle.core.key import check_ident
+from django_throttle.facts import Who
+from django_throttle.identity.address import network
+from django_throttle.identity.caller import HttpWho, Named, ScopeWho
+from django_throttle.identity.keys import combined, is_async
+
+__all__ = ["HttpWho", "ScopeWho", "client_address", "combined", "is_async", "network", "who_of"]
 
 
 def client_address(request_or_scope: Any) -> str | None:
@@ -21,3 +25,28 @@ def client_address(request_or_scope: Any) -> str | None:
     found = request_or_scope
     address = (ScopeWho(dict(found)) if isinstance(found, Mapping) else HttpWho(found)).address()
     return None if address is None else str(address)
+
+
+def who_of(caller: Any) -> Who:
+    """The caller that a consumer, its scope, a request, a Who or an ident is.
+
+    Raises InvalidIdent or TypeError for anything else.
+    """
+    if isinstance(caller, str):
+        return Named(check_ident(caller))
+    if isinstance(caller, Mapping) and "type" in caller:
+        return ScopeWho(caller)  # type: ignore[arg-type]
+    if is_request(caller):
+        return HttpWho(caller)
+    if hasattr(caller, "ident") and hasattr(caller, "is_"):
+        return caller  # type: ignore[no-any-return]
+    if isinstance(getattr(caller, "scope", None), Mapping):
+        return ScopeWho(caller.scope)
+    raise TypeError(
+        f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
+    )
+
+
+def is_request(caller: object) -> bool:
+    """Whether it is a request, Django's or REST framework's."""
+    return isinstance(getattr(caller, "_request", caller), HttpRequest)

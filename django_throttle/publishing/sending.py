@@ -1,24 +1,19 @@
-"""Sends to a group what its publisher may send, and charges it."""
+"""Sends a message to a group under the rules of event ``publish``, and charges it to its publisher."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
-from django.http import HttpRequest
 
 from django_throttle import limiter, observe, rulebook
 from django_throttle.core.decision import Decision, conclude
-from django_throttle.core.key import check_ident
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused
 from django_throttle.facts import Facts, Who
-from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.identity.caller import Named
-from django_throttle.identity.keys import combined
+from django_throttle.identity import HttpWho, combined, is_request, who_of
 from django_throttle.publishing.groups import CountingLayer, name_of, sizes, wanted
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
@@ -28,12 +23,12 @@ GROUP_KEY: Final = "django_throttle.publishing.group"
 
 
 def group(subject: object) -> None:
-    """The key of rules by which each group has a budget of its own; of what is no publication it says nothing."""
+    """The key of rules by which each group has its own budget; calls that are no publications have no such ident."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """Whoever publishes, and by the key of groups the group itself."""
+    """Who publishes; under the key of groups, the group."""
 
     who: Who
     group: str
@@ -54,32 +49,6 @@ class Publisher:
         return key != GROUP_KEY and self.who.lacks_address(key)
 
 
-def who_of(publisher: Any) -> Who:
-    """A consumer, its scope, a request, a Who or an ident; raises InvalidIdent or TypeError for anything else."""
-    if isinstance(publisher, str):
-        return Named(check_ident(publisher))
-    if isinstance(publisher, Mapping) and "type" in publisher:
-        return ScopeWho(publisher)  # type: ignore[arg-type]
-    if _is_request(publisher):
-        return HttpWho(publisher)
-    if hasattr(publisher, "ident") and hasattr(publisher, "is_"):
-        return publisher  # type: ignore[no-any-return]
-    if isinstance(getattr(publisher, "scope", None), Mapping):
-        return ScopeWho(publisher.scope)
-    raise TypeError(
-        f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(publisher).__name__}"
-    )
-
-
-async def awho_of(publisher: Any) -> Who:
-    """The same on an event loop."""
-    return await HttpWho.aread(publisher) if _is_request(publisher) else who_of(publisher)
-
-
-def _is_request(publisher: object) -> bool:
-    return isinstance(getattr(publisher, "_request", publisher), HttpRequest)
-
-
 def _refused(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
     """The refusal of a publication that costs no less than ``least``; None where the store is to be asked."""
     try:
@@ -94,7 +63,7 @@ def _refused(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
     found = store.denials.refused(charges)
     if not found:
         return None
-    store.meters.judge([charge for charge in charges if charge.rule.is_local])  # they measure attempts
+    store.meters.judge([charge for charge in charges if charge.rule.is_local])  # dampers count attempts
     return conclude((*found, *blocks))
 
 
@@ -109,7 +78,7 @@ async def throttled_group_send(
     """
     found, alias = _layer(layer)
     _check(found, group)
-    who, store = Publisher(await awho_of(publisher), name_of(alias, group)), get_store()
+    who, store = Publisher(await _awho_of(publisher), name_of(alias, group)), get_store()
     snapshot, many = await rulebook.acurrent(), 0
     if wanted(snapshot):
         least = _facts(who, scope or group, sizes.at_least(who.group, store))
@@ -127,7 +96,7 @@ async def throttled_group_send(
 def throttled_group_send_sync(
     group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
 ) -> None:
-    """Do the same where nothing is awaited: in views, tasks and synchronous consumers."""
+    """The same for synchronous code: views, tasks and synchronous consumers."""
     found, alias = _layer(layer)
     _check(found, group)
     who, store, snapshot = Publisher(who_of(publisher), name_of(alias, group)), get_store(), rulebook.current()
@@ -145,14 +114,18 @@ def throttled_group_send_sync(
     async_to_sync(found.group_send)(group, message)
 
 
+async def _awho_of(publisher: Any) -> Who:
+    return await HttpWho.aread(publisher) if is_request(publisher) else who_of(publisher)
+
+
 def _facts(who: Who, scope: str, many: int) -> Facts:
     return Facts(scope, ("publish",), who, min(1 + many, MAX_LIMIT))
 
 
 def _check(layer: Any, group: str) -> None:
-    """Raise TypeError for a name that the layer would not send to, before anything is charged for it."""
+    """Raise TypeError for a name that the layer does not accept, before anything is charged for it."""
     check = getattr(layer, "require_valid_group_name", None)
-    if check is not None:  # else it takes any, or says so itself
+    if check is not None:
         check(group)
 
 
