@@ -19,9 +19,8 @@ from django_throttle.core import flow
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.facts import BY_KEY, Facts
-from django_throttle.http.body import size_of
 from django_throttle.http.door import serve
-from django_throttle.http.request_state import charged, method_of, plain
+from django_throttle.http.request_state import charged, method_of, plain, size_of
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, Named, given_ident, is_user
 from django_throttle.identity.keys import bounded

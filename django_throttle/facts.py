@@ -59,7 +59,8 @@ class Facts:
     only: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        check_cost(self.cost)
+        if type(self.cost) is not int or self.cost < 0:  # on the hot path
+            check_cost(self.cost)
 
     def due(self, rule: Rule, ident: str) -> Facts | None:
         """The call, for what it costs more than the rule was charged for it under this ident; None when no more."""

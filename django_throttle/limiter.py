@@ -132,7 +132,7 @@ def decide_flow(
     if leased or damped:
         jobs.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET if socket else "") + secrets.token_urlsafe(9) if leased else None
-    denials, meters = store.denials, store.meters
+    denials, meters = store.denials, store.meters if damped else None
     if not (lease and socket):
         return flow.decide(charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
     decided = partial(flow.decide, charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
@@ -142,8 +142,9 @@ def decide_flow(
 def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
     """The flow that decides a door's call; matching its rules may ask a database."""
     socket = "connect" in facts.events
-    decided = decide_flow(snapshot.match(facts), store, commit=commit, whole=facts.early, socket=socket)
-    if blocks := snapshot.blocks(facts):
+    blocks, charges = snapshot.blocks(facts), snapshot.match(facts)
+    decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket=socket)
+    if blocks:
         decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:
         decided = corrected(decided, facts.charged, snapshot.by_name)

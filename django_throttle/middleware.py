@@ -13,9 +13,8 @@ from django.http.response import HttpResponseBase
 from django_throttle import rulebook
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts
-from django_throttle.http.body import size_of
 from django_throttle.http.door import refused_by, refused_by_rules, serve
-from django_throttle.http.request_state import EVENTS, charged, method_of, scope_of, scope_of_match, visit_of
+from django_throttle.http.request_state import EVENTS, charged, method_of, scope_of, scope_of_match, size_of, visit_of
 from django_throttle.identity import HttpWho
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run

@@ -23,17 +23,17 @@ def is_test_command(arguments: list[str]) -> bool:
     return program.name in PROGRAMS or program.parts[-2:] == MODULE
 
 
-_declared: bool | None = True if is_test_command(sys.argv) else None
+declared: bool | None = True if is_test_command(sys.argv) else None
 
 
 def is_on() -> bool:
     """True in a test run, unless whoever runs it has asked for the store of the settings."""
-    return has_begun() if _declared is None else _declared
+    return has_begun() if declared is None else declared
 
 
 def has_begun() -> bool:
     """True in a test run, whatever store it counts in."""
-    if _declared is not None:
+    if declared is not None:
         return True
     utilities = sys.modules.get(DJANGOS)
     # What setup_test_environment itself looks at, to find out whether it was called before.
@@ -42,6 +42,6 @@ def has_begun() -> bool:
 
 def declare(is_test_run: bool | None) -> bool | None:
     """Say whether this is one; None leaves it to Django's mark. Returns what was said before."""
-    global _declared
-    before, _declared = _declared, is_test_run
+    global declared
+    before, declared = declared, is_test_run
     return before

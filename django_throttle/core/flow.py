@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -17,7 +17,6 @@ from django_throttle.core.commands import (
     Forget,
     Refund,
     Release,
-    passes,
     receipt,
 )
 from django_throttle.core.control import RESET, Order, Tell
@@ -28,7 +27,8 @@ from django_throttle.exceptions import AskAgain, StoreError
 
 def outcomes_of(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, ...]:
     """What each rule says, in the order of the charges."""
-    granted = command.commit and all(map(passes, command.charges, answers))
+    pairs = zip(command.charges, answers, strict=True)
+    granted = command.commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
     return tuple([_outcome(charge, answer, granted) for charge, answer in zip(command.charges, answers, strict=True)])
 
 
@@ -132,6 +132,9 @@ class Denials(Protocol):
     @property
     def epoch(self) -> int: ...
 
+    @property
+    def known(self) -> Collection[object]: ...
+
     def find(self, charges: tuple[Charge, ...]) -> Decision | None: ...
 
     def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None: ...
@@ -152,41 +155,39 @@ def decide(
     """
     if not charges:
         return Decision()
-    if meters is not None and _is_local(charges):
+    if meters is not None and any(charge.rule.is_local for charge in charges):
         if len(charges) == 1 and charges[0].rule.is_damper:
             return meters.decide(charges[0], commit=commit)
         rest = partial(decide, commit=commit, lease=lease, whole=whole, denials=denials)
         return (yield from damped(charges, commit, meters, rest))
     if denials is None or not commit:
         return (yield from _decide(Decide(charges, commit, lease, whole)))
-    decision = denials.find(charges)
+    decision = denials.find(charges) if denials.known else None
     if decision is None:
         epoch = denials.epoch
         decision = yield from _decide(Decide(charges, commit, lease, whole))
-        denials.note(charges, decision, epoch)
+        if not decision.allowed:
+            denials.note(charges, decision, epoch)
     return decision
-
-
-def _is_local(charges: tuple[Charge, ...]) -> bool:
-    for charge in charges:  # noqa: SIM110 - on the hot path, where any() costs three times as much
-        if charge.rule.is_local:
-            return True
-    return False
 
 
 def _decide(command: Decide) -> Flow[Decision]:
     try:
-        answers = yield from _ask(command)
+        try:
+            answers = yield command
+        except AskAgain:
+            answers = yield command
     except StoreError as error:
         return (yield from _without_store(command, error))
     outcomes = outcomes_of(command, answers)
-    decision = _decision(command.charges, outcomes, command)
+    decision = conclude(outcomes, _lease(command) if command.lease else None)
     if not (command.commit and decision.allowed):
         return decision
-    if crossed := crossings(command.charges, answers, outcomes):
-        decision = decision._replace(crossed=crossed)
-    paid = receipt(command, answers)
-    return decision._replace(receipt=paid) if paid else decision
+    for charge in command.charges:  # most calls owe nothing afterwards
+        if command.whole or charge.rule.count_on or charge.rule.thresholds:
+            paid, crossed = receipt(command, answers), crossings(command.charges, answers, outcomes)
+            return decision._replace(receipt=paid, crossed=crossed)
+    return decision
 
 
 def forget(charges: tuple[Charge, ...]) -> Flow[int]:
@@ -225,13 +226,6 @@ def refund(paid: Refund | None) -> Flow[bool]:
     return True
 
 
-def _ask(command: Command) -> Flow[Any]:
-    try:
-        return (yield command)
-    except AskAgain:
-        return (yield command)
-
-
 def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     by_policy = {charge: _POLICIES[charge.rule.on_store_failure](charge, error) for charge in command.charges}
     local = tuple(charge for charge, outcome in by_policy.items() if outcome is None)
@@ -244,7 +238,7 @@ def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
         by_policy.update(zip(local, outcomes_of(locally, answers), strict=False))
         paid = receipt(locally, answers, locally=True) if locally.commit else None
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
-    decision = _decision(command.charges, outcomes, command, degraded=True)
+    decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True)
     return decision._replace(receipt=paid if decision.allowed else None, cause=error.cause)
 
 
@@ -272,10 +266,6 @@ def _decide_locally(charge: Charge, error: StoreError) -> Outcome | None:
 _POLICIES = {"allow": _allow, "deny": _deny, "local": _decide_locally}
 
 
-def _decision(
-    charges: tuple[Charge, ...], outcomes: tuple[Outcome, ...], command: Decide, *, degraded: bool = False
-) -> Decision:
-    if not (command.lease and command.commit):
-        return conclude(outcomes, degraded=degraded)
-    holds = tuple([(charge.rule.id, charge.ident) for charge in charges if charge.rule.is_concurrency])
-    return conclude(outcomes, Lease(command.lease, holds) if holds else None, degraded=degraded)
+def _lease(command: Decide) -> Lease | None:
+    holds = tuple([(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency])
+    return Lease(command.lease or "", holds) if holds and command.commit else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from math import ceil
 from typing import Final, NamedTuple
@@ -17,6 +17,10 @@ MAX_POLICIES: Final = 16
 PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("#", "")
 # No quotas: what an operator refuses, and what is our own failure.
 UNTOLD: Final = frozenset((Reason.BLOCKED, *OURS))
+# Kinds of idents that whoever sends the request has shown to be its own, or that belong to nobody.
+PUBLIC: Final = frozenset(("ip", "session", "api_key", "user_or_ip", "everyone"))
+# Those that only somebody who is logged in can have.
+PERSONAL: Final = frozenset(("user", "tenant"))
 MICROSECONDS: Final = 1_000_000
 # The unit of a bucket is rounded up to what a store counts in; its window is not to become a second longer by that.
 ROUNDING: Final = 1e-6
@@ -39,19 +43,33 @@ class Policy(NamedTuple):
 
 
 def told(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tuple[Outcome, ...]:
-    """What a client may be told of all decisions about its call: the last word of each rule, at each of its rates.
+    """What a client may be told of all decisions about its call: the last outcome of each rule and rate.
 
-    Nothing of rules that only watch, of an operator's blocks, of budgets under idents that are not ``is_own``; nothing
-    that one process decided without the store, and nothing at all where the failure of the store is the answer.
+    Nothing of shadow rules, of an operator's blocks, and of budgets under idents that are not ``is_own``; nothing that
+    one process decided without the store, and nothing at all where the failure of the store is the answer.
     """
     found = {}
     for decision in decisions:
-        if decision.unavailable:
+        if not decision.allowed and decision.unavailable:
             return ()
         for outcome in decision.outcomes if not decision.degraded else ():
             if not outcome.shadow and outcome.reason not in UNTOLD and is_own(outcome.ident):
                 found[outcome.rule, outcome.window] = outcome
     return tuple(found.values())
+
+
+def is_own(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> bool:
+    """Whether an ident is the client's own, or nobody's: it may be told of its budget.
+
+    ``keys`` are dotted keys whose idents are; ``is_known`` says whether the client is logged in, and may take a query.
+    """
+    key = ident.partition(":")[0]
+    if key in PUBLIC:
+        return True
+    if key in PERSONAL and key not in keys:
+        return is_known()
+    kinds = set(key.split("+")).difference(PUBLIC, keys)
+    return not kinds or (kinds <= PERSONAL and is_known())
 
 
 def policies(outcomes: Sequence[Outcome]) -> tuple[Policy, ...]:

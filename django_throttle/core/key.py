@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from django_throttle.exceptions import InvalidIdent
@@ -35,9 +36,13 @@ def ident_tag(ident: str, secret: bytes) -> str:
     return urlsafe_b64encode(digest)[:22].decode()
 
 
-def store_key(prefix: str, tag: str, rule_id: str) -> str:
-    """``prefix:{tag}:rule``: the tag comes first in braces, so that one ident's keys share a Cluster slot."""
-    return f"{prefix}:{{{tag}}}:{rule_id}"
+@lru_cache(maxsize=4096)
+def key_root(prefix: str, ident: str, secret: bytes) -> str:
+    """What all store keys of an ident begin with, its tag in braces, so that they share a Cluster slot.
+
+    A rule's key is that and the rule's id: ``prefix:{tag}:rule``.
+    """
+    return f"{prefix}:{{{ident_tag(ident, secret)}}}:"
 
 
 def secret_bytes(secret: str) -> bytes:

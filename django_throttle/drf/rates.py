@@ -101,7 +101,7 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         ident = key if isinstance(key, _Ident) else f"key:{bounded(str(key))}"
         decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method, ident=ident))
         note(visitor, decision, who)
-        finish_by(view, request, who)
+        finish_by(view, visitor, who)
         return self.throttle_success() if self.answer(decision) else self.throttle_failure()
 
     def throttle_success(self) -> bool:

@@ -18,8 +18,8 @@ from django_throttle.costs import cost_of
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts, Who
 from django_throttle.http import finalize
-from django_throttle.http.body import meter, size_of
-from django_throttle.http.request_state import EVENTS, attend, charged, keep, method_of, plain, route, visit_of
+from django_throttle.http.body import meter
+from django_throttle.http.request_state import EVENTS, charged, keep, method_of, plain, route, size_of, visit_of
 from django_throttle.identity import HttpWho
 from django_throttle.retry import retry_seconds
 
@@ -49,26 +49,23 @@ def exception_of(decision: Decision) -> APIException:
     return Throttled(retry_seconds(decision.retry_after))
 
 
-def finish_by(view: Any, request: Request, who: Who) -> None:
+def finish_by(view: Any, request: HttpRequest, who: Who) -> None:
     """Have the view finish its response, or abandon the request where it raises; not where another door does.
 
     An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as
     its method has returned.
     """
-    visitor = plain(request)
-    if not hasattr(view, "finalize_response") or not attend(visitor, who):
+    if not hasattr(view, "finalize_response") or not visit_of(request).attend(who):
         return
     kind: Any = type(view)
     if _is_async(kind):
-        _settle_by_method(view, str(request.method).lower(), visitor)
-    view.finalize_response = partial(_finalized, visitor, view.finalize_response)
-    view.handle_exception = partial(_handled, visitor, view.handle_exception)
+        _settle_by_method(view, str(request.method).lower(), request)
+    view.finalize_response = partial(_finalized, request, view.finalize_response)
+    view.handle_exception = partial(_handled, request, view.handle_exception)
 
 
 def _finalized(visitor: HttpRequest, finalized: Any, *args: Any, **kwargs: Any) -> Any:
-    response = finalized(*args, **kwargs)
-    visit_of(visitor).costs.clear()  # whoever calls a view with this request again makes another call
-    return finalize.finish_here(visitor, response)
+    return finalize.finish_here(visitor, finalized(*args, **kwargs))
 
 
 def _handled(visitor: HttpRequest, handled: Any, error: Exception) -> Any:
@@ -134,12 +131,12 @@ class RuleThrottle(DecidedThrottle):
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         visitor, who = plain(request), HttpWho(request)
-        scope, cost = scope_of_view(request, view), _cost(request, view)
+        cost, scope = _cost(request, view), scope_of_view(request, view)
         facts = Facts(scope, EVENTS, who, cost, charged(visitor), method=method_of(visitor), size=size_of(visitor))
         decision = limiter.decide(facts)
-        keep(visitor, decision, cost, who)
-        meter(visitor, decision, facts)
-        finish_by(view, request, who)
+        if keep(visitor, decision, facts, who).volumes:
+            meter(visitor, facts.size)
+        finish_by(view, visitor, who)
         return self.answer(decision)
 
 

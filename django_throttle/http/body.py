@@ -1,20 +1,17 @@
-"""How many bytes a request's body has: as many as its view can read, whatever a header says."""
+"""Charges bytes that a view reads from the server's own input, past Django's request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from os import SEEK_END
 from typing import Any, Final
 
 from django.http import HttpRequest
 
 from django_throttle import limiter
-from django_throttle.core import Decision
 from django_throttle.core.refunds import NOTHING
 from django_throttle.exceptions import Refused
-from django_throttle.facts import Facts
 from django_throttle.http.request_state import visit_of
 
 INPUT: Final = "wsgi.input"
@@ -22,42 +19,15 @@ INPUT: Final = "wsgi.input"
 PIECE: Final = 65_536
 
 
-def size_of(request: HttpRequest) -> int:
-    """How many bytes the view can read by Django's request.
+def meter(request: HttpRequest, charged: int) -> None:
+    """Have the rules that count bytes charge what the view reads past Django's request, beyond ``charged`` bytes.
 
-    Under ASGI Django has read the whole body before there is a request: that is measured. Under WSGI it lets as many be
-    read as Content-Length says, which is none where there is no such header, or no number in it.
+    A WSGI server's own input has what was sent in chunks, and may have more than Content-Length says: its size is not
+    known before it is read. Reading it raises Refused for what is too much.
     """
-    stream: Any = getattr(request, "_stream", None)
-    if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
-        return _let_through(request, stream)
-    at = stream.tell()
-    size: int = stream.seek(0, SEEK_END)
-    stream.seek(at)
-    return size
-
-
-def meter(request: HttpRequest, decision: Decision, facts: Facts) -> None:
-    """Have the rules of this decision that count bytes charge what the view reads past Django's request.
-
-    A WSGI server's own input has what was sent in chunks, and may have more than Content-Length says: nobody knows how
-    much before it is read. Raises Refused, where it is read, for what is too much.
-    """
-    names = [outcome.rule for outcome in decision.outcomes if outcome.unit == "bytes"]
-    if not (names and decision.allowed) or INPUT not in request.META:
-        return
-    visit = visit_of(request)
-    if not visit.volumes:
-        request.META[INPUT] = _Metered(request.META[INPUT], facts.size, partial(_charge, request))
-    visit.volumes |= dict.fromkeys(names, facts)
-
-
-def _let_through(request: HttpRequest, stream: Any) -> int:
-    try:
-        limit = int(getattr(stream, "limit", None) or request.META.get("CONTENT_LENGTH") or 0)
-    except (TypeError, ValueError):  # Django reads nothing then
-        return 0
-    return max(0, limit)
+    stream = request.META.get(INPUT)
+    if stream is not None and not isinstance(stream, _Metered):
+        request.META[INPUT] = _Metered(stream, charged, partial(_charge, request))
 
 
 def _charge(request: HttpRequest, size: int) -> None:

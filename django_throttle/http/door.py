@@ -13,7 +13,7 @@ from django_throttle.facts import Who
 from django_throttle.http.body import meter
 from django_throttle.http.finalize import aabandon, abandon, afinish, finish, status_of_error
 from django_throttle.http.refusal import refusal
-from django_throttle.http.request_state import attend, keep
+from django_throttle.http.request_state import keep, visit_of
 from django_throttle.stores.base import Step, Steps
 
 
@@ -23,7 +23,7 @@ def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]
     ``facts`` makes those of the request. A refusal that the view lets pass, of something it called, is one of the
     request.
     """
-    attends = attend(request, who)
+    attends = visit_of(request).attend(who)
     try:
         refused = yield from refused_by_rules(request, facts)
         response = (yield view) if refused is None else refused
@@ -45,8 +45,8 @@ def refused_by_rules(request: HttpRequest, facts: Step) -> Steps[HttpResponse | 
     """Decide a request under the rules that match it: None where it is allowed, else its refusal."""
     call = yield facts
     decision = yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))
-    keep(request, decision, call.cost)
-    meter(request, decision, call)
+    if keep(request, decision, call).volumes:
+        meter(request, call.size)
     return None if decision.allowed else refusal(request, decision)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -17,10 +18,10 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.core import Decision, flow
 from django_throttle.core.commands import answered
-from django_throttle.core.headers import EPOCH, OFF, Policy, policies, rate_limit, told, x_rate_limit
+from django_throttle.core.headers import EPOCH, OFF, Policy, is_own, policies, rate_limit, told, x_rate_limit
 from django_throttle.core.refunds import settled
 from django_throttle.http.inflight import hold_until_closed, soon
-from django_throttle.http.request_state import Visit, kept, visit_of
+from django_throttle.http.request_state import Visit, visit_of
 from django_throttle.log_throttling import Complaints
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun, run
@@ -59,21 +60,26 @@ def finish(request: HttpRequest, response: Response) -> Response:
     A second time changes nothing. A response that streams holds its slots until it is closed. What is no response
     yet, because a framework is to make one of it, is a success unless it has another status.
     """
-    if owed := _owed(request, response):
+    if owed := _owed(request, response, visit_of(request)):
         run(owed, get_store())
     return response
 
 
 async def afinish(request: HttpRequest, response: Response) -> Response:
     """Finish without blocking the event loop."""
-    if owed := _owed(request, response):
+    if owed := _owed(request, response, visit_of(request)):
         await arun(owed, get_store())
     return response
 
 
 def finish_here(request: HttpRequest, response: Response) -> Response:
-    """Finish; where an event loop runs, which nobody may block or await here, refund and release a little later."""
-    if owed := _owed(request, response):
+    """Finish a view's response; where an event loop runs, which must not be blocked, refund and release soon after.
+
+    Whoever calls a view with this request again makes another call.
+    """
+    visit = visit_of(request)
+    visit.costs.clear()
+    if owed := _owed(request, response, visit):
         if _is_on_loop():
             soon(arun(owed, get_store()))
         else:
@@ -102,7 +108,8 @@ async def aabandon(request: HttpRequest, status: int | None) -> None:
 
 def abandon_here(request: HttpRequest, status: int | None) -> None:
     """Abandon; where an event loop runs, a little later."""
-    (_abandon_soon if visit_of(request).owes and _is_on_loop() else abandon)(request, status)
+    visit = visit_of(request)
+    (_abandon_soon if (visit.slots or visit.receipts) and _is_on_loop() else abandon)(request, status)
 
 
 def _abandon_soon(request: HttpRequest, status: int | None) -> asyncio.Future[None]:
@@ -122,26 +129,22 @@ def _is_on_loop() -> bool:
     return True
 
 
-def _owed(request: HttpRequest, response: Any) -> flow.Flow[None] | None:
+def _owed(request: HttpRequest, response: Any, visit: Visit) -> flow.Flow[None] | None:
     """Add the header fields; returns what is then to be asked of the store, None where nothing is."""
-    visit = visit_of(request)
     visit.attended = False
-    if isinstance(response, HttpResponseBase):
-        _complete(request, response, visit)
-    return _settled(visit, status_of(response)) if visit.owes else None
-
-
-def _complete(request: HttpRequest, response: Any, visit: Visit) -> None:
-    status = response.status_code
-    if decisions := kept(request):
-        for name, value in fields(decisions, visit.is_known, status).items():
+    if not isinstance(response, HttpResponseBase):
+        return _settled(visit, status_of(response)) if visit.slots or visit.receipts else None
+    decisions: Sequence[Decision] = getattr(request, "throttle_decisions", ())
+    if decisions:
+        for name, value in fields(decisions, visit.is_known, response.status_code).items():
             response[name] = value
-        if status in (429, 503) and not all(decision.allowed for decision in decisions):
-            # Django would log each, and mail each 503 to the admins; observe.logs limits its lines.
-            response._has_been_logged = True
+    if response.status_code in (429, 503) and not all(decision.allowed for decision in decisions):
+        # Django would log each, and mail each 503 to the admins; observe.logs limits its lines.
+        response._has_been_logged = True  # type: ignore[attr-defined]
     if visit.slots and response.streaming:
         hold_until_closed(request, response, visit.slots)
         visit.slots = []
+    return _settled(visit, response.status_code) if visit.slots or visit.receipts else None
 
 
 def _settled(visit: Visit, status: Any) -> flow.Flow[None]:
@@ -162,12 +165,6 @@ def _release_slots(visit: Visit) -> flow.Flow[None]:
         yield from flow.release(slot.take())
 
 
-# Kinds of idents that whoever sends the request has shown to be its own, or that belong to nobody.
-PUBLIC: Final = frozenset(("ip", "session", "api_key", "user_or_ip", "everyone"))
-# Those that only somebody who is logged in can have.
-PERSONAL: Final = frozenset(("user", "tenant"))
-
-
 def fields(decisions: Sequence[Decision], is_known: Callable[[], bool], status: int = HTTPStatus.OK) -> dict[str, str]:
     """RateLimit, RateLimit-Policy and X-RateLimit-*, as the settings ask for, from the decisions that were made.
 
@@ -181,19 +178,9 @@ def fields(decisions: Sequence[Decision], is_known: Callable[[], bool], status: 
     if settings.RATELIMIT_HEADERS == settings.X_RATELIMIT_HEADERS == OFF:
         return {}
     final = [settled(decision, status) if decision.receipt else decision for decision in decisions]
-    found = policies(told(final, lambda ident: _is_own(ident, is_known)))
+    found = policies(told(final, partial(is_own, settings.TELL_KEYS, is_known)))
     said = rate_limit(found, settings.RATELIMIT_HEADERS)
     return said if settings.X_RATELIMIT_HEADERS == OFF else said | _by_custom(found, settings.X_RATELIMIT_HEADERS)
-
-
-def _is_own(ident: str, is_known: Callable[[], bool]) -> bool:
-    key = ident.partition(":")[0]
-    if key in PUBLIC:
-        return True
-    if key in PERSONAL and key not in conf().TELL_KEYS:
-        return is_known()
-    kinds = set(key.split("+")).difference(PUBLIC, conf().TELL_KEYS)
-    return not kinds or (kinds <= PERSONAL and is_known())
 
 
 def _by_custom(found: Sequence[Policy], version: str) -> dict[str, str]:

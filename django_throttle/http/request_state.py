@@ -1,9 +1,10 @@
-"""The state of one HTTP request: its route, what doors decided about it, and what remains to be done."""
+"""One HTTP request: its route, its size, what doors decided about it, and what remains to be done."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from os import SEEK_END
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -49,7 +50,6 @@ def view_scope(view: Any) -> str | None:
 
 # The events of a request: it is counted, and it is in flight until it has been answered.
 EVENTS: Final = ("request", "inflight")
-_KEPT: Final = "throttle_decisions"
 _VISIT: Final = "_throttle_visit"
 
 
@@ -69,10 +69,12 @@ class Visit:
     volumes: dict[str, Facts] = field(default_factory=dict)
     scope: str = ""
 
-    @property
-    def owes(self) -> bool:
-        """Whether the store has to be asked when the request is settled."""
-        return bool(self.slots or self.receipts)
+    def attend(self, who: Who) -> bool:
+        """True for the first door that a request comes to: it finishes or abandons the request, and no other does."""
+        if self.attended:
+            return False
+        self.attended, self.callers = True, [who]
+        return True
 
     def is_known(self) -> bool:
         """Whether the caller is logged in, as far as any door knows."""
@@ -93,37 +95,68 @@ def plain(request: Any) -> Any:
 
 
 def method_of(request: HttpRequest) -> str:
-    """GET, POST, …: what the request says it is, whatever headers say that it means."""
+    """GET, POST, …, in capitals; headers that name another method are ignored."""
     return (request.method or "").upper()
+
+
+def size_of(request: HttpRequest) -> int:
+    """How many bytes the view can read by Django's request.
+
+    Under ASGI Django has read the whole body before there is a request: that is measured. Under WSGI it lets as many be
+    read as Content-Length says, which is none where there is no such header, or no number in it.
+    """
+    stream: Any = getattr(request, "_stream", None)
+    if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
+        return _let_through(request, stream)
+    at = stream.tell()
+    size: int = stream.seek(0, SEEK_END)
+    stream.seek(at)
+    return size
+
+
+def _let_through(request: HttpRequest, stream: Any) -> int:
+    try:
+        limit = int(getattr(stream, "limit", None) or request.META.get("CONTENT_LENGTH") or 0)
+    except (TypeError, ValueError):  # Django reads nothing then
+        return 0
+    return max(0, limit)
 
 
 def note(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:
     """Have a decision of rules that no other door asks about stay on the request, for headers and logs."""
-    setattr(request, _KEPT, (*kept(request), decision))
+    request.throttle_decisions = (*getattr(request, "throttle_decisions", ()), decision)  # type: ignore[attr-defined]
     if who is not None:
         visit_of(request).callers.append(who)
 
 
-def keep(request: HttpRequest, decision: Decision, cost: int = 1, who: Who | None = None) -> None:
-    """Note a decision on the request, also for the doors that come after.
+def keep(request: HttpRequest, decision: Decision, facts: Facts | None = None, who: Who | None = None) -> Visit:
+    """Note a decision on the request, also for the doors that come after; returns the request's state.
 
-    ``cost`` is what the call was said to cost; ``who`` is the caller, where this door knows more of it.
+    ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
     """
-    note(request, decision, who)
     visit = visit_of(request)
+    note(request, decision)
+    if who is not None:
+        visit.callers.append(who)
     if visit.costs:
         visit.forget(charged(request).mistaken(decision.outcomes))
-    for rule, ident, *_ in decision.outcomes if decision.allowed else ():
-        visit.costs[rule, ident] = max(cost, visit.costs.get((rule, ident), 0))
+    if decision.allowed:
+        cost = facts.cost if facts else 1
+        for outcome in decision.outcomes:
+            pair = outcome.rule, outcome.ident
+            visit.costs[pair] = max(cost, visit.costs.get(pair, 0))
+            if facts and outcome.unit == "bytes":
+                visit.volumes[outcome.rule] = facts
     if decision.receipt is not None:
         visit.receipts.append(decision.receipt)
     if decision.lease is not None:
         visit.slots.append(Slot(decision.lease, get_store().leases))
+    return visit
 
 
 def kept(request: HttpRequest) -> tuple[Decision, ...]:
     """The decisions made of this request so far."""
-    found: tuple[Decision, ...] = getattr(request, _KEPT, ())
+    found: tuple[Decision, ...] = getattr(request, "throttle_decisions", ())
     return found
 
 
@@ -134,15 +167,6 @@ def charged(request: HttpRequest) -> Charged:
         return NOTHING
     leases = tuple(slot.lease for slot in visit.slots if slot.lease is not None)
     return Charged(dict(visit.costs), tuple(visit.receipts), leases)
-
-
-def attend(request: HttpRequest, who: Who) -> bool:
-    """True for the first door that a request comes to: it calls ``finish`` or ``abandon``, and no other does."""
-    visit = visit_of(request)
-    if visit.attended:
-        return False
-    visit.attended, visit.callers = True, [who]
-    return True
 
 
 def visit_of(request: HttpRequest) -> Visit:

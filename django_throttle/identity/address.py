@@ -31,7 +31,8 @@ def parse(text: object) -> Address | None:
     IPv4 in the dress of IPv6 is IPv4. Zone ids, brackets, ports and spaces are dropped, so that one peer is one
     address. An IPv4 address with leading zeros is none, because they are octal to some and decimal to others.
     """
-    return _parse(_undressed(str(text or "")))
+    text = str(text or "")
+    return _read(text) if len(text) <= MAX_TEXT else _parse(_undressed(text))
 
 
 def network(address: object, ipv6_prefix: int) -> str | None:
@@ -44,6 +45,10 @@ def network(address: object, ipv6_prefix: int) -> str | None:
 
 
 @lru_cache(maxsize=4096)
+def _read(text: str) -> Address | None:
+    return _parse(_undressed(text))
+
+
 def _parse(bare: str) -> Address | None:
     try:
         found = ip_address(bare)
@@ -144,8 +149,10 @@ class Proxies:
 def client_address(peer: object, header: Callable[[str], str]) -> Address | None:
     """The client's address; None where nobody knows one. ``header`` gives all lines of a header, joined by commas."""
     settings = conf()
-    proxies = declared(settings.TRUSTED_PROXIES)
     near = parse(peer)
+    if settings.TRUSTED_PROXIES is None:
+        return near
+    proxies = declared(settings.TRUSTED_PROXIES)
     if not proxies.trust(peer, near):
         return near
     return proxies.client(lambda: header(settings.PROXY_HEADER), settings.PROXY_HEADER, near)

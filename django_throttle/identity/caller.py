@@ -74,7 +74,7 @@ class Caller(ABC):
         if found is None:
             self._warn(key)
             return None
-        return tagged("ip", network(found, conf().IPV6_PREFIX))
+        return f"ip:{network(found, conf().IPV6_PREFIX)}"
 
     def _by_user_or_address(self) -> str | None:
         return self._by_user() or self._by_address("user_or_ip")

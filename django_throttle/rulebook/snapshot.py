@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final
 
+from django_throttle.conf import conf
 from django_throttle.core import Charge, Outcome, Override, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.options import meant, parts
 from django_throttle.facts import BY_KEY, Facts
 from django_throttle.log_throttling import Complaints
-from django_throttle.rulebook.conditions import Scopes, cost_of, is_about, is_refused, refusals
+from django_throttle.rulebook.conditions import REFUSE, Scopes, cost_of, is_about, refusals
 from django_throttle.rulebook.overrides import MAX_REMEMBERED, Overrides, wall_clock
 
 logger = logging.getLogger("django_throttle")
@@ -54,10 +55,14 @@ class Snapshot:
         charges: list[Charge] = []
         for rule in self._matched(facts):
             ident = facts.who.ident(rule.key) if facts.ident == BY_KEY else facts.ident
-            if ident is None or (call := facts.due(rule, ident) if facts.charged else facts) is None:
+            if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
                 continue
             if changed := self.overrides.rule(rule, overrides) if overrides else rule:
-                charges += charges_of(changed, ident, call.cost if changed.is_plain else cost_of(changed, call))
+                cost = call.cost if changed.is_plain else cost_of(changed, call)
+                if changed.is_concurrency:
+                    charges += charges_of(changed, ident, cost)
+                else:  # the same, on the hot path
+                    charges += [Charge(part, ident, cost * part.factor) for part in changed.parts]
         return tuple(charges)
 
     def blocks(self, facts: Facts) -> tuple[Outcome, ...]:
@@ -65,7 +70,7 @@ class Snapshot:
         overrides = self.overrides.of(facts.who) if self.overrides.all else ()
         if overrides and (found := self.overrides.blocks(self._matched(facts), overrides)):
             return found
-        return refusals(self._matched(facts), facts) if is_refused() else ()
+        return refusals(self._matched(facts), facts) if conf().NO_ADDRESS == REFUSE else ()
 
     def asks_user(self, facts: Facts) -> bool:
         """Whether the rules of this call may depend on who is logged in."""

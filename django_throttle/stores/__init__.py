@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from threading import Lock
 
 from django.core.signals import setting_changed
@@ -35,7 +36,9 @@ def get_store() -> AnyStore:
         with _lock:
             if _store is None:
                 _store = _build()
-    if _store.is_remote and testrun.is_on() and conf().TESTS_IN_MEMORY:
+    if testrun.declared is False or not _store.is_remote:
+        return _store
+    if (testrun.declared or testrun.DJANGOS in sys.modules) and testrun.is_on() and conf().TESTS_IN_MEMORY:
         return _store_for_tests()
     return _store
 

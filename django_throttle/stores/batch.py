@@ -5,17 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from struct import Struct
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from django_throttle.core.plan import Plan
-from django_throttle.core.rate import TOO_COSTLY
-from django_throttle.core.rule import Rule
-from django_throttle.stores.transport import CODES, Call, decision_script
-
-PACK: Final = Struct(">BBddddd").pack
+from django_throttle.stores.transport import Call, decision_script
 
 
 class Announcement(NamedTuple):
@@ -42,24 +35,8 @@ class Ask(NamedTuple):
     abandoned: Callable[[], None] | None = None  # called once it has arrived, and nobody waits for it any more
 
 
-@lru_cache(maxsize=4096)
-def pack(rule: Rule, cost: int) -> bytes:
-    """A charge as the script reads it; see prelude.lua."""
-    return pack_as(rule.plan, rule, cost)
-
-
-def pack_as(plan: Plan, rule: Rule, cost: int) -> bytes:
-    """The same by another plan than the rule's own: one with a calendar's bounds."""
-    flags = rule.count_denied + 2 * (rule.action == "shadow")
-    return PACK(CODES[plan.algorithm], flags, min(cost, TOO_COSTLY), *plan[1:])
-
-
 def together(asks: Sequence[Ask], now_arg: str) -> Call:
     """One script call for these asks."""
-    if len(asks) == 1:
-        (ask,) = asks
-        packed = ask.repack() if ask.repack else ask.packed
-        return Call(decision_script(ask.algorithms), ask.keys, (now_arg, packed, *ask.own), bool(ask.own))
     keys = [key for ask in asks for key in ask.keys]
     algorithms = asks[0].algorithms.union(*(ask.algorithms for ask in asks[1:]))
     own = [one for ask in asks for one in ask.own]

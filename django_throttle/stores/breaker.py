@@ -43,6 +43,7 @@ class Breaker:
         self._quick = FAILOVER_PROBES if fails_over else 0
         self._probes = 0
         self._lock = Lock()
+        self.is_calm = True  # nothing has failed of late: there is nothing to ask it, nor to tell it
         self._in_a_row = 0
         self._failed_at = 0.0  # the last failure that was counted
         self._calls: deque[tuple[float, bool]] = deque(maxlen=1000)
@@ -80,23 +81,24 @@ class Breaker:
 
     def succeeded(self) -> float:
         """Report a reply; returns for how many seconds the breaker was open when it has just closed it, else 0.0."""
-        if not self._in_a_row and not self._calls and not self._pause:
-            return 0.0  # the common case costs no lock
+        if self.is_calm:
+            return 0.0
         with self._lock:
             lasted = self._clock() - self._opened if self._pause else 0.0
             self._in_a_row = 0
-            if self._pause:
+            if self._pause or self._clock() - self._failed_at > SAMPLE_SECONDS:
                 self._calls.clear()
             elif self._calls:
                 self._note(failed=False)
             self._pause = 0.0
             self._probing = False
+            self.is_calm = not self._calls
             return lasted
 
     def failed(self, waited: float = 0.0) -> bool:
         """Report a failure after so many seconds of waiting; returns True when it has just opened the breaker."""
         with self._lock:
-            now = self._clock()
+            now, self.is_calm = self._clock(), False
             if self._pause:
                 if self._probing:  # else it left before the breaker opened
                     self._probes += 1

@@ -26,7 +26,7 @@ from redis.sentinel import MasterNotFoundError
 
 from django_throttle.stores import addresses
 from django_throttle.stores.addresses import Address, Host
-from django_throttle.stores.drive import adrive, drive
+from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.pool import Pool
 from django_throttle.stores.timeouts import Deadline, LoopDeadline, with_deadline
 

@@ -21,10 +21,10 @@ from redis.exceptions import (
 
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.stores.addresses import Address, Host, find_address
+from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.breaker import Breaker, Unbroken
 from django_throttle.stores.clients import LoopClients, async_client, sync_client
 from django_throttle.stores.cluster_map import Round, Router, Slots, Told, slot_of
-from django_throttle.stores.drive import adrive, drive
 from django_throttle.stores.failures import COUNTED, cause_of, waited
 from django_throttle.stores.pool import Pool
 from django_throttle.stores.timeouts import EVENTLET, Deadline, LoopDeadline, heed_cancellation, is_patched_by_eventlet

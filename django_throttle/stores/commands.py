@@ -25,12 +25,16 @@ from django_throttle.core.commands import (
     Release,
     passes,
 )
+from django_throttle.core.key import key_root
+from django_throttle.core.plan import Plan
+from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.core.rule import Rule
 from django_throttle.exceptions import AskAgain, Cause, StoreError
 from django_throttle.store_time import Calendar
-from django_throttle.stores.batch import Alongside, Announcement, Ask, pack, pack_as, together
+from django_throttle.stores.batch import Alongside, Announcement, Ask
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.transport import CODES, Call, script
+from django_throttle.stores.transport import CODES, Call, decision_script, script
 
 logger = logging.getLogger("django_throttle")
 
@@ -39,6 +43,7 @@ TOO_OLD: Final = -1
 HEAD: Final = Struct(">dd")
 TOLD: Final = Struct(">ddd")
 MARKS: Final = Struct(">BH").pack
+PACK: Final = Struct(">BBddddd").pack
 
 
 class RedisCommand:
@@ -55,13 +60,14 @@ class RedisCommand:
         self.seconds: float | None = None  # less than the transport's own deadline
 
     def __enter__(self) -> None:
-        wait = self.context.breaker.admit()
-        if wait:
+        breaker = self.context.breaker
+        if not breaker.is_calm and (wait := breaker.admit()):
             raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is None or isinstance(error, AskAgain):
-            if lasted := self.context.breaker.succeeded():
+            breaker = self.context.breaker
+            if not breaker.is_calm and (lasted := breaker.succeeded()):
                 logger.warning("Redis answers again, after %.1f s", lasted)
             return
         self.give_up()
@@ -131,15 +137,17 @@ class DecideCommand(RedisCommand):
         packed = [b""]
         whose = root = ""
         for rule, ident, cost in command.charges:
-            whose, root = (whose, root) if ident == whose else (ident, context.key("", ident))  # hashed once
+            whose, root = (whose, root) if ident == whose else (ident, key_root(context.prefix, ident, context.secret))
             keys.append(root + rule.id)
-            packed.append(pack(rule, cost))
+            packed.append(pack(rule.plan, rule, cost))
         algorithms = frozenset([charge.rule.plan.algorithm for charge in command.charges])
         own = (self.uid, command.lease or "", context.lease_ttl_ms) if "concurrency" in algorithms else ()
         packed[0] = marks = MARKS(command.commit + 2 * bool(own), len(keys))
         repack = partial(_repack, context.calendar, marks, command) if CALENDAR in algorithms else None
         self.ask = Ask(keys, b"".join(packed), algorithms, own, repack=repack)
-        self.calls.append(together((self.ask,), context.now_arg()))
+        now = context.now_arg() if context.clock else ""
+        args = (now, repack() if repack else self.ask.packed, *own)
+        self.calls.append(Call(decision_script(algorithms), keys, args, bool(own)))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
         repaired, now = HEAD.unpack_from(replies[-1])
@@ -157,12 +165,18 @@ class DecideCommand(RedisCommand):
         return answers
 
 
+def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
+    """A charge as the script reads it, see prelude.lua; ``plan`` is the rule's, or has a calendar's bounds."""
+    flags = rule.count_denied + 2 * rule.is_shadow
+    return PACK(CODES[plan.algorithm], flags, min(cost, TOO_COSTLY), *plan[1:])
+
+
 def _repack(calendar: Calendar, marks: bytes, command: Decide) -> bytes:
     """A call by what the calendar says now."""
     packed = [marks]
     for rule, _, cost in command.charges:
         plan = calendar.plan(rule) if rule.plan.algorithm == CALENDAR else rule.plan
-        packed.append(pack_as(plan, rule, cost))
+        packed.append(pack(plan, rule, cost))
     return b"".join(packed)
 
 

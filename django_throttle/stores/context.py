@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django_throttle.connections.leases import Registry
 from django_throttle.core.commands import Charge
-from django_throttle.core.key import ident_tag, secret_bytes, store_key
+from django_throttle.core.key import key_root, secret_bytes
 from django_throttle.damper.meters import Meters
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.log_throttling import Complaints
@@ -95,7 +95,7 @@ class RedisContext:
 
     def key(self, rule_id: str, ident: str) -> str:
         """The store key of a rule's counter or lease index for an ident."""
-        return store_key(self.prefix, ident_tag(ident, self.secret), rule_id)
+        return key_root(self.prefix, ident, self.secret) + rule_id
 
     def process_key(self, name: str) -> str:
         """A key of the records of processes; all of them are in one slot."""

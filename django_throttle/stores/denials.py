@@ -57,7 +57,7 @@ class Denials:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: dict[tuple[Charge, ...], _Denial] = {}
+        self.known: dict[tuple[Charge, ...], _Denial] = {}
         self._full: dict[tuple[Charge, ...], _Streak] = {}
         self._least: dict[tuple[Rule, str], _Least] = {}  # of publications, whose costs differ
         self.epoch = 0  # budgets given back so far
@@ -66,13 +66,13 @@ class Denials:
 
     def find(self, charges: tuple[Charge, ...]) -> Decision | None:
         """The decision, with the time that has passed taken off, or None when Redis is to be asked."""
-        denial = self._known.get(charges)
+        denial = self.known.get(charges)
         if denial is None:
             return None
         now = self._clock()
         if now >= denial.until:
             with self._lock:
-                self._known.pop(charges, None)
+                self.known.pop(charges, None)
             return None
         return denial.decision.later(now - denial.at)
 
@@ -95,7 +95,7 @@ class Denials:
             if not waits:
                 wait = self._insisted(charges, now)
             if wait:
-                _keep(self._known, charges, _Denial(decision, now, now + wait))
+                _keep(self.known, charges, _Denial(decision, now, now + wait))
             for (rule, ident, cost), outcome in zip(charges, decision.outcomes, strict=False):
                 if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
                     wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)
@@ -134,7 +134,7 @@ class Denials:
         """Forget all of it: a budget was given back."""
         with self._lock:
             self.epoch += 1
-            self._known.clear()
+            self.known.clear()
             self._full.clear()
             self._least.clear()
 

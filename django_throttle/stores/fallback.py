@@ -67,8 +67,8 @@ class Fallback:
     def _renew(self) -> None:
         """A forked child owes nothing: its parent charges what was admitted before."""
         self._lock = Lock()
-        self._admitted: dict[str, dict[str, Admitted]] = {}  # by ident and rule id
-        self._unconfirmed: dict[str, LateCharges] = {}
+        self.admitted: dict[str, dict[str, Admitted]] = {}  # by ident and rule id
+        self.unconfirmed: dict[str, LateCharges] = {}
 
     def decide(self, command: Decide) -> tuple[Answer, ...]:
         """Decide by this process's shares alone."""
@@ -110,24 +110,22 @@ class Fallback:
     def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
         """Redis has charged these; raises the first error among the replies."""
         for one, reply in zip(late, replies, strict=True):
-            if not isinstance(reply, Exception) and self._unconfirmed.get(one.ident) is one:
-                del self._unconfirmed[one.ident]
+            if not isinstance(reply, Exception) and self.unconfirmed.get(one.ident) is one:
+                del self.unconfirmed[one.ident]
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
 
     def flush(self) -> None:
         """Charge all that is owed, in batches. Raises StoreError."""
-        while self._unconfirmed or self._admitted:
-            owing = dict.fromkeys(islice(chain(list(self._unconfirmed), list(self._admitted)), BATCH))
+        while self.unconfirmed or self.admitted:
+            owing = dict.fromkeys(islice(chain(list(self.unconfirmed), list(self.admitted)), BATCH))
             late = self.late(owing)
             self.confirm(late, self.context.send(list(map(self.call, late))))
 
     def owes(self, charges: Sequence[Charge]) -> bool:
         """Whether something is owed for any of the idents of these charges."""
-        admitted, unconfirmed = self._admitted, self._unconfirmed
-        if not (admitted or unconfirmed):
-            return False
+        admitted, unconfirmed = self.admitted, self.unconfirmed
         return any(charge.ident in admitted or charge.ident in unconfirmed for charge in charges)
 
     def _shared(self, charge: Charge, left: Left | None) -> Charge:
@@ -141,12 +139,12 @@ class Fallback:
             for charge, share in zip(charges, shares, strict=True):
                 if charge.cost and not charge.rule.is_concurrency:
                     self._admit(charge, share.rule)
-            while len(self._admitted) > MAX_OWED:
-                del self._admitted[next(iter(self._admitted))]
+            while len(self.admitted) > MAX_OWED:
+                del self.admitted[next(iter(self.admitted))]
 
     def _admit(self, charge: Charge, share: Rule) -> None:
         rule, ident, cost = charge
-        now, known = self._now(), self._admitted.setdefault(ident, {})
+        now, known = self._now(), self.admitted.setdefault(ident, {})
         plan = self.local.calendar.plan_at(share, now) if share.plan.algorithm == CALENDAR else share.plan
         before = known.get(rule.id)
         state = before.state if before and before.expires > now else None
@@ -156,16 +154,16 @@ class Fallback:
     def _late_charges(self, ident: str) -> LateCharges | None:
         """What is owed: while a part of it is not confirmed that part, under the same name."""
         with self._lock:
-            if ident not in self._unconfirmed:
+            if ident not in self.unconfirmed:
                 charges = tuple(self._charges(ident))
                 if charges:  # seen by others here before it is not seen there
-                    self._unconfirmed[ident] = LateCharges(ident, secrets.token_urlsafe(9), charges)
-                self._admitted.pop(ident, None)
-            return self._unconfirmed.get(ident)
+                    self.unconfirmed[ident] = LateCharges(ident, secrets.token_urlsafe(9), charges)
+                self.admitted.pop(ident, None)
+            return self.unconfirmed.get(ident)
 
     def _charges(self, ident: str) -> Iterator[LateCharge]:
         now = self._now()
-        for rule, plan, state, expires in self._admitted.get(ident, {}).values():
+        for rule, plan, state, expires in self.admitted.get(ident, {}).values():
             for cost, at in CHARGES[plan.algorithm](state, now, plan) if expires > now else ():
                 if cost:
                     yield LateCharge(rule, cost, at)

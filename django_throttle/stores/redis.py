@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from django_throttle.core.commands import Command, CountMembers, Decide, DecideLocally, Forget, Once, Refund, Release
 from django_throttle.core.control import Evict, Tell
+from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.batch import Batcher, Releases
 from django_throttle.stores.cluster import connect
 from django_throttle.stores.commands import (
@@ -27,7 +28,6 @@ from django_throttle.stores.commands import (
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.control import RedisOrders, TellCommand
 from django_throttle.stores.damping import RedisAggregator
-from django_throttle.stores.drive import adrive, drive
 from django_throttle.stores.eviction import EvictCommand, Evictions
 from django_throttle.stores.fallback import Fallback, LateCommand, LocalCommand
 from django_throttle.stores.split import SplitCommand
@@ -108,7 +108,7 @@ class RedisStore(RedisContext):
             made = SplitCommand(self, command, slots)
         else:
             made = (DecideCommand if command.lease is None else LeaseCommand)(self, command)
-        if self.fallback.owes(command.charges):
+        if (self.fallback.admitted or self.fallback.unconfirmed) and self.fallback.owes(command.charges):
             return LateCommand(self.fallback, dict.fromkeys(charge.ident for charge in command.charges), made)
         return made
 

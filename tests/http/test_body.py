@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
-from django_throttle.http.body import size_of
+from django_throttle.http.request_state import size_of
 from django_throttle.middleware import ThrottleMiddleware
 from tests.doors import Enforce, enforcer
 from tests.sockets.guarded import Line, texts

@@ -19,7 +19,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.http import finalize
 from django_throttle.http.finalize import abandon, finish, status_of, status_of_error
-from django_throttle.http.request_state import EVENTS, attend, charged, keep, kept
+from django_throttle.http.request_state import EVENTS, charged, keep, kept, visit_of
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
@@ -36,7 +36,7 @@ def visit(**facts: Any) -> HttpRequest:
     """A request under way, as a door leaves it to its view."""
     request = RequestFactory().get("/")
     who = HttpWho(request)
-    assert attend(request, who)
+    assert visit_of(request).attend(who)
     keep(request, limiter.decide(Facts("any", EVENTS, who, charged=charged(request), **facts)))
     return request
 
@@ -60,9 +60,9 @@ class TestFinish:
     def test_only_the_first_door_attends(self, enforce: Enforce) -> None:
         enforce()
         request = visit()
-        assert not attend(request, HttpWho(request))
+        assert not visit_of(request).attend(HttpWho(request))
         finish(request, HttpResponse())
-        assert attend(request, HttpWho(request))  # a view that is called by itself, a second time
+        assert visit_of(request).attend(HttpWho(request))  # a view that is called by itself, a second time
 
     def test_what_was_decided_stays_on_the_request(self, enforce: Enforce) -> None:
         enforce(api=RATE, slots=SLOTS)
