@@ -213,9 +213,13 @@ def calm(history: History, limit: Limit) -> Iterator[Breach]:
 def in_force(history: History, limit: Limit) -> Iterator[Breach]:
     """Each answer goes by the rule of the database, as it is or was a second ago; faults make that longer.
 
-    Until a process has read the database it goes by settings.
+    Until a process has read the database it goes by settings. Where the server has lost the news of an edit, that one
+    is heard of with the next.
     """
-    following = [edit.end for edit in history.edits[1:]] + [inf]
+    following = [inf]
+    for edit in reversed(history.edits[1:]):
+        is_told = not history.losses(edit.begin - RECOVERY, edit.end + RECOVERY)
+        following.insert(0, edit.end if is_told else following[0])
     started: dict[int, float] = {}
     wrong = []
     for one in sorted(history.of(limit.name), key=lambda one: one.invoked):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -24,10 +24,10 @@ from django_throttle.stores import RedisStore
 from tests.campaign.checks import STALE, surely_counted
 from tests.campaign.configured import configure
 from tests.campaign.database import database
-from tests.campaign.history import Edit, Fault, History, Returned, read
+from tests.campaign.history import RECOVERY, Edit, Fault, History, Returned, read
 from tests.campaign.limits import LIMITS, SETTINGS
 from tests.campaign.plan import PROCESSES, STEPS, Round, Step
-from tests.campaign.stage import Stage, stage
+from tests.campaign.stage import SPLIT_SECONDS, Stage, stage
 from tests.conftest import immortal_keys
 from tests.servers import slack
 from tests.steps import Clock
@@ -208,6 +208,7 @@ def play(this: Round) -> History:
         epoch = time.time()
         faults, copies = load(this, servers, crowd, begin)
         servers.settle()
+        faults += unasked(servers, faults, epoch)
         truly = crowd.rest()
         held = slots(servers, truly)
         operations, odd = read(folder, begin)
@@ -266,6 +267,16 @@ def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> tuple[list[
     for error in errors:
         raise error
     return sorted(fault.later(-begin) for fault in found), [copy.later(-begin) for copy in copies]
+
+
+def unasked(servers: Stage, faults: Sequence[Fault], epoch: float) -> list[Fault]:
+    """Failovers that no fault has caused, as where a primary gets no processor: each may lose as much."""
+    found = []
+    for begun, over in servers.failovers():
+        begin, end = begun - epoch - RECOVERY, over - epoch + SPLIT_SECONDS
+        if not any(fault.losses and fault.begin < end and fault.end > begin for fault in faults):
+            found.append(Fault(begin, end, "failover", 2, 2))
+    return found
 
 
 def leases_seen(servers: Stage) -> Iterator[tuple[float, frozenset[str]]]:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -52,6 +53,10 @@ class Stage:
 
     def log(self) -> list[str]:
         """What the servers say of who took over from whom."""
+        return []
+
+    def failovers(self) -> list[tuple[float, float]]:
+        """When, by the time of day, another server took over, whoever may have caused that."""
         return []
 
     def do_evict(self, step: Step) -> tuple[int, int, float]:
@@ -143,6 +148,18 @@ class Watched(Stage):
             found += [f"sentinel {number}: {line}" for line in lines if any(word in line for word in TAKEOVER)]
         return found
 
+    def failovers(self) -> list[tuple[float, float]]:
+        found = []
+        for sentinel in self.fleet.sentinels:
+            begun = None
+            for line in (sentinel.folder / "log").read_text(errors="replace").splitlines():
+                if "+elected-leader" in line:
+                    begun = _moment(line)
+                elif "+switch-master" in line and begun is not None:
+                    found.append((begun, _moment(line)))
+                    begun = None
+        return sorted(found)
+
     def do_stop_primary(self, step: Step) -> tuple[int, int, float]:
         """What wakes up as the primary that it was may count on until everybody has left it."""
         old = self.fleet.master()
@@ -219,6 +236,12 @@ class Sharded(Stage):
     def _replaced(self, node: RedisServer) -> bool:
         masters = self.cluster.masters()
         return node not in masters and len(masters) == 3
+
+
+def _moment(line: str) -> float:
+    """The time of day of a line of a server's log."""
+    _, day, month, year, clock, *_ = line.split()
+    return datetime.strptime(f"{day} {month} {year} {clock}", "%d %b %Y %H:%M:%S.%f").astimezone().timestamp()
 
 
 @contextmanager

@@ -181,6 +181,7 @@ def test_an_answer_by_a_rule_that_is_no_longer_in_force() -> None:
     assert broken([*before, *soon, *after], edits=edits) == []
     assert broken([*before, *late, *after], edits=edits) == wrong
     assert broken([*before, *late], Fault(2.5, 2.6, "lock database"), edits=edits) == []
+    assert broken([*before, *late], Fault(1.5, 1.6, "kill primary", 1), edits=edits) == [], "the telling was lost"
     assert broken([*before, *calls("door", 1, said=30, begin=1.5)], edits=edits) == wrong, "nobody has written that yet"
 
 
