@@ -16,11 +16,10 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import jobs, rulebook
 from django_throttle.conf import conf
-from django_throttle.core import flow, overrides, quota_warnings
-from django_throttle.core.commands import Charge, charge, check_cost
-from django_throttle.core.control import SOCKET
+from django_throttle.core import flow, overrides
+from django_throttle.core.commands import SOCKET, Charge, charge, check_cost
 from django_throttle.core.decision import Decision, Lease
-from django_throttle.core.eviction import making_room
+from django_throttle.core.flow import making_room
 from django_throttle.core.key import check_ident
 from django_throttle.core.refunds import corrected
 from django_throttle.core.rule import Rule
@@ -172,7 +171,7 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
         if decision.delay and commit:
             yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
         if decision.crossed:
-            decision = yield from quota_warnings.first_told(decision)
+            decision = yield from flow.first_told(decision)
         report = (facts, decision, seconds)
         yield Step(partial(hooks.tell, *report), partial(hooks.atell, *report))
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision

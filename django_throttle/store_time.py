@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from django_throttle.core.plan import Plan
+from django_throttle.core.algorithms import Plan
+from django_throttle.core.algorithms.fixed_window import CalendarWindow
 from django_throttle.core.rate import Bounds, bounds, period_of
 from django_throttle.core.rule import Rule
 
@@ -63,21 +64,22 @@ class Calendar:
         self._now = now
         self._bounds = {name: known for name, known in self._bounds.items() if known[0] <= now < known[2]}
 
-    def plan(self, rule: Rule) -> Plan:
-        """The plan of a calendar_window rule with its bounds; unknown ones until the time is known."""
+    def plan(self, rule: Rule) -> CalendarWindow:
+        """The plan of a rule that ``needs_calendar``, with its bounds; unknown ones until the time is known."""
         period = period_of(rule.rate) if rule.rate else None
         if period is None or not self._now:
-            return rule.plan._replace(a=0, b=0, c=0)
+            return CalendarWindow(rule.plan.limit)
         name = period, rule.timezone or "UTC"
         if name not in self._bounds:
             self._bounds[name] = bounds(*name, self._now)
-        start, middle, finish = self._bounds[name]
-        return rule.plan._replace(a=start, b=middle, c=finish)
+        return CalendarWindow(rule.plan.limit, *self._bounds[name])
 
     def plan_at(self, rule: Rule, now: int) -> Plan:
-        """The same for a store that knows its time beforehand."""
+        """The plan of any rule for a store that knows its time beforehand."""
+        if not rule.plan.needs_calendar:
+            return rule.plan
         plan = self.plan(rule)
-        if not plan.a <= now < plan.c:
+        if not plan.start <= now < plan.finish:
             self.learn(now)
             plan = self.plan(rule)
         return plan

@@ -67,8 +67,8 @@ def _default(row: Option) -> str:
 
 
 def _algorithms(row: Option) -> str:
-    if row.only:
-        return ", ".join(f"``{algorithm}``" for algorithm in row.only)
+    if row.owners:
+        return ", ".join(f"``{algorithm}``" for algorithm in row.owners)
     return f"all but {' and '.join(f'``{algorithm}``' for algorithm in row.never)}" if row.never else "all"
 
 

@@ -13,8 +13,8 @@ from fractions import Fraction
 from random import Random
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step
-from django_throttle.core.plan import Plan
+from django_throttle.core.algorithms import Plan, State, Step
+from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.core.rate import bounds, period_of
 from django_throttle.store_time import Calendar
 
@@ -35,15 +35,13 @@ class Client:
         self._calendar = Calendar()
 
     def ask(self, now: int, cost: int) -> Step:
-        calendar = self.rule.plan.algorithm == "calendar_window"
-        plan = self._calendar.plan_at(self.rule, now) if calendar else self.rule.plan
-        return RATE_ALGORITHMS[plan.algorithm](self.state, now, cost, plan, False)
+        return self._calendar.plan_at(self.rule, now).step(self.state, now, cost, False)
 
     def take(self, now: int, cost: int) -> None:
         """Ask, and be charged if it passes."""
         step = self.ask(now, cost)
-        if cost and step.charged is not None:
-            self.state = step.charged
+        if cost and step.charged_state is not None:
+            self.state = step.charged_state
             self.admitted.append((now, cost))
 
     def take_all(self, now: int) -> None:
@@ -124,9 +122,9 @@ def gene(random: Random, moments: list[int]) -> Gene:
 def edges(rule: Rule) -> list[int]:
     """The moments at which windows, sub-windows or refills begin, for two windows and a half."""
     plan, window = rule.plan, rule.rate.window_us
-    if plan.algorithm == "calendar_window":
+    if plan.name == "calendar_window":
         return sorted(calendar_edges(rule))
-    step = plan.a if plan.algorithm != "gcra" else window
+    step = plan.numbers[1] if plan.name != "gcra" else window
     first = START - START % step
     return [first + number * step for number in range(1, 2 + 5 * window // (2 * step))]
 
@@ -153,19 +151,19 @@ def measured_share(rule: Rule) -> Fraction:
 def stretch(rule: Rule) -> tuple[int, int, Fraction]:
     """From when until when to measure, and what the rate says of that time."""
     plan, window = rule.plan, rule.rate.window_us
-    if plan.algorithm == "calendar_window":
+    if plan.name == "calendar_window":
         begin, *_, end = calendar_edges(rule)
         whole = sum(1 for _ in calendar_edges(rule)) - 1
         return begin, end, Fraction(whole * rule.rate.limit)
     # As long as n sub-windows, and so many that they are as many times n + 1.
-    cycle = plan.a * plan.b if plan.algorithm == "sliding_window" else window
+    cycle = plan.sub_window * plan.n if isinstance(plan, SlidingWindow) else window
     begin, end = START + 20 * cycle, START + (20 + 15 * (rule.resolution + 1)) * cycle
     return begin, end, Fraction((end - begin) * rule.rate.limit, window)
 
 
 def exhaust(plan: Plan, span: int) -> int:
     """The most in any span under a plan of a few ticks: every cost at every tick, until no new state appears."""
-    first = (8 * plan.a, None, (0,) * span)
+    first = (8 * plan.numbers[1], None, (0,) * span)
     seen, todo, found = {first}, [first], 0
     while todo:
         now, state, past = todo.pop()
@@ -183,18 +181,19 @@ def outcomes(plan: Plan, state: State | None, now: int) -> Iterator[tuple[State 
     """What one tick may bring: nothing, or any cost that passes. Several calls are one of their sum."""
     yield state, 0
     for cost in range(1, plan.limit + 1):
-        step = RATE_ALGORITHMS[plan.algorithm](state, now, cost, plan, False)
-        if step.charged is not None:
-            yield step.charged, cost
+        step = plan.step(state, now, cost, False)
+        if step.charged_state is not None:
+            yield step.charged_state, cost
 
 
 def settled(plan: Plan, state: State | None, now: int) -> tuple[int, State | None]:
     """The same state with the time moved back to one that has been seen; None when it means nothing any more."""
-    by = now - now % plan.a - 8 * plan.a
-    if state is None or RATE_ALGORITHMS[plan.algorithm](state, now, 0, plan, False).reset == 0:
+    _, tick, *_ = plan.numbers
+    by = now - now % tick - 8 * tick
+    if state is None or plan.step(state, now, 0, False).reset == 0:
         return now - by, None
-    if plan.algorithm == "sliding_log":
+    if plan.name == "sliding_log":
         calls = zip(state[::2], state[1::2], strict=True)
-        return now - by, tuple(part for at, cost in calls if at > now - plan.a for part in (at - by, cost))
+        return now - by, tuple(part for at, cost in calls if at > now - tick for part in (at - by, cost))
     first, *rest = state
-    return now - by, (first - (by // plan.a if plan.algorithm == "sliding_window" else by), *rest)
+    return now - by, (first - (by // tick if plan.name == "sliding_window" else by), *rest)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from django_throttle.core import Rule
-from django_throttle.core.plan import Plan
+from django_throttle.core.algorithms import Plan
+from django_throttle.core.algorithms.gcra import Gcra
+from django_throttle.core.algorithms.interval_bucket import IntervalBucket
+from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.core.rate import period_of
 
 HOUR = 3_600_000_000
@@ -25,9 +29,9 @@ def most(rule: Rule, span: int | None = None) -> int:
     There are histories that reach it.
     """
     asked = rule.rate.window_us if span is None else span
-    if rule.plan.algorithm == "calendar_window":
+    if rule.plan.name == "calendar_window":
         return calendar_most(rule, asked)
-    return MOST[rule.plan.algorithm](rule.plan, asked)
+    return MOST[rule.plan.name](rule.plan, asked)
 
 
 def calendar_most(rule: Rule, span: int) -> int:
@@ -47,7 +51,7 @@ def sliding_log_most(plan: Plan, span: int) -> int:
     return plan.limit
 
 
-def sliding_window_most(plan: Plan, span: int) -> int:
+def sliding_window_most(plan: SlidingWindow, span: int) -> int:
     """L + floor(L (s - r) / s), where r = n s - span + 2, or s if that is less.
 
     Let the last call of the span pass in sub-window k when r of it is left. Sub-windows k - n + 1 to k count
@@ -61,33 +65,33 @@ def sliding_window_most(plan: Plan, span: int) -> int:
     in n - 1 sub-windows. Strict counts the oldest whole, n + 1 sub-windows in all, and no span of n reaches
     further.
     """
-    limit, s, n, strict = plan.limit, plan.a, plan.b, plan.c
+    limit, s, n, strict = plan.limit, plan.sub_window, plan.n, plan.strict
     if strict:
         return limit
     r = min(s, n * s - span + 2)
     return limit + limit * (s - r) // s
 
 
-def gcra_most(plan: Plan, span: int) -> int:
+def gcra_most(plan: Gcra, span: int) -> int:
     """What the bucket holds, and what comes back between the first and the last moment of the span.
 
     For a rate and a bucket that whole microseconds fit, B + L - 1 in a window. Reached while a unit takes at
     least one microsecond.
     """
-    if plan.b == plan.a:
+    if plan.bucket == plan.unit:
         return 1 + (span - 1) // gcra_interval(plan)
-    return (plan.b + (span - 1) * plan.c) // plan.a
+    return (plan.bucket + (span - 1) * plan.fineness) // plan.unit
 
 
-def interval_bucket_most(plan: Plan, span: int) -> int:
+def interval_bucket_most(plan: IntervalBucket, span: int) -> int:
     """A bucket that a refill awaits lacks a unit, and a span no longer than an interval sees one refill.
 
     A full bucket's interval begins with its next use, and ends after the span.
     """
-    return plan.limit - 1 + min(plan.limit, plan.b)
+    return plan.limit - 1 + min(plan.limit, plan.brings)
 
 
-MOST: dict[str, Callable[[Plan, int], int]] = {
+MOST: dict[str, Callable[[Any, int], int]] = {
     "fixed_window": fixed_window_most,
     "sliding_log": sliding_log_most,
     "sliding_window": sliding_window_most,
@@ -99,27 +103,27 @@ MOST: dict[str, Callable[[Plan, int], int]] = {
 def share(rule: Rule) -> Fraction:
     """At least this share of its rate a client gets that asks for one unit whenever one fits, for ever."""
     plan, rate = rule.plan, rule.rate
-    if plan.algorithm == "sliding_window":
+    if isinstance(plan, SlidingWindow):
         # Sub-windows are whole microseconds, rounded up.
-        return sliding_window_share(plan) * Fraction(rate.window_us, plan.a * plan.b)
-    if plan.algorithm == "gcra":
+        return sliding_window_share(plan) * Fraction(rate.window_us, plan.sub_window * plan.n)
+    if isinstance(plan, Gcra):
         return Fraction(rate.window_us, rate.limit) / gcra_interval(plan)
-    if plan.algorithm == "interval_bucket":
-        return Fraction(min(plan.limit, plan.b), plan.b)  # what a refill brings beyond the bucket is lost
+    if isinstance(plan, IntervalBucket):
+        return Fraction(min(plan.limit, plan.brings), plan.brings)  # what a refill brings beyond the bucket is lost
     return Fraction(1)
 
 
-def sliding_window_share(plan: Plan) -> Fraction:
+def sliding_window_share(plan: SlidingWindow) -> Fraction:
     """1 - 1 / (n + 1) strict, else 1 - 1 / max(L, n + 1).
 
     When 1 microsecond is left of sub-window k such a client has taken all that fits: with c in sub-window k - n
     and S in those since, S + ceil(c / s) = L, so S >= L - 1, and S + c >= L (L at most the microseconds of a
     sub-window). The first makes it L - 1 of L in any n sub-windows, the second L in any n + 1. Strict, S + c = L.
     """
-    limit, n, strict = plan.limit, plan.b, plan.c
+    limit, n, strict = plan.limit, plan.n, plan.strict
     return 1 - Fraction(1, n + 1 if strict else max(limit, n + 1))
 
 
-def gcra_interval(plan: Plan) -> Fraction:
+def gcra_interval(plan: Gcra) -> Fraction:
     """The microseconds from one unit to the next; whole ones when the bucket has no room to keep the rest."""
-    return Fraction(-(-plan.a // plan.c)) if plan.b == plan.a else Fraction(plan.a, plan.c)
+    return Fraction(-(-plan.unit // plan.fineness)) if plan.bucket == plan.unit else Fraction(plan.unit, plan.fineness)

@@ -27,13 +27,13 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules": Limit(149, 125),
-    "lines": Limit(22_600, 18_500),
+    "modules": Limit(150, 125),
+    "lines": Limit(22_890, 18_500),
     "header lines, %": Limit(9.5, 9.5),
-    "largest fan-out": Limit(19, 14),
+    "largest fan-out": Limit(16, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),
-    "in circles with types": Limit(9, 0),
+    "in circles with types": Limit(0, 0),
     "lines of sync and async twins": Limit(144, 120),
     "modules without a test file": Limit(21, 0),
     "tests' lines at private names": Limit(83, 30),

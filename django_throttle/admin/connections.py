@@ -14,7 +14,7 @@ from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again
-from django_throttle.core.control import CLOSE, CLOSED, Order
+from django_throttle.core.commands import CLOSE, CLOSED, Order
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
 from django_throttle.stores import get_store

@@ -19,8 +19,9 @@ from django.views.decorators.http import require_http_methods
 
 from django_throttle.conf import conf
 from django_throttle.core import Rule
+from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
-from django_throttle.core.options import ALGORITHMS, GROUPS, HELD, KEY_CHOICES, KEYS, NOUNS, Options
+from django_throttle.core.options import GROUPS, HELD, KEY_CHOICES, KEYS, NOUNS, Options
 from django_throttle.models import ThrottleRule
 from django_throttle.models.columns import stored
 from django_throttle.models.fields import is_text
@@ -50,7 +51,7 @@ def fieldsets(of: type[Options]) -> Any:
 
 def preview_options(of: type[Options]) -> dict[str, Any]:
     """What preview.js needs of the table: which algorithms have an option, and what a field holds by default."""
-    some = {name: row for name, row in stored(of).items() if row.only or row.never}
+    some = {name: row for name, row in stored(of).items() if row.owners or row.never}
     return {
         "algorithms": {name: [each for each in ALGORITHMS if row.takes(each)] for name, row in some.items()},
         "defaults": {name: "" if row.default in (None, ()) else str(row.default) for name, row in some.items()},

@@ -16,7 +16,7 @@ from django_throttle.connections.leases import Pair
 from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core import Lease
-from django_throttle.core.control import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order, evicted
+from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order, evicted
 from django_throttle.sockets.frames import notice
 from django_throttle.stores import AnyStore, RedisStore
 

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from django_throttle.connections import process
-from django_throttle.core.control import SOCKET
+from django_throttle.core.commands import SOCKET
 from django_throttle.core.decision import Lease
 from django_throttle.lifecycle import in_child
 

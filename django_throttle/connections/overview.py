@@ -13,7 +13,7 @@ from django_throttle.conf import conf
 from django_throttle.connections.control import MOST, MOST_IDENTS, Reporter, about, report_key
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.processes import ProcessRecords, batches, held_by
-from django_throttle.core.control import REPORT, Order
+from django_throttle.core.commands import REPORT, Order
 from django_throttle.stores import MemoryStore, RedisStore
 
 FRESH_SECONDS: Final = 1.0  # who looks more often sees the same, and costs nothing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_throttle.conf import conf
 from django_throttle.connections import process
-from django_throttle.core.control import evicted
+from django_throttle.core.commands import evicted
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import StoreError
 from django_throttle.stores.failures import cause_of

@@ -10,9 +10,9 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from django_throttle.core.algorithms import Plan
 from django_throttle.core.commands import Mark, Refund
-from django_throttle.core.plan import Plan
-from django_throttle.exceptions import Cause
+from django_throttle.core.errors import Cause
 
 
 class Reason(StrEnum):

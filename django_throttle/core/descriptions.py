@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from django_throttle.core.options import KEY_CHOICES, NOUNS, listed, say_scopes, table
+from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.core.algorithms.base import listed
+from django_throttle.core.options import KEY_CHOICES, NOUNS, say_scopes, table
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 
 scopes = say_scopes
 _PARTS: Final = {key: choice.words.removeprefix("each ") for key, choice in KEY_CHOICES.items()}
-_JUDGED: Final = {"fast": "judged by the last seconds", "average": "judged by the last 24 seconds"}
 # Largest first; the first that divides a window names it.
 UNITS: Final = (
     ("week", 604_800_000),
@@ -77,23 +78,7 @@ def _noun(names: tuple[str, ...], count: int) -> str:
 def _shape(rule: Rule) -> tuple[str, ...]:
     """How strictly the amount is meant, in the algorithm's terms."""
     every = listed([window(rate) for rate in rule.all_rates])
-    steps = f"moving on in {rule.resolution} steps" if rule.resolution != 1 else ""
-    bucket = (_bursts(rule), f"refilled all at once every {every}" if rule.refill == "interval" else "")
-    shapes: dict[str, tuple[str, ...]] = {
-        "fixed_window": (f"counted afresh every {every}" + (f" in {rule.timezone}" if rule.timezone else ""),),
-        "sliding_log": (f"counted exactly in any {every}",),
-        "sliding_window": (steps, f"never more in any {every}" if rule.strict else ""),
-        "damper": ("held to that by refusing a share of what is attempted", _JUDGED[rule.estimator]),
-        "concurrency": (),
-    }
-    return (_queue(rule),) if rule.action == "delay" else shapes.get(rule.algorithm, bucket)
-
-
-def _bursts(rule: Rule) -> str:
-    most = [rule.burst or part.limit or 0 for part in rule.parts]
-    if max(most) == 1:
-        return "evenly spaced"
-    return f"bursts up to {listed([f'{burst:,}' for burst in dict.fromkeys(most)])}"
+    return (_queue(rule),) if rule.action == "delay" else ALGORITHMS[rule.algorithm].shape(rule, every)
 
 
 def _queue(rule: Rule) -> str:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from django_throttle.core.algorithms import NEVER
+from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import (
+    RESET,
     Answer,
     Charge,
     Command,
     Decide,
     DecideLocally,
+    Evict,
     Forget,
+    Mark,
+    Once,
+    Order,
     Refund,
     Release,
+    Tell,
     receipt,
 )
-from django_throttle.core.control import RESET, Order, Tell
 from django_throttle.core.decision import Crossing, Decision, Lease, Outcome, Reason, conclude
-from django_throttle.core.quota_warnings import crossings
-from django_throttle.exceptions import AskAgain, StoreError
+from django_throttle.core.errors import AskAgain, StoreError
 
 
 def outcomes_of(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, ...]:
@@ -55,9 +59,7 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
 
 def _delay(charge: Charge, answer: Answer, charged: bool) -> float:
     """How long a queued call waits for its turn: all that was queued before it."""
-    _, _, unit, _, fineness = charge.rule.plan
-    own = -(-charge.cost * unit // fineness) if charged else 0  # rounded as reset is: nobody waits for nobody
-    return max(0, answer.reset - own) / 1_000_000
+    return charge.rule.plan.turn_after(answer.reset, charge.cost if charged else 0) / 1_000_000
 
 
 def _reason(retry: int) -> Reason:
@@ -269,3 +271,90 @@ _POLICIES = {"allow": _allow, "deny": _deny, "local": _decide_locally}
 def _lease(command: Decide) -> Lease | None:
     holds = tuple([(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency])
     return Lease(command.lease or "", holds) if holds and command.commit else None
+
+
+def crossings(
+    charges: tuple[Charge, ...], answers: tuple[Answer, ...], outcomes: tuple[Outcome, ...]
+) -> tuple[Crossing, ...]:
+    """The shares that a call has reached which was charged as it is answered here."""
+    if not [charge for charge in charges if charge.rule.thresholds]:  # on the hot path
+        return ()
+    told = zip(charges, answers, outcomes, strict=True)
+    return tuple([crossing for each in told if each[1].retry == 0 for crossing in _crossed(*each)])
+
+
+def first_told(decision: Decision) -> Generator[Command, tuple[bool, ...], Decision]:
+    """The decision with those of its crossings that nobody has been told of in this window.
+
+    A store that fails says nothing, and rather twice than never: in most windows a share is reached only once.
+    """
+    try:
+        told = yield Once(tuple([crossing.mark for crossing in decision.crossed]))
+    except StoreError:
+        return decision
+    first = tuple([crossing for crossing, is_first in zip(decision.crossed, told, strict=True) if is_first])
+    return decision._replace(crossed=first)
+
+
+def _crossed(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[Crossing]:
+    rule = charge.rule
+    used = rule.plan.limit - answer.remaining
+    for share, reached_at in rule.thresholds:
+        if used - charge.cost < reached_at <= used:
+            yield Crossing(outcome, share, _mark(charge, answer, share))
+
+
+def _mark(charge: Charge, answer: Answer, share: float) -> Mark:
+    """Named after the window that it belongs to, where that ends for everybody at one moment."""
+    rule, name = charge.rule, str(share)
+    left = rule.plan.window_left(answer.reset)
+    if left is None:
+        return Mark(rule.id, charge.ident, name, round((rule.window or 0) * 1_000_000))
+    return Mark(rule.id, charge.ident, f"{name}:{answer.at + left}", left)
+
+
+TRIES: Final = 3  # to evict for one newcomer
+
+
+def making_room(decide: Callable[[], Flow[Decision]], charges: tuple[Charge, ...], lease: str) -> Flow[Decision]:
+    """Decide; where nothing refuses but full rules that evict, evict, and decide again.
+
+    The slot of who goes is the newcomer's in the same moment, so that nobody else gets it in between; unless a newer
+    one has it make room in turn, by which it is refused. What it has taken goes back when another rule refuses it.
+    """
+    decision = yield from decide()
+    taken: dict[tuple[str, str], None] = {}
+    for _ in range(TRIES):
+        full = _full(charges, decision)
+        if not full or any((charge.rule.id, charge.ident) in taken for charge in full):
+            break
+        for charge in full:
+            if not (yield from _evict(charge, lease)):
+                yield from _given_back(taken, lease)
+                return decision
+            taken[charge.rule.id, charge.ident] = None
+        decision = yield from decide()
+    if not decision.allowed:
+        yield from _given_back(taken, lease)
+    return decision
+
+
+def _full(charges: tuple[Charge, ...], decision: Decision) -> list[Charge]:
+    """The charges that stand in the way, when all of them are of rules that evict."""
+    if decision.allowed or decision.degraded:
+        return []
+    evicting = {(charge.rule.name, charge.ident): charge for charge in charges if charge.rule.at_limit != "reject"}
+    refusing = {(one.rule, one.ident) for one in decision.outcomes if not (one.allowed or one.shadow)}
+    return [evicting[pair] for pair in evicting if pair in refusing] if refusing <= evicting.keys() else []
+
+
+def _evict(charge: Charge, lease: str) -> Flow[bool]:
+    try:
+        return bool((yield Evict(charge, lease)))
+    except StoreError:
+        return False
+
+
+def _given_back(taken: dict[tuple[str, str], None], lease: str) -> Flow[None]:
+    if taken:
+        yield from release(Lease(lease, tuple(taken)))

@@ -22,8 +22,6 @@ PUBLIC: Final = frozenset(("ip", "session", "api_key", "user_or_ip", "everyone")
 # Those that only somebody who is logged in can have.
 PERSONAL: Final = frozenset(("user", "tenant"))
 MICROSECONDS: Final = 1_000_000
-# The unit of a bucket is rounded up to what a store counts in; its window is not to become a second longer by that.
-ROUNDING: Final = 1e-6
 
 
 class Policy(NamedTuple):
@@ -114,34 +112,18 @@ def _window(outcome: Outcome) -> int | None:
     if outcome.window is None:
         return None
     plan, seconds = outcome.plan, outcome.window
-    if plan is not None and plan.algorithm == "gcra":
-        seconds = outcome.limit * plan.a / plan.c / MICROSECONDS * (1 - ROUNDING)
-    elif plan is not None and plan.algorithm == "interval_bucket":
-        seconds = -(-outcome.limit // plan.b) * plan.a / MICROSECONDS
-    return max(1, ceil(seconds))
+    return max(1, ceil(plan.quota_seconds(outcome.limit, seconds) if plan is not None else seconds))
 
 
 def _more_after(outcome: Outcome) -> int | None:
     if not outcome.reset_after:
         return None
-    wait = _until_more(outcome, round(outcome.reset_after * MICROSECONDS)) / MICROSECONDS
+    until_full, plan = round(outcome.reset_after * MICROSECONDS), outcome.plan
+    until_more = plan.until_more(outcome.limit, outcome.remaining, until_full) if plan is not None else until_full
+    wait = until_more / MICROSECONDS
     if not outcome.allowed and outcome.retry_after is not None:
         wait = min(wait, outcome.retry_after)
     return max(1, ceil(wait))
-
-
-def _until_more(outcome: Outcome, reset: int) -> int:
-    """In microseconds, from the time until all is there again; where that says too little, that time."""
-    plan = outcome.plan
-    if plan is None:
-        return reset
-    if plan.algorithm == "gcra":
-        # What may still be used up when one unit more fits; what is tolerated beyond the limit is not told.
-        left = plan.b - (outcome.remaining + 1 + plan.limit - outcome.limit) * plan.a
-        return -(-(reset * plan.c - left) // plan.c)
-    if plan.algorithm == "interval_bucket":
-        return (reset - 1) % plan.a + 1
-    return reset
 
 
 OFF: Final = "off"

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from django_throttle.exceptions import InvalidIdent
-
-if TYPE_CHECKING:
-    from django_throttle.core.rule import Rule
+from django_throttle.core.errors import InvalidIdent
 
 MAX_IDENT: Final = 1024
-# Part of every rule's short id: raise it when a store value changes shape, for all or for one algorithm.
-LAYOUT: Final = "1"
-LAYOUTS: Final = {"sliding_log": "2"}
 
 
 def check_ident(ident: object) -> str:
@@ -50,23 +45,7 @@ def secret_bytes(secret: str) -> bytes:
     return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32).digest() if secret else b""
 
 
-def short_id(rule: Rule) -> str:
-    """A rule in eight characters: all that gives its stored values their meaning, and a hash of it.
-
-    The limit is not in it, so that an edited limit meets what has been counted so far; nor is a damper's window,
-    which counts by sub-intervals whatever it is. Bytes are not calls, so the unit is.
-    """
-    window = "" if rule.rate is None or rule.is_damper else str(rule.rate.window_us)
-    parts = [
-        LAYOUTS.get(rule.algorithm, LAYOUT),
-        rule.name,
-        rule.algorithm,
-        str(rule.resolution),
-        rule.refill,
-        rule.timezone or "",
-        window,
-    ]
-    parts += [rule.variant] if rule.variant or rule.unit != "calls" else []
-    parts += [rule.unit] if rule.unit != "calls" else []  # so that rules of calls keep the id that they had
+def short_hash(parts: Iterable[str]) -> str:
+    """Several texts in eight characters, a hash of 48 bits."""
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=6).digest()).decode()

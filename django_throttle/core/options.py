@@ -7,8 +7,10 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
+from django_throttle.core.algorithms import ALGORITHMS, Algorithm
+from django_throttle.core.algorithms.base import listed
+from django_throttle.core.errors import InvalidRule
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
-from django_throttle.exceptions import InvalidRule
 
 
 class Choice(NamedTuple):
@@ -19,20 +21,7 @@ class Choice(NamedTuple):
     help: str = ""
 
 
-ALGORITHM_CHOICES: Final = {
-    "sliding_window": Choice("Sliding window", help="evenly, right for most rules"),
-    "sliding_log": Choice("Sliding log", help="exactly, for small limits"),
-    "fixed_window": Choice(
-        "Fixed window", help="afresh every minute, hour or day, so twice the rate may pass around the turn"
-    ),
-    "token_bucket": Choice("Token bucket", help="refilled evenly, with bursts"),
-    "leaky_bucket": Choice("Leaky bucket", help="drained evenly, can delay"),
-    "gcra": Choice("GCRA", help="as the token bucket, by its other name"),
-    "concurrency": Choice("Concurrency", help="not a rate, but how many WebSockets or requests are open at once"),
-    "damper": Choice("Damper", help="refuses a share of what is attempted, so that the rest keeps the rate"),
-}
-ALGORITHMS: Final = tuple(ALGORITHM_CHOICES)
-BUCKETS: Final = ("token_bucket", "leaky_bucket", "gcra")
+BUCKETS: Final = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.is_bucket)
 # What happens, as a noun: one of it, many of it, and how it is called in a list of different kinds.
 NOUNS: Final[dict[str, tuple[str, str, str]]] = {
     "request": ("request", "requests", "HTTP requests"),
@@ -69,9 +58,6 @@ AUDIENCE_WORDS: Final = {
 AUDIENCES: Final = tuple(AUDIENCE_WORDS)
 # Kinds of audience that have names: group:editors, tenant:acme.
 AUDIENCE_KINDS: Final = ("group", "tenant")
-# A log keeps an entry for each call; a strict sliding_window holds a larger limit in one value.
-MAX_LOG: Final = 10_000
-MAX_DAMPED: Final = 1_000_000_000_000  # so that sums of attempts stay exact in doubles
 MAX_RATES: Final = 10
 MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100
@@ -83,9 +69,10 @@ MAX_WARNINGS: Final = 10
 class Option:
     """One row of the table.
 
-    ``kind`` is one of KINDS and says how a value is read, and in which column it is stored. Algorithms are those that
-    take it: ``only`` these, or all but ``never`` those. ``words`` is what a description says of a value that is not
-    the default: a text, in which ``{}`` is the value, or a function of it.
+    ``kind`` is one of KINDS and says how a value is read, and in which column it is stored. Algorithms that
+    name it in their ``takes``, or are in ``only``, have it alone; where none is, all have it but ``never`` those.
+    ``words`` is what a description says of a value that is not the default: a text, in which ``{}`` is the value, or a
+    function of it.
     """
 
     name: str = ""
@@ -95,7 +82,7 @@ class Option:
     help: str
     label: str = ""
     group: str = ""  # the heading under which the admin has it
-    choices: Mapping[str, Choice] = field(default_factory=dict)
+    choices: Mapping[str, Choice | Algorithm] = field(default_factory=dict)
     least: float = 1
     most: float = MAX_LIMIT
     only: tuple[str, ...] = ()
@@ -107,7 +94,13 @@ class Option:
 
     def takes(self, algorithm: str) -> bool:
         """True when rules of this algorithm have the option."""
-        return algorithm in self.only if self.only else algorithm not in self.never
+        owners = self.owners
+        return algorithm in owners if owners else algorithm not in self.never
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The algorithms that alone have the option; empty where it belongs to none of them in particular."""
+        return tuple(name for name, each in ALGORITHMS.items() if name in self.only or self.name in each.takes)
 
     def read(self, given: object) -> Any:
         """The value that a rule has for what was given; raises InvalidRule."""
@@ -129,9 +122,9 @@ class Option:
     def refuse(self, algorithm: str) -> InvalidRule:
         """The error of a rule whose algorithm does not take the option."""
         title = self.name if self.label.lower() in ("", self.name) else f"{self.label.lower()} ({self.name})"
-        if not self.only:
+        if not self.owners:
             return InvalidRule(f"{title} does not go with {_spaced(algorithm)}: leave it out", self.name)
-        return InvalidRule(f"{title} belongs to {listed(list(map(_spaced, self.only)))} only", self.name)
+        return InvalidRule(f"{title} belongs to {listed(list(map(_spaced, self.owners)))} only", self.name)
 
 
 def option(kind: str, default: Any = None, *, required: bool = False, **row: Any) -> Any:
@@ -153,11 +146,6 @@ def table(of: type[Options]) -> dict[str, Option]:
 
 def _spaced(name: str) -> str:
     return name.replace("_", " ")
-
-
-def listed(words: list[str]) -> str:
-    """Such as "a, b and c"."""
-    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def meant(word: object, known: Iterable[str]) -> str:
@@ -439,42 +427,42 @@ class Options:
         "tenant:acme. One of them is enough. Empty: everybody.",
     )
     algorithm: str = option(
-        "choice", "sliding_window", group=AMOUNT, choices=ALGORITHM_CHOICES, help="How calls are counted."
+        "choice", "sliding_window", group=AMOUNT, choices=ALGORITHMS, help="How calls are counted."
     )
     rates: tuple[Rate, ...] = option(
         "rates", (), never=("concurrency", "damper"),
         help="Several rates at once instead of one, all to be kept. At most ten, each with another window.",
     )
     limit: int | None = option(
-        "whole", group=AMOUNT, only=("concurrency",), help="For concurrency: how many may be open at once."
+        "whole", group=AMOUNT, help="For concurrency: how many may be open at once."
     )
     burst: int | None = option(
-        "whole", group=AMOUNT, only=BUCKETS,
+        "whole", group=AMOUNT,
         help="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are "
         "delayed. Empty: the rate's number.",
     )
     refill: str = option(
-        "choice", "continuous", group=AMOUNT, only=("token_bucket",),
+        "choice", "continuous", group=AMOUNT,
         choices={"continuous": Choice("Evenly"), "interval": Choice("All at once")},
         help="For the token bucket: evenly, or all of the rate at once when its time has passed.",
     )
     resolution: int = option(
-        "whole", 1, group=AMOUNT, only=("sliding_window",), most=MAX_RESOLUTION,
+        "whole", 1, group=AMOUNT, most=MAX_RESOLUTION,
         help="For the sliding window: in how many steps the window moves on. More steps follow the rate more closely "
         "and take a little more memory; 1 is fine for most rules.",
     )
     strict: bool = option(
-        "switch", False, group=AMOUNT, only=("sliding_window",),
+        "switch", False, group=AMOUNT,
         help="For the sliding window: never let more than the rate through in any window, at the price of refusing "
         "some calls early.",
     )
     timezone: str | None = option(
-        "zone", group=AMOUNT, label="Time zone", only=("fixed_window",), length=100,
+        "zone", group=AMOUNT, label="Time zone", length=100,
         help="For a fixed window of an hour, day, week or month: where it begins, such as Europe/Berlin. Empty: "
         "windows are counted from midnight UTC.",
     )
     estimator: str = option(
-        "choice", "fast", group=AMOUNT, only=("damper",),
+        "choice", "fast", group=AMOUNT,
         choices={"fast": Choice("Fast"), "average": Choice("Average of 24 seconds")},
         help="For the damper: how it finds out how much is attempted. Fast reacts within seconds; the average of 24 "
         "seconds takes longer and wavers less.",
@@ -502,7 +490,7 @@ class Options:
         help="Refused calls use up the budget too: whoever keeps trying stays locked out. For logins.",
     )
     batched: bool = option(
-        "switch", False, group=AMOUNT, label="Charge in batches", only=("fixed_window",),
+        "switch", False, group=AMOUNT, label="Charge in batches",
         words="charged every few seconds",
         help="For a fixed window, such as a quota beside a damper: a process charges what has passed every few "
         "seconds instead of asking for each call. A little more than the limit may pass.",
@@ -530,11 +518,11 @@ class Options:
         "to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes.",
     )
     max_delay: float | None = option(
-        "number", group=THEN, label="Longest wait", only=("leaky_bucket",), least=0, most=MAX_WINDOW,
+        "number", group=THEN, label="Longest wait", least=0, most=MAX_WINDOW,
         help="For “delay”: how many seconds a call waits at most; one that would wait longer is refused.",
     )
     at_limit: str = option(
-        "choice", "reject", group=THEN, label="When full", only=("concurrency",),
+        "choice", "reject", group=THEN, label="When full",
         choices={
             "reject": Choice("Refuse the newcomer"),
             "evict_oldest": Choice("Close the oldest", "a new WebSocket closes the oldest"),

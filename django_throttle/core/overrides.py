@@ -10,13 +10,14 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import floor
 from typing import Final
 
+from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.core.algorithms.base import listed, times
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
+from django_throttle.core.errors import InvalidOverride, InvalidRule
 from django_throttle.core.flow import Flow
-from django_throttle.core.options import BUCKETS, MAX_DAMPED, MAX_LOG, MAX_RATES, listed, names
-from django_throttle.core.plan import MAX_BUCKET, times
+from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule
-from django_throttle.exceptions import InvalidOverride, InvalidRule
 
 # The kinds of subjects, the most specific first: an override of a user goes before one of a group.
 KINDS: Final = ("api_key", "user", "ip", "tenant", "group")
@@ -141,8 +142,6 @@ def _replacement(override: Override) -> None:
         raise InvalidOverride(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}", "limit")
 
 
-# The largest limit that a multiplied one becomes.
-_LARGEST: Final = {"sliding_log": MAX_LOG, "damper": MAX_DAMPED, **dict.fromkeys(BUCKETS, MAX_BUCKET)}
 Apply = Callable[[Rule, Override], Rule | None]
 
 
@@ -194,7 +193,7 @@ def apply_override(rule: Rule, override: Override) -> Rule | None:
         new = _CHANGES[override.effect](rule, override)
     except InvalidRule:
         return None
-    if new is None or rule.algorithm not in BUCKETS or not _is_larger(new, rule):
+    if new is None or not ALGORITHMS[rule.algorithm].is_bucket or not _is_larger(new, rule):
         return new
     return replace(new, limit=None, variant=f"{new.all_rates}, {new.burst}")
 
@@ -227,7 +226,8 @@ def _exempt(rule: Rule, override: Override) -> Rule:
 
 
 def _multiply(rule: Rule, override: Override) -> Rule:
-    most = floor(_LARGEST.get(rule.algorithm, MAX_LIMIT) / Fraction(repr(rule.enforce_at)))
+    algorithm = ALGORITHMS[rule.algorithm]
+    most = floor(min(algorithm.max_limit, algorithm.max_multiplied) / Fraction(repr(rule.enforce_at)))
 
     def multiple(limit: int) -> int:
         return max(rule.factor, min(max(most, limit), times(limit, override.factor or 1)))
@@ -241,7 +241,9 @@ def _multiply(rule: Rule, override: Override) -> Rule:
 def _replace(rule: Rule, override: Override) -> Rule | None:
     if rule.is_concurrency:
         return None if override.limit is None else replace(rule, limit=override.limit)
-    if not override.rates or (rule.algorithm != "fixed_window" and any(rate.monthly for rate in override.rates)):
+    if not override.rates or (
+        any(rate.monthly for rate in override.rates) and not ALGORITHMS[rule.algorithm].has_calendar
+    ):
         return None
     most = max(rate.limit for rate in override.rates)
     return _with_rates(rule, override.rates, None if rule.burst is None else min(rule.burst, most))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from django_throttle.exceptions import InvalidRate, InvalidRule
+from django_throttle.core.errors import InvalidRate, InvalidRule
 
 # A header field's integer has 15 digits (RFC 9651, 3.3.1), and Lua adds up several of these without losing one.
 MAX_LIMIT: Final = 999_999_999_999_999

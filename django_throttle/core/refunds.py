@@ -73,7 +73,5 @@ def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
     if charge is None or (charge.rule.tolerance and not outcome.remaining):
         return outcome
     remaining = min(outcome.limit, outcome.remaining + charge.cost)
-    reset_after, plan = outcome.reset_after, charge.rule.plan
-    if plan.algorithm == "gcra":
-        reset_after = max(0.0, reset_after - charge.cost * plan.a / plan.c / 1_000_000)
+    reset_after = max(0.0, outcome.reset_after - charge.rule.plan.drain_us(charge.cost) / 1_000_000)
     return outcome._replace(remaining=remaining, reset_after=reset_after if remaining < outcome.limit else 0.0)

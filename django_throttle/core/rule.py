@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
 from typing import Any, Final
 
-from django_throttle.core.key import short_id
+from django_throttle.core.algorithms import ALGORITHMS, Plan
+from django_throttle.core.algorithms.base import times
+from django_throttle.core.algorithms.fixed_window import is_calendar
+from django_throttle.core.errors import InvalidRule
+from django_throttle.core.key import short_hash
 from django_throttle.core.options import (
     HELD,
-    MAX_DAMPED,
-    MAX_LOG,
     MAX_NAME,
     MAX_RATES,
     Options,
@@ -18,9 +22,7 @@ from django_throttle.core.options import (
     sequence,
     table,
 )
-from django_throttle.core.plan import Plan, is_calendar, make_plan, thresholds, times
 from django_throttle.core.rate import MAX_LIMIT, Rate, RateLimit, period_of
-from django_throttle.exceptions import InvalidRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,18 @@ class Rule(Options):
     thresholds: tuple[tuple[float, int], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._set("is_concurrency", self.algorithm == "concurrency")
+        algorithm = ALGORITHMS.get(self.algorithm) if isinstance(self.algorithm, str) else None
+        self._set("is_concurrency", algorithm is not None and algorithm.holds)
         self._set("is_shadow", self.action == "shadow")
-        self._set("is_damper", self.algorithm == "damper")
+        self._set("is_damper", algorithm is not None and algorithm.is_damper)
         self._set("is_local", self.is_damper or self.batched)
+        has_calendar = algorithm is not None and algorithm.has_calendar
         if isinstance(self.rate, str):
-            self._set("rate", self._parsed(self.rate))
-        self._set("rates", tuple(map(self._parsed, sequence("rates", self.rates))))
+            self._set("rate", Rate.parse(self.rate, calendar=has_calendar))
+        rates = sequence("rates", self.rates)
+        self._set(
+            "rates", tuple(one if isinstance(one, Rate) else Rate.parse(one, calendar=has_calendar) for one in rates)
+        )
         if self.events == ():
             self._set("events", self._usual_events())
         try:
@@ -73,7 +80,8 @@ class Rule(Options):
         self._set("factor", self.cost if isinstance(self.cost, int) else 1)
         _check_amount(self)
         for row in rows:
-            if row.name not in AMOUNTS and not row.takes(self.algorithm) and getattr(self, row.name) != row.default:
+            is_given = row.name not in AMOUNTS and getattr(self, row.name) != row.default
+            if is_given and not row.takes(self.algorithm):
                 raise row.refuse(self.algorithm)
         for check in _CHECKS:
             check(self)
@@ -85,8 +93,8 @@ class Rule(Options):
         plain_cost = self.unit == "calls" and not isinstance(self.cost, str)
         self._set("is_plain", plain_cost and not (self.methods or self.audience))
         self._set("id", short_id(self))
-        self._set("plan", make_plan(self))
-        nominal = self.plan if self.enforce_at == 1 else make_plan(replace(self, enforce_at=1.0, warn_at=()))
+        self._set("plan", _plan(self))
+        nominal = self.plan if self.enforce_at == 1 else _plan(replace(self, enforce_at=1.0, warn_at=()))
         self._set("tolerance", self.plan.limit - nominal.limit)
         self._set("thresholds", thresholds(nominal.limit, self.warn_at))
         # One rule with several rates is decided as so many rules of one rate each.
@@ -144,11 +152,6 @@ class Rule(Options):
         """Its one rate or its several; none for a concurrency rule."""
         return self.rates or ((self.rate,) if self.rate is not None else ())
 
-    def _parsed(self, rate: object) -> Rate:
-        if isinstance(rate, Rate):
-            return rate
-        return Rate.parse(rate, calendar=self.algorithm == "fixed_window")  # type: ignore[arg-type]  # it says so
-
     def _usual_events(self) -> tuple[str, ...]:
         return ("connection",) if self.is_concurrency else ("request",)
 
@@ -183,10 +186,10 @@ def _check_amount(rule: Rule) -> None:
         raise InvalidRule("give rate or rates, not both", "rate")
     if len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates):
         raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window", "rate")
-    if rule.algorithm == "sliding_log" and max(rate.limit for rate in rates) > MAX_LOG:
-        raise InvalidRule(
-            f"the limit of a sliding log is at most {MAX_LOG:,}; a strict sliding window takes any", "rate"
-        )
+    algorithm = ALGORITHMS[rule.algorithm]
+    if max(rate.limit for rate in rates) > algorithm.max_limit:
+        most = f"the limit of a {algorithm.label.lower()} is at most {algorithm.max_limit:,}"
+        raise InvalidRule(f"{most}; {algorithm.takes_more}" if algorithm.takes_more else most, "rate")
 
 
 _CONCURRENCY: Final = (
@@ -216,7 +219,7 @@ def _check_events(rule: Rule) -> None:
 
 
 def _check_action(rule: Rule) -> None:
-    if rule.action == "delay" and rule.algorithm != "leaky_bucket":
+    if rule.action == "delay" and "max_delay" not in ALGORITHMS[rule.algorithm].takes:
         raise InvalidRule("only a leaky bucket can delay: it is a queue that drains evenly", "action")
     if rule.action == "delay" and rule.enforce_at != 1:
         raise InvalidRule(
@@ -244,7 +247,7 @@ def _check_cost(rule: Rule) -> None:
 def _check_quota(rule: Rule) -> None:
     if rule.enforce_at != 1:
         most = times(max([*(rate.limit for rate in rule.all_rates), rule.burst or 0]), rule.enforce_at)
-        longest = MAX_LOG if rule.algorithm == "sliding_log" else MAX_LIMIT
+        longest = ALGORITHMS[rule.algorithm].max_limit
         if most > longest:
             raise InvalidRule(
                 f"calls would be refused at {most:,} only, more than the {longest:,} that can be counted", "enforce_at"
@@ -269,8 +272,6 @@ def _check_damper(rule: Rule) -> None:
         raise InvalidRule(
             "a damper decides without the store: on_store_failure is local or allow, not deny", "on_store_failure"
         )
-    if rule.rate.limit > MAX_DAMPED:
-        raise InvalidRule(f"a damper's limit is at most {MAX_DAMPED:,}; a fixed or sliding window takes more", "rate")
     if rule.rate.limit * SUB_SECONDS < rule.rate.window:
         raise InvalidRule("a damper holds a rate over seconds: its rate is at least one call in six seconds", "rate")
 
@@ -320,4 +321,37 @@ _CHECKS: Final = (
     _check_batched,
     _check_key,
 )
+
+
+def _plan(rule: Rule) -> Plan:
+    """How a checked rule counts; one of several rates leaves that to its parts."""
+    return Plan(0) if rule.rates else ALGORITHMS[rule.algorithm].plan(rule)
+
+
+def thresholds(limit: int, shares: tuple[float, ...]) -> tuple[tuple[float, int], ...]:
+    """Each share with the use at which it is reached."""
+    return tuple((share, ceil(limit * Fraction(repr(share)))) for share in shares)
+
+
+def short_id(rule: Rule) -> str:
+    """A rule in eight characters: all that gives its stored values their meaning, and a hash of it.
+
+    The limit is not in it, so that an edited limit meets what has been counted so far; nor is a damper's window,
+    which counts by sub-intervals whatever it is. Bytes are not calls, so the unit is.
+    """
+    window = "" if rule.rate is None or rule.is_damper else str(rule.rate.window_us)
+    parts = [
+        ALGORITHMS[rule.algorithm].layout,
+        rule.name,
+        rule.algorithm,
+        str(rule.resolution),
+        rule.refill,
+        rule.timezone or "",
+        window,
+    ]
+    parts += [rule.variant] if rule.variant or rule.unit != "calls" else []
+    parts += [rule.unit] if rule.unit != "calls" else []  # so that rules of calls keep the id that they had
+    return short_hash(parts)
+
+
 OPTIONS: Final = tuple(name for name in table(Rule) if name != "name")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from django_throttle.core.algorithms import NEVER
+from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Decide
 from django_throttle.core.decision import Crossing, Outcome
-from django_throttle.core.flow import outcomes_of
-from django_throttle.core.quota_warnings import crossings
+from django_throttle.core.flow import crossings, outcomes_of
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.store_time import micros

@@ -7,8 +7,9 @@ from itertools import count
 from math import ceil, exp
 from typing import Final
 
+from django_throttle.core.algorithms.base import rate_of
+from django_throttle.core.algorithms.damper import MAX_DAMPED
 from django_throttle.core.decision import Decision, Outcome, Reason
-from django_throttle.core.options import MAX_DAMPED
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import (
     ESTIMATORS,
@@ -205,7 +206,7 @@ class Suppression:
     def adopt(self, rule: Rule) -> None:
         """Go by this edition of the rule: another limit is in force at once."""
         self._rule = rule
-        self._allowance = Allowance(rule.plan.limit, rule.plan.a)
+        self._allowance = Allowance(rule.plan.limit, rate_of(rule).window_us)
         self._held = self._figure(0)
 
     def take(self, reply: Reply) -> None:
@@ -321,7 +322,7 @@ class Meter:
         self.rule = rule
         self.attempts = Attempts(time, now)
         self.suppression = Suppression(rule)
-        self.bucket = Bucket(Allowance(rule.plan.limit, rule.plan.a))
+        self.bucket = Bucket(Allowance(rule.plan.limit, rate_of(rule).window_us))
         self.processes = 1  # live ones
         self._refused_for = -1  # milliseconds, of the last refusal
         self.until = self.seen_at = now  # from ``until`` on, look at the time again before counting
@@ -332,7 +333,7 @@ class Meter:
         """Go by this edition of the rule: another limit is in force at once."""
         self.rule = rule
         self.suppression.adopt(rule)
-        self.bucket.adopt(Allowance(rule.plan.limit, rule.plan.a))
+        self.bucket.adopt(Allowance(rule.plan.limit, rate_of(rule).window_us))
         self._refigure(now)
 
     def attempt(self, now: float, cost: int, chance: float) -> float:

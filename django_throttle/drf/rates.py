@@ -14,7 +14,8 @@ from rest_framework.settings import api_settings
 from django_throttle import limiter
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
-from django_throttle.core.options import MAX_LOG, MAX_RESOLUTION
+from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, finish_by, scope_of_view
 from django_throttle.facts import Facts

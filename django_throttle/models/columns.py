@@ -150,9 +150,9 @@ def _of_option(row: Option) -> Iterator[Check]:
     if row.kind == "number" and row.default is not None:
         within = Q(**{f"{name}__range": (row.least, row.most)}) & ALSO.get(name, Q())
         yield Check(f"{PREFIX}_{name}_range", default | within, f"{name} is from {row.least} to {row.most}.")
-    if row.only and name not in ("limit", "max_delay"):  # of which more is said below
-        family = "bucket" if row.only == BUCKETS else row.only[0]
-        taken = Q(algorithm__in=list(row.only)) if len(row.only) > 1 else Q(algorithm=row.only[0])
+    if row.owners and name not in ("limit", "max_delay"):  # of which more is said below
+        family = "bucket" if row.owners == BUCKETS else row.owners[0]
+        taken = Q(algorithm__in=list(row.owners)) if len(row.owners) > 1 else Q(algorithm=row.owners[0])
         condition = default | (taken & ALSO.get(name, Q()))
         yield Check(f"{PREFIX}_{name}_of_{family}", condition, f"{row.refuse('')}.")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step
+from django_throttle.core.algorithms import State, Step
 from django_throttle.core.commands import Answer, Charge, Decide
 from django_throttle.core.decision import Decision, conclude
 from django_throttle.core.flow import outcomes_of
@@ -42,7 +42,7 @@ class Counters:
         at, states = round(now * 1_000_000), self._states
         steps, allowed = [], True
         for rule, _, cost in charges:
-            step = RATE_ALGORITHMS[rule.plan.algorithm](states.get(rule.id), at, cost, rule.plan, rule.count_denied)
+            step = rule.plan.step(states.get(rule.id), at, cost, rule.count_denied)
             allowed = allowed and (step.retry == 0 or rule.is_shadow)
             steps.append(step)
         return Taken(allowed, steps)
@@ -52,8 +52,8 @@ class Counters:
         taken = self.look(charges, now)
         for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
             # As a store does it: a refused call leaves what it found, or what its rule counts of refused ones.
-            made = step.charged is not None and (taken.allowed or rule.count_denied)
-            if cost and (state := step.charged if made else step.kept) is not None:
+            made = step.charged_state is not None and (taken.allowed or rule.count_denied)
+            if cost and (state := step.charged_state if made else step.refused_state) is not None:
                 self._states[rule.id] = state
         return taken
 
@@ -66,8 +66,8 @@ def decided(charges: tuple[Charge, ...], taken: Taken) -> Decision:
     """What was taken, as a decision."""
     answers = []
     for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
-        made = cost and step.charged is not None and (taken.allowed or rule.count_denied)
-        left, reset = (step.remaining - cost, step.charged_reset) if made else (step.remaining, step.reset)
+        made = cost and step.charged_state is not None and (taken.allowed or rule.count_denied)
+        left, reset = step[3:5] if made else step[1:3]
         answers.append(Answer(step.retry, left, reset))
     return conclude(outcomes_of(Decide(charges), tuple(answers)))
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, rulebook
-from django_throttle.core import quota_warnings
+from django_throttle.core import flow
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, conclude
 from django_throttle.facts import Facts, Who
@@ -231,7 +231,7 @@ class Limits:
             return conclude(judged)
         decision = await self._by_shared(matched, cost, size)
         if decision.allowed and (crossed := store.meters.passed(metered)):
-            first = await arun(quota_warnings.first_told(Decision(crossed=crossed)), store)
+            first = await arun(flow.first_told(Decision(crossed=crossed)), store)
             decision = decision._replace(crossed=decision.crossed + first.crossed)
         return decision._replace(outcomes=judged + decision.outcomes)
 

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from django_throttle import agent
-from django_throttle.core import flow, quota_warnings
+from django_throttle.core import flow
 from django_throttle.core.commands import Charge, Refund
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.lifecycle import spawn
@@ -28,7 +28,6 @@ Costs = tuple[int, ...]  # of one frame, for each charge
 SHORTEST: Final = 0.25
 MAX_LIFETIME: Final = 1.0
 SHARE: Final = 0.1
-AFRESH: Final = ("fixed_window", "calendar_window")
 
 
 class Payment:
@@ -58,7 +57,7 @@ class Payment:
         for place, turn in self._turns.items():
             plan = self._charges[place].rule.plan
             wait = max(wait, turn - now)
-            self._turns[place] = turn + costs[place] * plan.a / plan.c / 1_000_000
+            self._turns[place] = turn + plan.drain_us(costs[place]) / 1_000_000
         return wait
 
     def refund(self) -> Refund | None:
@@ -81,7 +80,7 @@ def lifetime(charges: Charges, decision: Decision) -> float:
     windows = [charge.rule.window for charge in charges if charge.rule.window is not None]
     longest = min(MAX_LIFETIME, max(SHORTEST, SHARE * min(windows, default=MAX_LIFETIME)))
     pairs = zip(charges, decision.outcomes, strict=False)
-    return min([longest, *(one.reset_after for charge, one in pairs if charge.rule.plan.algorithm in AFRESH)])
+    return min([longest, *(one.reset_after for charge, one in pairs if charge.rule.plan.begins_afresh)])
 
 
 MAX_CALLS: Final = 10
@@ -316,7 +315,7 @@ class Prepaid:
         try:
             decision = await arun(decide_flow(wanted, store, whole=whole), store)
             if decision.crossed:
-                decision = await arun(quota_warnings.first_told(decision), store)
+                decision = await arun(flow.first_told(decision), store)
         finally:  # also where nobody waits any more: the next frame makes a call of its own
             self._asking = None
         payment = Payment(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None

@@ -17,8 +17,8 @@ from django.dispatch import receiver
 
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core.algorithms.concurrency import ASK_AGAIN
 from django_throttle.core.decision import conclude
-from django_throttle.core.plan import ASK_AGAIN
 from django_throttle.core.problem import error_code
 from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_thread, spawn

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from django_throttle.connections.leases import Registry
-from django_throttle.core.commands import Command, Decide, DecideLocally, Release
-from django_throttle.core.control import Evict, Order
+from django_throttle.core.commands import Command, Decide, DecideLocally, Evict, Order, Release
 from django_throttle.core.decision import Lease
 from django_throttle.core.flow import T
 from django_throttle.damper.meters import Meters

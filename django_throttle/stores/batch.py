@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from django_throttle.stores.transport import Call, decision_script
+from django_throttle.core.algorithms import Plan
+from django_throttle.stores.transport import Call, script
 
 
 class Announcement(NamedTuple):
@@ -20,7 +21,7 @@ class Announcement(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One call to be decided: its keys, its part of the script's argument, and the algorithms of its rules.
+    """One call to be decided: its keys, its part of the script's argument, and the kinds of its rules' plans.
 
     ``own`` are its lease's arguments. ``repack`` packs it anew as it is sent, where it depends on the calendar: what
     travels together must agree on the time.
@@ -28,7 +29,7 @@ class Ask(NamedTuple):
 
     keys: Sequence[str]
     packed: bytes
-    algorithms: frozenset[str]
+    plans: frozenset[type[Plan]]
     own: tuple[Any, ...] = ()
     announcement: Announcement | None = None
     repack: Callable[[], bytes] | None = None
@@ -38,15 +39,15 @@ class Ask(NamedTuple):
 def together(asks: Sequence[Ask], now_arg: str) -> Call:
     """One script call for these asks."""
     keys = [key for ask in asks for key in ask.keys]
-    algorithms = asks[0].algorithms.union(*(ask.algorithms for ask in asks[1:]))
+    plans = asks[0].plans.union(*(ask.plans for ask in asks[1:]))
     own = [one for ask in asks for one in ask.own]
     packed = b"".join([ask.repack() if ask.repack else ask.packed for ask in asks])
-    return Call(decision_script(algorithms), keys, (now_arg, packed, *own), bool(own))
+    return Call(script("decide", plans), keys, (now_arg, packed, *own), bool(own))
 
 
 # Redis serves nobody else meanwhile: so many decisions take it about half a millisecond.
 MOST: Final = 100
-HEAD: Final = 16  # the reply's first two numbers; see end.lua
+HEAD: Final = 16  # the reply's first two numbers; see decide.lua
 TOLD: Final = 24  # and three for each charge
 
 Send = Callable[[Sequence[Call]], Awaitable[list[Any]]]

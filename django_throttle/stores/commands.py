@@ -13,6 +13,9 @@ from typing import Any, Final, NamedTuple
 from redis.exceptions import InvalidResponse
 
 from django_throttle.connections.leases import Pair, Registry
+from django_throttle.core.algorithms import Plan
+from django_throttle.core.algorithms.concurrency import Concurrency
+from django_throttle.core.algorithms.fixed_window import CalendarWindow
 from django_throttle.core.commands import (
     Answer,
     Charge,
@@ -26,7 +29,6 @@ from django_throttle.core.commands import (
     passes,
 )
 from django_throttle.core.key import key_root
-from django_throttle.core.plan import Plan
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import AskAgain, Cause, StoreError
@@ -34,11 +36,10 @@ from django_throttle.store_time import Calendar
 from django_throttle.stores.batch import Alongside, Announcement, Ask
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.transport import CODES, Call, decision_script, script
+from django_throttle.stores.transport import Call, script
 
 logger = logging.getLogger("django_throttle")
 
-CALENDAR: Final = "calendar_window"
 TOO_OLD: Final = -1
 HEAD: Final = Struct(">dd")
 TOLD: Final = Struct(">ddd")
@@ -140,14 +141,14 @@ class DecideCommand(RedisCommand):
             whose, root = (whose, root) if ident == whose else (ident, key_root(context.prefix, ident, context.secret))
             keys.append(root + rule.id)
             packed.append(pack(rule.plan, rule, cost))
-        algorithms = frozenset([charge.rule.plan.algorithm for charge in command.charges])
-        own = (self.uid, command.lease or "", context.lease_ttl_ms) if "concurrency" in algorithms else ()
+        plans = frozenset([type(charge.rule.plan) for charge in command.charges])
+        own = (self.uid, command.lease or "", context.lease_ttl_ms) if Concurrency in plans else ()
         packed[0] = marks = MARKS(command.commit + 2 * bool(own), len(keys))
-        repack = partial(_repack, context.calendar, marks, command) if CALENDAR in algorithms else None
-        self.ask = Ask(keys, b"".join(packed), algorithms, own, repack=repack)
+        repack = partial(_repack, context.calendar, marks, command) if CalendarWindow in plans else None
+        self.ask = Ask(keys, b"".join(packed), plans, own, repack=repack)
         now = context.now_arg() if context.clock else ""
         args = (now, repack() if repack else self.ask.packed, *own)
-        self.calls.append(Call(decision_script(algorithms), keys, args, bool(own)))
+        self.calls.append(Call(script("decide", plans), keys, args, bool(own)))
 
     def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
         repaired, now = HEAD.unpack_from(replies[-1])
@@ -166,16 +167,16 @@ class DecideCommand(RedisCommand):
 
 
 def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
-    """A charge as the script reads it, see prelude.lua; ``plan`` is the rule's, or has a calendar's bounds."""
+    """A charge as the script reads it, see decide.lua; ``plan`` is the rule's, or has a calendar's bounds."""
     flags = rule.count_denied + 2 * rule.is_shadow
-    return PACK(CODES[plan.algorithm], flags, min(cost, TOO_COSTLY), *plan[1:])
+    return PACK(plan.code, flags, min(cost, TOO_COSTLY), *plan.numbers)
 
 
 def _repack(calendar: Calendar, marks: bytes, command: Decide) -> bytes:
     """A call by what the calendar says now."""
     packed = [marks]
     for rule, _, cost in command.charges:
-        plan = calendar.plan(rule) if rule.plan.algorithm == CALENDAR else rule.plan
+        plan = calendar.plan(rule) if rule.plan.needs_calendar else rule.plan
         packed.append(pack(plan, rule, cost))
     return b"".join(packed)
 
@@ -343,8 +344,7 @@ def refund_call(context: RedisContext, paid: Sequence[Paid]) -> Call:
     """The call that gives these back, all of them of one slot."""
     keys, packed = [], []
     for (rule, ident, cost), at, reset in paid:
-        plan = rule.plan
-        bounds = (0, 0, 0) if plan.algorithm == CALENDAR else plan[2:]
         keys.append(context.key(rule.id, ident))
-        packed.append(REFUND(CODES[plan.algorithm], cost, plan.limit, *bounds, at, reset))
-    return Call(script("refund"), keys, (context.now_arg(), b"".join(packed)))
+        packed.append(REFUND(rule.plan.code, cost, *rule.plan.numbers, at, reset))
+    plans = frozenset([type(one.charge.rule.plan) for one in paid])
+    return Call(script("refund", plans), keys, (context.now_arg(), b"".join(packed)))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from django_throttle.core.control import MAX_WAITING, Given, Order, Tell, tagged
+from django_throttle.core.commands import MAX_WAITING, Given, Order, Tell, tagged
 from django_throttle.core.key import ident_tag
 from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child

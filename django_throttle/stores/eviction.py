@@ -8,8 +8,7 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from django_throttle.core.commands import Charge
-from django_throttle.core.control import Evict, Order, closing, evicted
+from django_throttle.core.commands import Charge, Evict, Order, closing, evicted
 from django_throttle.lifecycle import in_child
 from django_throttle.stores.commands import LongCommand, RoundTrip
 from django_throttle.stores.context import RedisContext
@@ -109,7 +108,7 @@ class EvictCommand(LongCommand):
         taken, *found = replies[-1]
         names = [name.decode() if isinstance(name, bytes) else name for name in found]
         victims = zip(names[::2], names[1::2], strict=True)
-        self.evicted = self.evictions.control.keep(closing(self.command.charge, victims))
+        self.evicted = self.evictions.control.keep(closing(self.command.charge.rule, victims))
         if self.evicted:
             self.evictions.doubt(self.command, withdraws=False)
         if taken:

@@ -10,16 +10,15 @@ from struct import Struct
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from django_throttle.core.algorithms.late import CHARGES, LATE, Late
+from django_throttle.core.algorithms import Late, Plan, State
 from django_throttle.core.commands import Answer, Charge, Decide, Refund, passes
-from django_throttle.core.plan import Plan, State
 from django_throttle.core.rule import Rule
 from django_throttle.lifecycle import in_child
-from django_throttle.stores.commands import CALENDAR, LongCommand, RedisCommand, RoundTrip
+from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.shares import Left, of_limit, share_of
-from django_throttle.stores.transport import CODES, Call, script
+from django_throttle.stores.transport import Call, script
 
 CHARGE: Final = Struct(">Bdddddd").pack
 MAX_OWED: Final = 100_000  # idents; past that the ones decided longest ago are not charged
@@ -100,12 +99,13 @@ class Fallback:
         context, now = self.context, self._now()
         keys, packed, lasts = [], [], 0
         for rule, cost, at in late.charges:
-            plan = self.local.calendar.plan_at(rule, now) if rule.plan.algorithm == CALENDAR else rule.plan
+            plan = self.local.calendar.plan_at(rule, now)
             keys.append(context.key(rule.id, late.ident))
-            packed.append(CHARGE(CODES[plan.algorithm], cost, *plan[1:], now - at))
+            packed.append(CHARGE(plan.code, cost, *plan.numbers, now - at))
             lasts = max(lasts, round((rule.window or 0) * 2000))
         mark = context.key(f"late.{late.name}", late.ident)
-        return Call(script("late"), (*keys, mark), (context.now_arg(), lasts + 60_000, b"".join(packed)))
+        plans = frozenset([type(one.rule.plan) for one in late.charges])
+        return Call(script("late", plans), (*keys, mark), (context.now_arg(), lasts + 60_000, b"".join(packed)))
 
     def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
         """Redis has charged these; raises the first error among the replies."""
@@ -145,11 +145,11 @@ class Fallback:
     def _admit(self, charge: Charge, share: Rule) -> None:
         rule, ident, cost = charge
         now, known = self._now(), self.admitted.setdefault(ident, {})
-        plan = self.local.calendar.plan_at(share, now) if share.plan.algorithm == CALENDAR else share.plan
+        plan = self.local.calendar.plan_at(share, now)
         before = known.get(rule.id)
         state = before.state if before and before.expires > now else None
-        if kept := LATE[plan.algorithm](state, now, Late(cost, now), plan):
-            known[rule.id] = Admitted(rule, plan, kept.state, now + kept.lasts)
+        if stored := plan.charge_late(state, now, Late(cost, now)):
+            known[rule.id] = Admitted(rule, plan, stored.state, now + stored.lasts)
 
     def _late_charges(self, ident: str) -> LateCharges | None:
         """What is owed: while a part of it is not confirmed that part, under the same name."""
@@ -164,7 +164,7 @@ class Fallback:
     def _charges(self, ident: str) -> Iterator[LateCharge]:
         now = self._now()
         for rule, plan, state, expires in self.admitted.get(ident, {}).values():
-            for cost, at in CHARGES[plan.algorithm](state, now, plan) if expires > now else ():
+            for cost, at in plan.late_charges(state, now) if expires > now else ():
                 if cost:
                     yield LateCharge(rule, cost, at)
 

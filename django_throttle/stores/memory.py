@@ -9,22 +9,27 @@ from threading import Lock
 from typing import Any, Final, Literal
 
 from django_throttle.connections.leases import Registry
-from django_throttle.core.algorithms import RATE_ALGORITHMS, State, Step, concurrency
-from django_throttle.core.algorithms.refunds import REFUNDS
+from django_throttle.core.algorithms import State, Step
 from django_throttle.core.commands import (
+    MAX_WAITING,
     Answer,
     Charge,
     Command,
     Decide,
     DecideLocally,
+    Evict,
     Forget,
+    Given,
     Mark,
     Once,
+    Order,
     Paid,
     Refund,
     Release,
+    Tell,
+    closing,
+    tagged,
 )
-from django_throttle.core.control import MAX_WAITING, Evict, Given, Order, Tell, closing, tagged
 from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
 from django_throttle.damper.flush import flush
@@ -134,12 +139,12 @@ class MemoryStore:
             self._give_back_strays()
             held = self.leases.count(rule.id, charge.ident)
             mine = command.lease is not None and self.leases.has(rule.id, charge.ident, command.lease)
-            return concurrency(held, mine, charge.cost, rule.plan)
+            return rule.plan.step((held, mine), now, charge.cost, False)
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
-        plan = self.calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
+        plan = self.calendar.plan_at(rule, now) if rule.plan.needs_calendar else rule.plan
         counts_denied = rule.count_denied and command.commit and charge.cost > 0
-        return RATE_ALGORITHMS[plan.algorithm](state, now, charge.cost, plan, counts_denied)
+        return plan.step(state, now, charge.cost, counts_denied)
 
     def _settle(self, charge: Charge, step: Step, now: int, command: Decide, granted: bool) -> Answer:
         """Store what this charge leaves behind, and say how things stand afterwards."""
@@ -151,11 +156,11 @@ class MemoryStore:
                 self.leases.hold(rule.id, charge.ident, command.lease, sent=self._sent)
             left = max(0, rule.plan.limit - self.leases.count(rule.id, charge.ident))
             return Answer(step.retry, left, step.charged_reset, now)
-        if step.charged is not None and (granted or rule.count_denied):
-            self._write(_key(charge), step.charged, now + step.charged_reset)
-            return Answer(step.retry, step.remaining - charge.cost, step.charged_reset, now)
-        if step.kept is not None:
-            self._write(_key(charge), step.kept, now + max(1, step.reset))
+        if step.charged_state is not None and (granted or rule.count_denied):
+            self._write(_key(charge), step.charged_state, now + step.charged_reset)
+            return Answer(step.retry, step.charged_remaining, step.charged_reset, now)
+        if step.refused_state is not None:
+            self._write(_key(charge), step.refused_state, now + max(1, step.reset))
         return Answer(step.retry, step.remaining, step.reset, now)
 
     def _is_first(self, mark: Mark) -> bool:
@@ -179,7 +184,7 @@ class MemoryStore:
         if state is None:
             return False
         now = round(self.clock() * 1_000_000)
-        left = REFUNDS[rule.plan.algorithm](state, now, cost, rule.plan, at, reset)
+        left = rule.plan.refund(state, now, cost, at, reset)
         if left:
             self._counters[key] = left, expires
         elif left is not None:
@@ -215,7 +220,7 @@ def evict_here(leases: Registry, command: Evict) -> tuple[bool, tuple[Order, ...
     taken = leases.count(*pair) < limit
     if taken:
         leases.hold(*pair, command.lease)
-    return taken, closing(command.charge, victims)
+    return taken, closing(command.charge.rule, victims)
 
 
 class LocalOrders:

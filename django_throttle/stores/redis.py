@@ -7,8 +7,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from django_throttle.core.commands import Command, CountMembers, Decide, DecideLocally, Forget, Once, Refund, Release
-from django_throttle.core.control import Evict, Tell
+from django_throttle.core.commands import (
+    Command,
+    CountMembers,
+    Decide,
+    DecideLocally,
+    Evict,
+    Forget,
+    Once,
+    Refund,
+    Release,
+    Tell,
+)
 from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.batch import Batcher, Releases
 from django_throttle.stores.cluster import connect

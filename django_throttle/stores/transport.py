@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -14,6 +15,7 @@ from redis import asyncio as aioredis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, ResponseError
 
+from django_throttle.core.algorithms.base import Plan
 from django_throttle.stores.addresses import Address
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import (
@@ -28,20 +30,8 @@ from django_throttle.stores.clients import (
 from django_throttle.stores.pool import Pool, is_demotion
 from django_throttle.stores.timeouts import Deadline, LoopDeadline, heed_cancellation
 
-# The numbers by which a decision script knows the algorithms; texts are stored below 10.
-CODES: Final = {
-    "fixed_window": 1,
-    "calendar_window": 2,
-    "sliding_window": 3,
-    "gcra": 4,
-    "interval_bucket": 5,
-    "sliding_log": 10,
-    "concurrency": 11,
-}
-# A calendar's window is a branch of the fixed one.
-_BRANCHES: Final = {"calendar_window": "fixed_window"}
-_BEFORE: Final = frozenset(("calendar_window", "sliding_log", "concurrency"))
-_WRITE: Final = frozenset(("sliding_log", "concurrency"))
+# Begins a section of an algorithm's file, and stands in a script where those of all its algorithms go.
+_SECTION: Final = re.compile(r"^ *--- (\w+)\n", re.MULTILINE)
 
 
 LUA: Final = Path(__file__).with_name("lua")
@@ -56,32 +46,27 @@ class Script:
 
 
 @cache
-def script(name: str) -> Script:
-    """The script in ``lua/name.lua``."""
-    return _script(_text(name))
+def script(name: str, plans: frozenset[type[Plan]] = frozenset()) -> Script:
+    """The script in ``lua/name.lua``, with the sections of these algorithms: the others' would only cost time.
+
+    Sections are branches of one loop rather than functions, because a script makes its functions anew on every call.
+    """
+    paths = sorted({path for plan in plans for path in plan.lua or (f"{plan.name}.lua",)})
+    sections = [_sections(path) for path in paths]
+    frame = _text(f"{name}.lua")
+    text = _SECTION.sub(lambda mark: "".join([found.get(mark[1], "") for found in sections]), frame)
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 @cache
-def decision_script(algorithms: frozenset[str]) -> Script:
-    """The script that decides rules of these algorithms: the others' fragments would only cost time.
-
-    Fragments are branches of one loop rather than functions, because a script makes its functions anew
-    on every call.
-    """
-    names = sorted(algorithms)
-    branches = sorted({_BRANCHES.get(name, name) for name in names})
-    before = [f"{name}.before" for name in names if name in _BEFORE]
-    write = [f"{name}.write" for name in names if name in _WRITE]
-    return _script("".join(map(_text, ("prelude", *before, "loop", *branches, "decide", *write, "end"))))
+def _sections(path: str) -> dict[str, str]:
+    _, *parts = _SECTION.split(_text(path))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _text(name: str) -> str:
+def _text(path: str) -> str:
     # importlib.resources imports at its first use, and a fork meanwhile would leave that lock taken in the child.
-    return (LUA / f"{name}.lua").read_text(encoding="utf-8")
-
-
-def _script(text: str) -> Script:
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return (LUA / path).read_text(encoding="utf-8")
 
 
 ASK_SECONDS: Final = 1.0

@@ -9,8 +9,7 @@ import pytest
 
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import charge
-from django_throttle.core.control import Order
+from django_throttle.core.commands import Order, charge
 from django_throttle.limiter import decide_flow
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run

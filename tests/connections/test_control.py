@@ -17,7 +17,7 @@ from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.core.control import CLOSE, CLOSED, Order
+from django_throttle.core.commands import CLOSE, CLOSED, Order
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter

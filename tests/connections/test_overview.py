@@ -14,7 +14,7 @@ from django_throttle.connections.control import Duties, Reporter
 from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
-from django_throttle.core.control import REPORT, Order
+from django_throttle.core.commands import REPORT, Order
 from django_throttle.publishing.groups import members
 from django_throttle.stores import RedisStore
 from tests.connections.evictions import redis_store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.algorithms import NEVER, RATE_ALGORITHMS, State, Step, concurrency
-from django_throttle.core.plan import Plan
+from django_throttle.core.algorithms import Plan, State, Step
+from django_throttle.core.algorithms.base import NEVER
+from django_throttle.core.algorithms.concurrency import Concurrency
 from django_throttle.core.rate import MAX_LIMIT
 from tests.clock import START
 from tests.strategies import rate_rules, rates
@@ -26,7 +28,7 @@ HISTORY = st.lists(st.tuples(GAPS, st.integers(1, 4)), min_size=1, max_size=40)
 
 
 def step(rule: Rule, state: State | None, now: int, cost: int) -> Step:
-    return RATE_ALGORITHMS[rule.plan.algorithm](state, now, cost, rule.plan, rule.count_denied)
+    return rule.plan.step(state, now, cost, rule.count_denied)
 
 
 def moments(history: list[tuple[Any, int]], window_us: int) -> list[tuple[int, int]]:
@@ -46,20 +48,20 @@ class FixedModel:
         self.used: Counter[int] = Counter()
 
     def room(self, now: int) -> Fraction:
-        return Fraction(self.plan.limit - self.used[now // self.plan.a])
+        return Fraction(self.plan.limit - self.used[now // self.plan.window])
 
     def charge(self, now: int, cost: int) -> None:
-        self.used[now // self.plan.a] += cost
+        self.used[now // self.plan.numbers[1]] += cost
 
 
 class SlidingModel(FixedModel):
     """n sub-windows whole, the one before them by the share of it that the window still covers."""
 
     def room(self, now: int) -> Fraction:
-        current, n = now // self.plan.a, self.plan.b
-        share = Fraction((current + 1) * self.plan.a - now, self.plan.a)
+        current, n = now // self.plan.sub_window, self.plan.n
+        share = Fraction((current + 1) * self.plan.sub_window - now, self.plan.sub_window)
         whole = sum(self.used[current - age] for age in range(n))
-        return self.plan.limit - whole - self.used[current - n] * (1 if self.plan.c else share)
+        return self.plan.limit - whole - self.used[current - n] * (1 if self.plan.strict else share)
 
 
 class BucketModel:
@@ -67,12 +69,12 @@ class BucketModel:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.size = Fraction(plan.b, plan.a)  # not whole where a longest delay cuts it
+        self.size = Fraction(plan.bucket, plan.unit)  # not whole where a longest delay cuts it
         self.level = Fraction(0)
         self.at = START_US
 
     def room(self, now: int) -> Fraction:
-        passed = Fraction((now - self.at) * self.plan.c, self.plan.a)
+        passed = Fraction((now - self.at) * self.plan.fineness, self.plan.unit)
         self.level, self.at = max(Fraction(0), self.level - passed), now
         return self.size - self.level
 
@@ -88,7 +90,7 @@ class LogModel:
         self.taken: list[tuple[int, int]] = []
 
     def room(self, now: int) -> Fraction:
-        return Fraction(self.plan.limit - sum(cost for at, cost in self.taken if at > now - self.plan.a))
+        return Fraction(self.plan.limit - sum(cost for at, cost in self.taken if at > now - self.plan.window))
 
     def charge(self, now: int, cost: int) -> None:
         self.taken.append((now, cost))
@@ -104,13 +106,13 @@ class IntervalModel:
 
     def room(self, now: int) -> Fraction:
         while self.units < self.plan.limit and self.next <= now:
-            self.units = min(self.plan.limit, self.units + self.plan.b)
-            self.next += self.plan.a
+            self.units = min(self.plan.limit, self.units + self.plan.brings)
+            self.next += self.plan.interval
         return Fraction(self.units)
 
     def charge(self, now: int, cost: int) -> None:
         if self.units == self.plan.limit:
-            self.next = now + self.plan.a
+            self.next = now + self.plan.interval
         self.units -= cost
 
 
@@ -129,26 +131,26 @@ CUT = Rule("rule", Rate(3, 3.001), algorithm="leaky_bucket", action="delay", max
 @given(PLAIN, HISTORY)
 @example(CUT, [(0, 1), (Fraction(1, 3), 1)])
 def test_is_what_its_definition_says(rule: Rule, history: list[tuple[Any, int]]) -> None:
-    model = MODELS[rule.plan.algorithm](rule.plan)
+    model = MODELS[rule.plan.name](rule.plan)
     state: State | None = None
     for now, cost in moments(history, rule.rate.window_us):
         found, room = step(rule, state, now, cost), model.room(now)
         assert (found.retry == 0) == (cost <= room)
         assert found.remaining == max(0, room // 1)
-        assert found.kept is None
-        if found.charged is not None:
-            state = found.charged
+        assert found.refused_state is None
+        if found.charged_state is not None:
+            state = found.charged_state
             model.charge(now, cost)
 
 
 def bound(rule: Rule) -> Fraction:
     """The most that passes in any trailing window of the rate's length."""
     plan = rule.plan
-    if plan.algorithm == "gcra":
-        return Fraction(plan.b + rule.rate.window_us * plan.c, plan.a)
-    if plan.algorithm == "interval_bucket":
-        return Fraction(plan.limit + plan.b)
-    return Fraction(plan.limit if rule.strict or plan.algorithm == "sliding_log" else 2 * plan.limit)
+    if plan.name == "gcra":
+        return Fraction(plan.bucket + rule.rate.window_us * plan.fineness, plan.unit)
+    if plan.name == "interval_bucket":
+        return Fraction(plan.limit + plan.brings)
+    return Fraction(plan.limit if rule.strict or plan.name == "sliding_log" else 2 * plan.limit)
 
 
 @given(PLAIN, HISTORY)
@@ -157,9 +159,9 @@ def test_no_trailing_window_holds_more_than_the_bound(rule: Rule, history: list[
     for now, cost in moments(history, window):
         while True:  # as much as passes, as an attacker would
             found = step(rule, state, now, cost)
-            if found.charged is None:
+            if found.charged_state is None:
                 break
-            state = found.charged
+            state = found.charged_state
             admitted.append((now, cost))
         assert sum(cost for at, cost in admitted if at > now - window) <= bound(rule)
 
@@ -168,20 +170,21 @@ def states(rule: Rule) -> st.SearchStrategy[State | None]:
     """Anything that an earlier plan of the same rule, or a clock that went back, may have left."""
     plan = rule.plan
     counts = st.integers(0, 2 * plan.limit) | st.integers(0, MAX_LIMIT)
-    if plan.algorithm == "gcra":
+    if plan.name == "gcra":
         return st.none() | st.tuples(
-            st.integers(START_US - 10**6, START_US + 2 * plan.b // plan.c), st.integers(0, max(0, plan.c - 1))
+            st.integers(START_US - 10**6, START_US + 2 * plan.bucket // plan.fineness),
+            st.integers(0, max(0, plan.fineness - 1)),
         )
-    near = st.integers(START_US - 3 * plan.a, START_US + 3 * plan.a)
-    if plan.algorithm == "sliding_log":
+    near = st.integers(START_US - 3 * plan.numbers[1], START_US + 3 * plan.numbers[1])
+    if plan.name == "sliding_log":
         calls = st.lists(st.tuples(near, st.integers(1, 2 * plan.limit)), min_size=1, max_size=60)
         return st.none() | calls.map(sorted).map(lambda found: tuple(number for call in found for number in call))
-    if plan.algorithm == "interval_bucket":
+    if plan.name == "interval_bucket":
         return st.none() | st.tuples(near, st.integers(0, plan.limit))
-    index = START_US // plan.a
-    if plan.algorithm == "fixed_window":
-        return st.none() | st.tuples(st.integers(index - 3, index + 3).map(lambda at: at * plan.a), counts)
-    return st.none() | st.tuples(st.integers(index - 3, index + 3), *[counts] * (plan.b + 1))
+    index = START_US // plan.numbers[1]
+    if plan.name == "fixed_window":
+        return st.none() | st.tuples(st.integers(index - 3, index + 3).map(lambda at: at * plan.window), counts)
+    return st.none() | st.tuples(st.integers(index - 3, index + 3), *[counts] * (plan.n + 1))
 
 
 @given(st.data(), rate_rules("rule", rates()))
@@ -193,9 +196,9 @@ def test_retry_is_exact(data: st.DataObject, rule: Rule) -> None:
     if found.retry == NEVER:
         assert cost > rule.plan.limit
         return
-    assert (found.retry == 0) == (found.charged is not None)
+    assert (found.retry == 0) == (found.charged_state is not None)
     if found.retry:
-        left = state if found.kept is None else found.kept
+        left = state if found.refused_state is None else found.refused_state
         assert step(rule, left, now + found.retry, cost).retry == 0
         assert step(rule, left, now + found.retry - 1, cost).retry != 0
 
@@ -204,12 +207,12 @@ def test_retry_is_exact(data: st.DataObject, rule: Rule) -> None:
 def test_reset_is_when_everything_is_free_again(data: st.DataObject, rule: Rule) -> None:
     state, now = data.draw(states(rule)), START_US + data.draw(st.integers(0, rule.rate.window_us))
     found = step(rule, state, now, 1)
-    if found.charged is not None:
+    if found.charged_state is not None:
         assert found.charged_reset > 0
-        assert step(rule, found.charged, now + found.charged_reset, 1).remaining == rule.plan.limit
-        state = found.charged
+        assert step(rule, found.charged_state, now + found.charged_reset, 1).remaining == rule.plan.limit
+        state = found.charged_state
     else:
-        state = state if found.kept is None else found.kept
+        state = state if found.refused_state is None else found.refused_state
         assert step(rule, state, now + found.reset, 1).remaining == rule.plan.limit
 
 
@@ -240,19 +243,18 @@ _guard("__neg__")
 
 def is_in_doubles(rule: Rule) -> bool:
     """Whether its script computes with single doubles, also of refused calls; larger products it keeps in two."""
-    return rule.algorithm != "sliding_window" or 8 * rule.plan.limit * rule.plan.a <= 2**53
+    return rule.algorithm != "sliding_window" or 8 * rule.plan.limit * rule.plan.sub_window <= 2**53
 
 
 @given(st.data(), rate_rules("rule", rates()).filter(is_in_doubles))
 def test_no_sum_or_product_passes_what_a_double_holds(data: st.DataObject, rule: Rule) -> None:
-    algorithm, *numbers = rule.plan
-    plan = Plan(algorithm, *map(Exact, numbers))
+    plan = replace(rule.plan, **{name: Exact(getattr(rule.plan, name)) for name in rule.plan.__match_args__})
     now = Exact(START_US + data.draw(st.integers(0, rule.rate.window_us)))
     state: State | None = None
     for _ in range(3):
         cost = Exact(data.draw(st.integers(1, rule.plan.limit) | st.just(rule.plan.limit)))
-        found = RATE_ALGORITHMS[algorithm](state, now, cost, plan, rule.count_denied)
-        state = found.charged or found.kept or state
+        found = plan.step(state, now, cost, rule.count_denied)
+        state = found.charged_state or found.refused_state or state
         now = now + data.draw(st.integers(0, rule.rate.window_us))
 
 
@@ -263,9 +265,10 @@ def test_a_clock_that_jumps_locks_nobody_out(rule: Rule, jumps: list[int]) -> No
     for jump in jumps:
         now += round(Fraction(jump, 60) * rule.rate.window_us)
         found = step(rule, state, now, 1)
-        state = found.charged or found.kept or state
+        state = found.charged_state or found.refused_state or state
         # Never longer than the oldest sub-window lives, or a bucket takes to empty.
-        longest = rule.plan.b / rule.plan.c + 1 if rule.plan.algorithm == "gcra" else rule.plan.a * (rule.plan.b + 2)
+        _, first, second, third = rule.plan.numbers
+        longest = second / third + 1 if rule.plan.name == "gcra" else first * (second + 2)
         assert 0 <= found.retry <= longest
 
 
@@ -281,13 +284,13 @@ def test_a_clock_that_jumps_locks_nobody_out(rule: Rule, jumps: list[int]) -> No
     ],
 )
 def test_concurrency(held: int, mine: bool, cost: int, expected: tuple[int, int, int]) -> None:
-    found = concurrency(held, mine, cost, Plan("concurrency", 5, 7))
+    found = Concurrency(5, 7).step((held, mine), START_US, cost, False)
     assert (found.remaining, found.retry, found.reset) == expected
-    assert found.charged is None and found.kept is None
+    assert found.charged_state is None and found.refused_state is None
 
 
 def test_a_lowered_limit_refuses_until_enough_has_passed() -> None:
     before, after = (Rule("rule", Rate(limit, 60), algorithm="fixed_window") for limit in (100, 10))
-    state = step(before, None, START_US, 50).charged
+    state = step(before, None, START_US, 50).charged_state
     found = step(after, state, START_US + 1, 1)
     assert (found.remaining, found.retry) == (0, 60_000_000 - 1)

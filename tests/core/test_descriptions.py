@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from django_throttle.core import Rate, Rule, descriptions, options
+from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
-from django_throttle.core.options import ALGORITHMS, AUDIENCES, BUCKETS, EVENTS, HELD, KEYS
+from django_throttle.core.options import AUDIENCES, BUCKETS, EVENTS, HELD, KEYS
 from tests.strategies import ACTIONS, FAILURE_POLICIES
 
 SENTENCES = [

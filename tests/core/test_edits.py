@@ -89,11 +89,11 @@ def longest(rule: Rule) -> float:
     """The longest that this rule by itself ever has a call wait that it does not refuse for ever."""
     plan = rule.plan
     if rule.algorithm in BUCKETS and rule.refill == "continuous":
-        return plan.b / plan.c / 1_000_000 + 0.000001
-    if plan.algorithm == "interval_bucket":
-        return -(-plan.limit // plan.b) * (rule.window or 0)
-    if plan.algorithm == "sliding_window":
-        return plan.a * (plan.b + 1) / 1_000_000
+        return plan.bucket / plan.fineness / 1_000_000 + 0.000001
+    if plan.name == "interval_bucket":
+        return -(-plan.limit // plan.brings) * (rule.window or 0)
+    if plan.name == "sliding_window":
+        return plan.sub_window * (plan.n + 1) / 1_000_000
     return rule.window or 0
 
 

@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Charge, Decision, Lease, Reason, Rule, flow
-from django_throttle.core.commands import Answer, Command, Decide, DecideLocally, Forget, Release, charge, check_cost
-from django_throttle.core.control import RESET, Order, Tell
+from django_throttle.core.commands import (
+    RESET,
+    Answer,
+    Command,
+    Decide,
+    DecideLocally,
+    Forget,
+    Order,
+    Release,
+    Tell,
+    charge,
+    check_cost,
+)
 from django_throttle.exceptions import Cause, InvalidCost, StoreError
 from django_throttle.stores.base import arun, run
 

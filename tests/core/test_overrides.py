@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Override, Rate, Reason, Rule, charges_of
-from django_throttle.core.options import BUCKETS, MAX_DAMPED, MAX_LOG
+from django_throttle.core.algorithms.damper import MAX_DAMPED
+from django_throttle.core.algorithms.gcra import MAX_BUCKET
+from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.options import BUCKETS
 from django_throttle.core.overrides import EFFECTS, KINDS, apply_override, block_outcomes, describe_effect, overridden
-from django_throttle.core.plan import MAX_BUCKET
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidOverride
 from django_throttle.limiter import Limiter

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Decision, Reason, Rule, flow, quota_warnings
+from django_throttle.core import Decision, Reason, Rule, flow
+from django_throttle.core.algorithms.base import times
 from django_throttle.core.commands import Once, charges_of
-from django_throttle.core.plan import thresholds, times
+from django_throttle.core.rule import thresholds
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import run
@@ -45,7 +46,7 @@ def crossed(rule: Rule, store: MemoryStore, *costs: int) -> list[list[float]]:
 def told(rule: Rule, store: MemoryStore, cost: int = 1) -> list[float]:
     """The shares that a door would tell of."""
     decision = call(rule, store, cost)
-    return shares(run(quota_warnings.first_told(decision), store)) if decision.crossed else []
+    return shares(run(flow.first_told(decision), store)) if decision.crossed else []
 
 
 def fixed(rate: str = "10/min", *at: float, **options: Any) -> Rule:
@@ -185,12 +186,12 @@ class TestFirstTold:
         rule = fixed()
         for ident in ("user:1", "user:2"):
             decision = run(flow.decide(charges_of(rule, ident, 8)), store)
-            assert shares(run(quota_warnings.first_told(decision), store)) == [0.8]
+            assert shares(run(flow.first_told(decision), store)) == [0.8]
 
     def test_one_question_for_all_of_them(self) -> None:
         store = MemoryStore(clock=FrozenClock())
         decision = call(fixed("10/min", 0.5, 0.8), store, 8)
-        (asked,) = [next(quota_warnings.first_told(decision))]
+        (asked,) = [next(flow.first_told(decision))]
         assert isinstance(asked, Once)
         assert [mark.name.partition(":")[0] for mark in asked.marks] == ["0.5", "0.8"]
 
@@ -201,7 +202,7 @@ class TestFirstTold:
             def execute(self, command: object) -> None:
                 raise StoreError(Cause.UNAVAILABLE)
 
-        assert run(quota_warnings.first_told(decision), Away()) == decision  # type: ignore[arg-type]
+        assert run(flow.first_told(decision), Away()) == decision  # type: ignore[arg-type]
 
     def test_when_the_clock_goes_back_it_is_not_silent_for_long(self, store: MemoryStore, clock: FrozenClock) -> None:
         rule = Rule("quota", "60/min", algorithm="gcra", warn_at=(1.0,))
@@ -246,7 +247,7 @@ class TestDesignC:
                 charges = [charge for rule in self.RULES for charge in charges_of(rule, "account:1", 500)]
                 decision = run(flow.decide(tuple(charges)), store)
                 if decision.crossed:
-                    decision = run(quota_warnings.first_told(decision), store)
+                    decision = run(flow.first_told(decision), store)
                 warned += [(hour, share) for share in shares(decision)]
                 refused += [(hour, decision.rule)] if not decision.allowed else []
         # 1,000 in each hour: 57,600 are reached in the 58th, 72,000 at the end of the 72nd, 180,000 after the 180th.

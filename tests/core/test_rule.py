@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.options import ALGORITHMS, EVENTS, HELD, KEYS, MAX_RESOLUTION
+from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.core.options import EVENTS, HELD, KEYS, MAX_RESOLUTION
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from tests.strategies import FAILURE_POLICIES

@@ -16,18 +16,16 @@ from django_throttle.connections.overview import look
 from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.core.commands import CountMembers, Mark, Once, charge
-from django_throttle.core.control import Evict
+from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.core.commands import Charge, CountMembers, Evict, Mark, Once, Paid, charge
 from django_throttle.core.flow import release
-from django_throttle.core.options import ALGORITHMS
 from django_throttle.damper.flush import flush
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
-from django_throttle.stores.commands import MEMBERS, REFUND, tell_calls
-from django_throttle.stores.transport import CODES
+from django_throttle.stores.commands import MEMBERS, refund_call, tell_calls
 from tests.servers import RedisServer, find_redis, need_package
 
 ROOT = Path(__file__).parents[2]
@@ -163,11 +161,9 @@ def test_a_dead_process_is_swept(server: RedisServer) -> None:
 def test_what_was_granted_in_vain_is_given_back(server: RedisServer) -> None:
     store = store_of(server)
     for rule in RULES:
-        if rule.plan.algorithm in CODES and not rule.is_concurrency:
+        if rule.plan.code and not rule.is_concurrency:
             Limiter([rule], store).acquire("user:1")
-            bounds = [bound if type(bound) is int else 0 for bound in rule.plan[2:]]
-            charged = REFUND(CODES[rule.plan.algorithm], 1, rule.plan.limit, *bounds, 0, 0)
-            store.call("refund", [store.key(rule.id, "user:1")], ["", charged])
+            store.send([refund_call(store, [Paid(Charge(rule, "user:1", 1), 0, 0)])])
     assert denied(server) == []
 
 

@@ -120,9 +120,9 @@ def test_constraints_are_what_the_table_of_options_says() -> None:
             assert f"('{name}__lte', {option.most})" in str(found[f"{name}_range"].condition)
         if option.shape:
             assert (f"{name}__regex", option.shape) in found[f"{name}_shape"].condition.children
-        if option.only and name not in ("limit", "max_delay"):  # what throttle_rate_or_limit and throttle_delay_… say
+        if option.owners and name not in ("limit", "max_delay"):  # what throttle_rate_or_limit and throttle_delay_… say
             (said,) = [check for key, check in found.items() if key.startswith(f"{name}_of_")]
-            assert all(algorithm in str(said.condition) for algorithm in option.only)
+            assert all(algorithm in str(said.condition) for algorithm in option.owners)
 
 
 def test_words_need_no_migration() -> None:

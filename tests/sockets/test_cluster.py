@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from django_throttle.connections.overview import Overview, look
 from django_throttle.core import Rule
-from django_throttle.core.control import CLOSE, CLOSED, Order
+from django_throttle.core.commands import CLOSE, CLOSED, Order
 from django_throttle.limiter import Limiter
 from django_throttle.publishing.groups import Members, Sizes, name_of
 from django_throttle.stores import RedisStore

@@ -18,7 +18,7 @@ from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule, flow
 from django_throttle.core.commands import Charge, Decide, Forget, Mark, Once
-from django_throttle.core.eviction import making_room
+from django_throttle.core.flow import making_room
 from django_throttle.damper.flush import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter

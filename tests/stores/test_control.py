@@ -12,7 +12,7 @@ import pytest
 from django_throttle.connections.control import Duties
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.core.control import CLOSE, CLOSED, RESET, Order
+from django_throttle.core.commands import CLOSE, CLOSED, RESET, Order
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

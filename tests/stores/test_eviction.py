@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Lease, Rule
-from django_throttle.core.control import Evict
+from django_throttle.core.commands import Evict
 from django_throttle.core.flow import release
 from django_throttle.exceptions import InvalidRule
 from django_throttle.stores import MemoryStore, RedisStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.control import Evict
+from django_throttle.core.commands import Evict
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control
 from django_throttle.stores.base import arun, run

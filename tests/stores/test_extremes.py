@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Reason, Rule
-from django_throttle.core.plan import MAX_BUCKET
+from django_throttle.core.algorithms.gcra import MAX_BUCKET
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
@@ -78,7 +78,7 @@ def test_both_stores_are_exact(
     ticking.now_us = START * 1_000_000
     memory = MemoryStore(clock=ticking)
     here, there = Limiter([rule], memory), Limiter([rule], shared)
-    model, window = MODELS[rule.plan.algorithm](rule.plan), rule.rate.window_us  # type: ignore[union-attr]
+    model, window = MODELS[rule.plan.name](rule.plan), rule.rate.window_us  # type: ignore[union-attr]
     for gap, share, near in calls:
         ticking.now_us += gap if isinstance(gap, int) else round(gap * window)
         cost = max(1, int(rule.plan.limit * share) + near)
@@ -121,7 +121,7 @@ def test_a_bucket_is_never_faster_than_its_rate_and_hardly_slower(
     except InvalidRule:
         assume(False)
         raise
-    slower = Fraction(rule.plan.a, rule.plan.c) * rate.limit / rate.window_us
+    slower = Fraction(rule.plan.unit, rule.plan.fineness) * rate.limit / rate.window_us
     assert 1 <= slower <= 1 + (Fraction(1, 10**6) if rule.plan.limit <= 10**9 else Fraction(1, 1000))
 
 

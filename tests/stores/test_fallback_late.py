@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import RATE_ALGORITHMS
-from django_throttle.core.algorithms.late import CHARGES, LATE, Late
+from django_throttle.core.algorithms import Late
 from django_throttle.core.commands import Charge, Decide
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.fallback import LateCharge, LateCharges
@@ -40,11 +39,11 @@ def redis_store(redis_server: RedisServer, ticking: FrozenClock) -> RedisStore:
 def charge_late(memory: MemoryStore, rule: Rule, cost: int, at: int) -> None:
     """The reference, on the memory store's own state."""
     now = round(memory.clock() * 1_000_000)
-    plan = memory.calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
     state, expires = counters(memory).get((rule.id, "user:1"), (None, 0))
-    kept = LATE[plan.algorithm](state if expires > now else None, now, Late(cost, at), plan)
-    if kept is not None:
-        memory._write((rule.id, "user:1"), kept.state, now + kept.lasts)
+    plan = memory.calendar.plan_at(rule, now)
+    stored = plan.charge_late(state if expires > now else None, now, Late(cost, at))
+    if stored is not None:
+        memory._write((rule.id, "user:1"), stored.state, now + stored.lasts)
 
 
 @given(RULES, st.lists(EVENTS, min_size=1, max_size=20))
@@ -83,12 +82,11 @@ def test_what_was_counted_here_counts_there_at_least_as_much(rule: Rule, history
     peek = Decide((Charge(rule, "user:1", 0),), commit=False)
     before = here.execute(peek)[0].remaining
     now = round(clock() * 1_000_000)
-    plan = here.calendar.plan_at(rule, now) if rule.plan.algorithm == "calendar_window" else rule.plan
+    plan = here.calendar.plan_at(rule, now)
     state, expires = counters(here).get((rule.id, "user:1"), ((), 0))
-    for cost, at in CHARGES[plan.algorithm](state, now, plan) if expires > now else ():
+    for cost, at in plan.late_charges(state, now) if expires > now else ():
         charge_late(there, rule, cost, at)
     assert there.execute(peek)[0].remaining <= before
-    assert set(CHARGES) == set(LATE) == set(RATE_ALGORITHMS)
 
 
 def test_a_second_time_changes_nothing(redis_url: str) -> None:

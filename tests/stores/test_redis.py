@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from asgiref.sync import async_to_sync
 from redis import Redis
 
 from django_throttle.core import Charge, Rule, flow
-from django_throttle.core import key as layouts
+from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import charge
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
@@ -394,8 +395,8 @@ def test_versions_that_store_values_in_another_way_share_none(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     older = [Limiter([Rule(**each)], store) for each in NAMED]
-    monkeypatch.setattr(layouts, "LAYOUT", "999")
-    monkeypatch.setattr(layouts, "LAYOUTS", {})
+    for name, algorithm in ALGORITHMS.items():
+        monkeypatch.setitem(ALGORITHMS, name, replace(algorithm, layout="999"))
     newer = [Limiter([Rule(**each)], store) for each in NAMED]
     for pair in zip(older, newer, strict=True):
         decisions = [limiter.acquire("user:1") for _ in range(20) for limiter in pair]

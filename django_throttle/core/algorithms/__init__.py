@@ -1,39 +1,20 @@
-"""The reference algorithms: pure functions over whole numbers, one for each Lua fragment.
-
-Each takes ``(state, now, cost, plan, counts_denied)``: the stored state or None, the store's time in
-microseconds, the cost asked for, the rule's Plan, and whether a refused call is charged too. Each
-returns a Step. The fragments in ``stores/lua`` say the same; one table of cases and the property tests
-run on both. Lua computes in doubles, so no product here may pass 2^53.
-"""
+"""The algorithms: one file each, and the table of those that rules may name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from django_throttle.core.algorithms.buckets import concurrency, gcra, interval_bucket
-from django_throttle.core.algorithms.windows import calendar_window, fixed_window, sliding_log, sliding_window
-from django_throttle.core.plan import NEVER, Plan, State, Step
+from django_throttle.core.algorithms.base import Algorithm, Late, Plan, State, Step
+from django_throttle.core.algorithms.concurrency import CONCURRENCY
+from django_throttle.core.algorithms.damper import DAMPER
+from django_throttle.core.algorithms.fixed_window import FIXED_WINDOW
+from django_throttle.core.algorithms.gcra import GCRA, LEAKY_BUCKET, TOKEN_BUCKET
+from django_throttle.core.algorithms.sliding_log import SLIDING_LOG
+from django_throttle.core.algorithms.sliding_window import SLIDING_WINDOW
 
-__all__ = [
-    "NEVER",
-    "RATE_ALGORITHMS",
-    "State",
-    "Step",
-    "calendar_window",
-    "concurrency",
-    "fixed_window",
-    "gcra",
-    "interval_bucket",
-    "sliding_log",
-    "sliding_window",
-]
+__all__ = ["ALGORITHMS", "Algorithm", "Late", "Plan", "State", "Step"]
 
-RATE_ALGORITHMS: Final[dict[str, Callable[[State | None, int, int, Plan, bool], Step]]] = {
-    "calendar_window": calendar_window,
-    "fixed_window": fixed_window,
-    "sliding_log": sliding_log,
-    "sliding_window": sliding_window,
-    "interval_bucket": interval_bucket,
-    "gcra": gcra,
-}
+_EVERY: Final = (SLIDING_WINDOW, SLIDING_LOG, FIXED_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, CONCURRENCY, DAMPER)
+ALGORITHMS: Final[dict[str, Algorithm]] = {
+    each.name: each for each in _EVERY
+}  # by the option's value, as the admin lists them

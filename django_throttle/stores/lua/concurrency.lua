@@ -1,10 +1,39 @@
-  -- Fragment: at most `limit` leases at once, summed over the processes that hold them; else ask again after `a`.
-  -- KEYS[i]: the index, a set of process uids. Each process' leases are a sorted set, lease -> taken at
-  -- (microseconds), under KEYS[i]:<uid>: derived here, with the same hash tag and so in the same slot.
-  -- ARGV, reply: see prelude.lua.
+-- At most `limit` leases at once, summed over the processes that hold them; else ask again after `ask_again`.
+-- KEYS[i]: the index, a set of process uids. Each process' leases are a sorted set, lease -> taken at
+-- (microseconds), under KEYS[i]:<uid>: derived here, with the same hash tag and so in the same slot.
+-- ARGV, reply: see decide.lua.
+--- before
+-- How many leases an index holds, and whether the caller's is among them.
+local function count_leases(key)
+  local held, mine = 0, false
+  local owners = redis.pcall('SMEMBERS', key)
+  if owners.err then
+    redis.call('DEL', key)
+    repaired, owners = repaired + 1, {}
+  end
+  for _, owner in ipairs(owners) do
+    local leases = redis.pcall('ZCARD', key .. ':' .. owner)
+    if type(leases) ~= 'number' then -- not a process' leases: not ours
+      redis.call('DEL', key .. ':' .. owner)
+      repaired, leases = repaired + 1, 0
+    end
+    held = held + leases
+    mine = mine or (owner == uid and redis.call('ZSCORE', key .. ':' .. uid, lease))
+  end
+  return held, mine
+end
+--- decide
   elseif algorithm == 11 then
+    local ask_again = a
     local held, mine = count_leases(key)
     local wanted = mine and 0 or cost
-    retry = held + wanted <= limit and 0 or a
+    retry = held + wanted <= limit and 0 or ask_again
     remaining = math.max(0, limit - held)
-    reset, charged_reset, charged = held > 0 and a or 0, a, true
+    reset, charged_reset, writes = held > 0 and ask_again or 0, ask_again, true
+--- write
+      elseif algorithm == 11 then
+        redis.call('SADD', key, uid)
+        redis.call('ZADD', key .. ':' .. uid, 'NX', string.format('%d', now), lease)
+        redis.call('PEXPIRE', key, ttl)
+        redis.call('PEXPIRE', key .. ':' .. uid, ttl)
+        charged_remaining = math.max(0, limit - count_leases(key))

@@ -1,15 +1,11 @@
-  -- Fragment: at most `limit` in each epoch-aligned window of `a`, or (calendar_window) between two moments of a
-  -- calendar: a period from `a` to `b`, the next until `c`.
-  -- KEYS[i]: "start in microseconds:count". ARGV, reply: see prelude.lua.
+-- At most `limit` in each epoch-aligned window of `a`, or (calendar_window) between two moments of a calendar: a period
+-- from `a` to `b`, the next until `c`.
+-- KEYS[i]: "start in microseconds:count". ARGV, reply: see decide.lua, refund.lua and late.lua.
+--- decide
   elseif algorithm == 1 or algorithm == 2 then
-    local start, finish
-    if algorithm == 1 then
-      start = now - now % a
-      finish = start + a
-    elseif now < b then
-      start, finish = a, b
-    else
-      start, finish = b, c
+    local start, finish = now - now % a, now - now % a + a
+    if algorithm == 2 then
+      start, finish = now < b and a or b, now < b and b or c
     end
     local began, count = start, 0
     if state then
@@ -22,17 +18,35 @@
     if began < start then
       count = 0
     elseif began > start then -- the clock went back: what was counted counts now
-      kept = string.format('%d:%d', start, count)
+      refused_state = string.format('%d:%d', start, count)
     end
     charged_reset = finish - now
     if not (count + cost <= limit) then
       retry = cost > limit and NEVER or charged_reset
       if counts_denied then
         count = math.min(count + cost, MAX_COUNT)
-        kept = string.format('%d:%d', start, count)
+        refused_state = string.format('%d:%d', start, count)
       end
     else
-      charged = string.format('%d:%d', start, count + cost)
+      charged_state = string.format('%d:%d', start, count + cost)
     end
     remaining = math.max(0, limit - count)
+    charged_remaining = remaining - cost
     reset = count > 0 and charged_reset or 0
+--- refund
+  elseif algorithm == 1 or algorithm == 2 then
+    local start, count = string.match(state, '^(%d+):(%d+)$')
+    if start and tonumber(start) <= since then -- else the window has ended
+      left = string.format('%s:%d', start, math.max(0, count - cost))
+    end
+--- late
+  elseif algorithm == 1 or algorithm == 2 then
+    local start, finish = now - now % a, now - now % a + a
+    if algorithm == 2 then
+      start, finish = now < b and a or b, now < b and b or c
+    end
+    local began, count = string.match(state, '^(%d+):(%d+)$')
+    if not began or tonumber(began) < start then count = 0 end
+    if at >= start then
+      stored_state, lasts = string.format('%d:%d', start, math.min(count + cost, MAX_COUNT)), finish - now
+    end

@@ -1,9 +1,49 @@
-  -- Fragment: exactly at most `limit` in any window of `a`.
-  -- KEYS[i]: sorted set, one member a call, "end:cost" scored by its time in microseconds. Units are numbered as they
-  -- are taken, and a call has those up to its end, so that two entries say what all between them cost; the log has at
-  -- most `limit` units. What the clock has let go of is removed when something is written, never by a refused call.
-  -- ARGV, reply: see prelude.lua.
+-- Exactly at most `limit` in any window of `window`.
+-- KEYS[i]: sorted set, one member a call, "end:cost" scored by its time in microseconds. Units are numbered as they
+-- are taken, and a call has those up to its end, so that two entries say what all between them cost; the log has at
+-- most `limit` units. What the clock has let go of is removed when something is written, never by a refused call.
+-- ARGV, reply: see decide.lua, refund.lua and late.lua.
+--- before
+-- What an entry of a log says.
+local function entry(member)
+  local last, own = string.match(member or '', '^(%d+):(%d+)$')
+  return tonumber(last), tonumber(own)
+end
+
+-- Adds a call of this cost, taken now, to a log whose units end at `last`.
+local function append(key, last, cost)
+  redis.call('ZADD', key, string.format('%d', now), string.format('%016d:%d', last + cost, cost))
+end
+
+-- The rank of the entry with the unit of this number, in a log whose units end at `last`: the first that does not end
+-- before it. As each entry has a unit or more, little is left to search where calls cost one.
+local function rank_of(key, unit, last)
+  local newest = redis.call('ZCARD', key) - 1
+  local low = math.max(0, newest - (last - unit))
+  local high = math.max(low, math.min(newest, unit - (entry(redis.call('ZRANGE', key, 0, 0)[1]) or 0)))
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if (entry(redis.call('ZRANGE', key, middle, middle)[1]) or 0) < unit then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- What was taken later than now was taken now, in the same order; 1,000 at a time because unpack has a limit.
+local function bring_back(key)
+  local later = redis.call('ZRANGEBYSCORE', key, string.format('(%d', now), '+inf')
+  local time, members = string.format('%d', now), {}
+  for j, member in ipairs(later) do
+    members[#members + 1] = time
+    members[#members + 1] = member
+    if #members == 2000 or j == #later then
+      redis.call('ZADD', key, unpack(members))
+      members = {}
+    end
+  end
+end
+--- decide
   elseif algorithm == 10 then
+    local window = a
     local newest = redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES')
     local last = entry(newest[1])
     if newest.err or newest[1] and not last then
@@ -14,14 +54,14 @@
     if latest then
       if latest > now and commit and cost > 0 then bring_back(key) end -- the clock went back
       latest = math.min(latest, now)
-      local after = string.format('(%d', now - a)
+      local after = string.format('(%d', now - window)
       oldest = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
       first, own = entry(oldest[1])
       taken = first and math.max(0, last - first + own) or 0
     end
     if not (taken + cost <= limit) then
       if counts_denied then
-        redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - a))
+        redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - window))
         local added = math.min(cost, limit)
         append(key, last or 0, added)
         last, latest, taken = (last or 0) + added, now, math.min(taken + added, limit)
@@ -32,7 +72,7 @@
         local is_cut = own and first - own < last - taken
         if is_cut or rank > 0 then redis.call('ZREMRANGEBYRANK', key, 0, is_cut and rank or rank - 1) end
         if is_cut then redis.call('ZADD', key, oldest[2], string.format('%016d:%d', first, first - last + taken)) end
-        redis.call('PEXPIRE', key, lifetime(a))
+        redis.call('PEXPIRE', key, lifetime(window))
       end
       retry = NEVER
       if cost <= limit then
@@ -41,9 +81,58 @@
           local rank = rank_of(key, unit, last)
           oldest = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
         end
-        retry = math.min(now, tonumber(oldest[2])) + a - now
+        retry = math.min(now, tonumber(oldest[2])) + window - now
       end
     end
     remaining = math.max(0, limit - taken)
-    reset = taken > 0 and latest + a - now or 0
-    charged_reset, charged = a, retry == 0
+    reset = taken > 0 and latest + window - now or 0
+    charged_remaining, charged_reset, writes = remaining - cost, window, retry == 0
+--- write
+      elseif algorithm == 10 then
+        append(key, entry(redis.call('ZREVRANGE', key, 0, 0)[1]) or 0, cost)
+        redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - charged_reset))
+        redis.call('PEXPIRE', key, lifetime(charged_reset))
+--- refund
+  elseif algorithm == 10 then
+    -- What was taken later has its units numbered anew; the units of that microsecond are alike.
+    local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', since), '+inf', 'WITHSCORES')
+    local back = 0
+    for j = 1, #later, 2 do -- an error of a foreign value has none
+      local last, own = string.match(later[j], '^(%d+):(%d+)$')
+      local less = last and tonumber(later[j + 1]) == since and math.min(own, cost - back) or 0
+      back = back + less
+      if back == 0 then break end
+      redis.call('ZREM', key, later[j])
+      if last and own - less > 0 then
+        redis.call('ZADD', key, later[j + 1], string.format('%016d:%d', last - back, own - less))
+      end
+    end
+    if back > 0 then refunded = refunded + 1 end
+--- late
+  elseif algorithm == 10 then
+    local window = a
+    -- One call more, in the order of time; of more units than the limit the newest are kept.
+    if at > now - window then
+      local found = redis.pcall('ZRANGEBYSCORE', key, string.format('(%d', now - window), '+inf', 'WITHSCORES')
+      local calls, is_in = {}, false
+      for j = 1, #found, 2 do -- an error of a foreign value has none
+        local time, own = math.min(now, tonumber(found[j + 1])), tonumber(string.match(found[j], ':(%d+)$'))
+        if not is_in and time > at then
+          calls[#calls + 1], is_in = { at, cost }, true
+        end
+        calls[#calls + 1] = own and { time, own }
+      end
+      if not is_in then calls[#calls + 1] = { at, cost } end
+      local units, last = 0, 0
+      for _, call in ipairs(calls) do units = units + call[2] end
+      redis.call('DEL', key)
+      for _, call in ipairs(calls) do
+        local own = math.max(0, call[2] - math.max(0, units - limit))
+        units, last = units - call[2], last + own
+        if own > 0 then
+          redis.call('ZADD', key, string.format('%d', call[1]), string.format('%016d:%d', last, own))
+        end
+      end
+      redis.call('PEXPIRE', key, lifetime(window))
+      made = made + 1
+    end

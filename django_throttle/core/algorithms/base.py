@@ -1,0 +1,196 @@
+"""What every algorithm has: its option's row, a rule's numbers, and how they count, refund and speak of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import floor
+from typing import ClassVar, Final, NamedTuple, Protocol
+
+from django_throttle.core.rate import MAX_LIMIT, Rate
+
+State = tuple[int, ...]
+NEVER: Final = -1
+NOTHING: Final[State] = ()
+
+
+class Step(NamedTuple):
+    """What one call comes to; times in microseconds from now.
+
+    ``retry`` is 0 when the cost fits, NEVER when it never will. ``remaining`` and ``reset`` hold before the charge,
+    ``charged_remaining`` and ``charged_reset`` after it. ``charged_state`` is the state to store when the call is
+    charged, None when it does not fit. ``refused_state`` is the one to store when it is not charged, if any: a counted
+    denial, or a state that the clock, set back, has made wrong.
+    """
+
+    retry: int
+    remaining: int
+    reset: int
+    charged_remaining: int
+    charged_reset: int
+    charged_state: State | None
+    refused_state: State | None
+
+
+class Late(NamedTuple):
+    """One or more calls that were admitted at a moment, in microseconds, and are charged afterwards."""
+
+    cost: int
+    at: int
+
+
+class Stored(NamedTuple):
+    """A state to store, and for how many microseconds."""
+
+    state: State
+    lasts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A rule's numbers, and the reference algorithm that computes with them; times in microseconds.
+
+    ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. Each algorithm adds at most three
+    numbers, so that a script receives four doubles. ``name`` is for people and tests, ``code`` the number by which
+    scripts know it: below 10 when its state is a text. ``lua`` are its script files, by their paths from
+    ``stores/lua``; see ``decide.lua`` there for their sections. The Lua says the same as the methods: one table of
+    cases and the property tests run on both. Lua computes in doubles, so no product of a method may pass 2^53.
+    """
+
+    limit: int
+    name: ClassVar[str] = ""
+    code: ClassVar[int] = 0
+    lua: ClassVar[tuple[str, ...]] = ()  # empty: the file of its name
+    needs_calendar: ClassVar[bool] = False  # the store fills in the bounds of a calendar's period
+    begins_afresh: ClassVar[bool] = False  # all of the limit is there again at one moment
+
+    # What a script receives: the limit and the numbers in the order of the fields, then zeros, four in all.
+    numbers: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        numbers = (*[getattr(self, name) for name in self.__match_args__], 0, 0, 0)[:4]
+        object.__setattr__(self, "numbers", numbers)
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+        """What a call of this cost comes to; ``counts_denied`` when a refused one is charged too."""
+        raise NotImplementedError
+
+    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
+        """The state as if a charge had not been made: empty when nothing is left to store, None when nothing goes back.
+
+        The charge was made at ``since``, and answered ``reset`` then. Never more than was charged goes back, and never
+        what would have come back by now without it.
+        """
+        raise NotImplementedError
+
+    def late_charges(self, state: State, now: int) -> Iterator[Late]:
+        """The charges that a state stands for, each at the last moment at which it can have been made."""
+        raise NotImplementedError
+
+    def charge_late(self, state: State | None, now: int, late: Late) -> Stored | None:
+        """Charge what was admitted elsewhere, whatever the limit; None when a charge of that time counts no more."""
+        raise NotImplementedError
+
+    def quota_seconds(self, limit: int, window: float) -> float:
+        """In how many seconds a quota of ``limit`` comes back; ``window`` is the rate's."""
+        return window
+
+    def until_more(self, limit: int, remaining: int, reset: int) -> int:
+        """Microseconds until more than ``remaining`` can be had, at the latest; all can be after ``reset``."""
+        return reset
+
+    def window_left(self, reset: int) -> int | None:
+        """Microseconds until a window ends at one moment for everybody; None when each moment ends one."""
+        return reset if self.begins_afresh else None
+
+    def drain_us(self, cost: int) -> float:
+        """The microseconds in which a cost comes back by itself, unit by unit; 0.0 when units do not."""
+        return 0.0
+
+    def turn_after(self, reset: int, cost: int) -> int:
+        """Microseconds until a queued call has its turn, when its queue is empty after ``reset``."""
+        return 0
+
+
+class Limits(Protocol):
+    """What an algorithm reads of a rule."""
+
+    @property
+    def rate(self) -> Rate | None: ...
+    @property
+    def limit(self) -> int | None: ...
+    @property
+    def burst(self) -> int | None: ...
+    @property
+    def refill(self) -> str: ...
+    @property
+    def max_delay(self) -> float | None: ...
+    @property
+    def timezone(self) -> str | None: ...
+    @property
+    def resolution(self) -> int: ...
+    @property
+    def strict(self) -> bool: ...
+    @property
+    def enforce_at(self) -> float: ...
+    @property
+    def estimator(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+    @property
+    def factor(self) -> int: ...
+    @property
+    def parts(self) -> Sequence[Limits]: ...
+
+
+def no_shape(rule: Limits, every: str) -> tuple[str, ...]:
+    """Nothing that the rule's amount does not say."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """One choice of the option ``algorithm``.
+
+    ``plan`` makes the numbers of a checked rule of one rate, or of one that ``holds`` leases and has a limit instead.
+    ``shape`` says in a rule's description what its amount does not, given the windows' words. ``takes`` are the special
+    options that it has. ``label`` and ``help`` are the admin's.
+    """
+
+    name: str
+    label: str
+    help: str
+    plan: Callable[[Limits], Plan]
+    shape: Callable[[Limits, str], tuple[str, ...]] = no_shape
+    words: ClassVar[str] = ""  # as a choice of its option it has none
+    takes: tuple[str, ...] = ()
+    max_limit: int = MAX_LIMIT  # of its rate; ``takes_more`` names what has a larger one
+    takes_more: str = ""
+    max_multiplied: int = MAX_LIMIT  # what an override makes of a limit at most, where that is less
+    layout: str = "1"  # a part of the rule's short id: raise it when a stored value changes shape
+    holds: bool = False
+    is_damper: bool = False
+    has_calendar: bool = False  # rates may be by the month
+    is_bucket: bool = False  # remembers a time rather than a count
+
+
+def times(number: int, factor: float) -> int:
+    """So many times the number, rounded down: 2.3 times 100 is 230, which in doubles it is not."""
+    return floor(number * Fraction(repr(factor)))
+
+
+def rate_of(rule: Limits) -> Rate:
+    """The rate of a rule that has been checked to have one."""
+    assert rule.rate is not None
+    return rule.rate
+
+
+def most_of(rule: Limits) -> int:
+    """The units at which calls of a rule without a burst are refused."""
+    return times(rate_of(rule).limit, rule.enforce_at)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in a sentence: "a, b and c"."""
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

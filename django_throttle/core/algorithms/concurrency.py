@@ -1,0 +1,52 @@
+"""Concurrency: what is held at once, in leases that are released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from django_throttle.core.algorithms import base
+from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+
+# When a full slot might be free again is anybody's guess; this is ours, in microseconds.
+ASK_AGAIN: Final = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency(Plan):
+    """At most ``limit`` leases at once; who finds none free is to ask again after a while.
+
+    A store keeps the leases, and gives as state how many are held, and 1 when the caller's is among them: that one is
+    granted again.
+    """
+
+    ask_again: int = ASK_AGAIN
+    name, code = "concurrency", 11
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+        held, mine = state or (0, 0)
+        wanted = 0 if mine else cost
+        left = max(0, self.limit - held)
+        return Step(
+            retry=0 if held + wanted <= self.limit else self.ask_again,
+            remaining=left,
+            reset=self.ask_again if held else 0,
+            charged_remaining=max(0, left - wanted),
+            charged_reset=self.ask_again,
+            charged_state=None,
+            refused_state=None,
+        )
+
+
+def plan(rule: Limits) -> Plan:
+    return Concurrency(rule.limit or 0)
+
+
+CONCURRENCY: Final = base.Algorithm(
+    name="concurrency",
+    label="Concurrency",
+    help="not a rate, but how many WebSockets or requests are open at once",
+    plan=plan,
+    takes=("limit", "at_limit"),
+    holds=True,
+)

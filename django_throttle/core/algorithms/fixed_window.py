@@ -1,0 +1,122 @@
+"""Fixed windows: a count that begins afresh at each multiple of a window since the epoch, or with a calendar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from django_throttle.core.algorithms import base
+from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+from django_throttle.core.rate import MAX_LIMIT
+
+
+class Window(Plan):
+    """At most ``limit`` between two moments. State: start, count."""
+
+    __slots__ = ()
+    begins_afresh = True
+
+    def bounds(self, now: int) -> tuple[int, int]:
+        """When the window of this moment begins and ends."""
+        raise NotImplementedError
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+        limit = self.limit
+        start, finish = self.bounds(now)
+        began, count = state or (start, 0)
+        refused_state = None
+        if began < start:
+            count = 0
+        elif began > start:  # the clock went back: what was counted counts now
+            refused_state = (start, count)
+        left = finish - now
+        retry = 0
+        if count + cost > limit:
+            retry = base.NEVER if cost > limit else left
+            if counts_denied:
+                count = min(count + cost, MAX_LIMIT)
+                refused_state = (start, count)
+        remaining = max(0, limit - count)
+        return Step(
+            retry=retry,
+            remaining=remaining,
+            reset=left if count else 0,
+            charged_remaining=remaining - cost,
+            charged_reset=left,
+            charged_state=(start, count + cost) if retry == 0 else None,
+            refused_state=refused_state,
+        )
+
+    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
+        start, count = state
+        return (start, max(0, count - cost)) if start <= since else None  # a window that has ended took it along
+
+    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+        yield base.Late(state[1], now)
+
+    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+        start, finish = self.bounds(now)
+        if late.at < start:
+            return None
+        count = state[1] if state and state[0] >= start else 0
+        return base.Stored((start, min(count + late.cost, MAX_LIMIT)), finish - now)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedWindow(Window):
+    """Windows are counted from the epoch: at most ``limit`` in each, so at most twice that in any."""
+
+    window: int
+    name, code = "fixed_window", 1
+
+    def bounds(self, now: int) -> tuple[int, int]:
+        start = now - now % self.window
+        return start, start + self.window
+
+    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+        start, count = state
+        yield base.Late(count, min(now, start + self.window - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarWindow(Window):
+    """A calendar's period from ``start`` to ``middle``, and the next until ``finish``, for the store to fill in."""
+
+    start: int = 0
+    middle: int = 0
+    finish: int = 0
+    name, code = "calendar_window", 2
+    lua = ("calendar_window.lua", "fixed_window.lua")
+    needs_calendar = True
+
+    def bounds(self, now: int) -> tuple[int, int]:
+        return (self.start, self.middle) if now < self.middle else (self.middle, self.finish)
+
+
+def is_calendar(rule: Limits) -> bool:
+    """True when the rule's windows begin and end with the calendar's."""
+    return rule.timezone is not None or (rule.rate is not None and rule.rate.monthly)
+
+
+def plan(rule: Limits) -> Plan:
+    return (
+        CalendarWindow(base.most_of(rule))
+        if is_calendar(rule)
+        else FixedWindow(base.most_of(rule), base.rate_of(rule).window_us)
+    )
+
+
+def shape(rule: Limits, every: str) -> tuple[str, ...]:
+    return (f"counted afresh every {every}" + (f" in {rule.timezone}" if rule.timezone else ""),)
+
+
+FIXED_WINDOW: Final = base.Algorithm(
+    name="fixed_window",
+    label="Fixed window",
+    help="afresh every minute, hour or day, so twice the rate may pass around the turn",
+    plan=plan,
+    shape=shape,
+    takes=("timezone", "batched"),
+    has_calendar=True,
+)

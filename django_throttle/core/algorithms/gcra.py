@@ -1,0 +1,180 @@
+"""GCRA: a bucket that refills evenly. Token and leaky bucket are the same seen from two other sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import gcd
+from typing import Final
+
+from django_throttle.core.algorithms import base
+from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+from django_throttle.core.algorithms.interval_bucket import LARGEST_BUCKET, TOO_LONG, interval_bucket
+from django_throttle.core.errors import InvalidRule
+from django_throttle.core.rate import MAX_LIMIT, Rate
+
+# A theoretical arrival time is stored as microseconds and three decimal digits, which is what still
+# fits a 64-bit integer (and so Redis' smallest encoding) until the year 2262; with fifteen where three are too few.
+SHORT: Final = 1000
+FINEST: Final = 10**15
+# A unit's time is rounded up to a whole number of these parts. Of so many, a rate is too slow by a millionth at most;
+# up to the largest bucket that need not come out exactly there are fewer, and it is by a thousandth.
+CLOSE: Final = 1_000_000
+MAX_BUCKET: Final = 2_000_000_000_000
+TOO_LARGE: Final = (
+    "a bucket of {:,} is more than can be counted at this rate; {:,} can, and a fixed or sliding window takes {:,}"
+)
+# The time of a unit is rounded up to what a store counts in; its window is not to become a second longer by that.
+ROUNDING: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Gcra(Plan):
+    """A bucket of ``limit`` units that refills evenly. State: theoretical arrival time in microseconds, its fraction.
+
+    ``unit`` and ``bucket`` are the times of one unit and of all, in 1/``fineness`` microseconds, so the first and the
+    last unit of a burst are both usable and nothing drifts.
+    Source: the ATM Forum's generic cell rate algorithm.
+    """
+
+    unit: int
+    bucket: int
+    fineness: int
+    name, code = "gcra", 4
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+        burst, unit, bucket, fineness = self.limit, self.unit, self.bucket, self.fineness
+        arrival, fraction = state or (now, 0)
+        # The fraction may be one of another fineness, from before the limit was edited.
+        used = 0 if arrival < now else (arrival - now) * fineness + min(fraction, fineness - 1)
+        refused_state = None
+        if used > bucket:  # the clock went back, or the rule became smaller: never owe more than a bucket
+            used = bucket
+            refused_state = now + used // fineness, used % fineness
+        retry = 0
+        if cost > burst or used + cost * unit > bucket:
+            if counts_denied:
+                used = min(used + min(cost, burst) * unit, bucket)
+                refused_state = now + used // fineness, used % fineness
+            retry = base.NEVER if cost > burst else -(-(used + cost * unit - bucket) // fineness)
+        remaining = (bucket - used) // unit
+        charged = used + cost * unit
+        return Step(
+            retry=retry,
+            remaining=remaining,
+            reset=-(-used // fineness),
+            charged_remaining=remaining - cost,
+            charged_reset=-(-charged // fineness),
+            charged_state=(now + charged // fineness, charged % fineness) if retry == 0 else None,
+            refused_state=refused_state,
+        )
+
+    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
+        """What has flowed out since then would have been other charges', or nobody's: only the rest comes back."""
+        (arrival, fraction), unit, fineness = state, self.unit, self.fineness
+        before = max(0, (reset if fineness == 1 else reset - 1) * fineness - cost * unit)
+        back = cost * unit - max(0, (now - since) * fineness - before)
+        used = (arrival - now) * fineness + min(fraction, fineness - 1) - back
+        if back <= 0:
+            return None
+        return (now + used // fineness, used % fineness) if used > 0 else base.NOTHING
+
+    def _used(self, state: State, now: int) -> int:
+        arrival, fraction = state
+        return max(0, (arrival - now) * self.fineness + min(fraction, self.fineness - 1))
+
+    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+        yield base.Late(-(-self._used(state, now) // self.unit), now)
+
+    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+        """What has flowed out since then is no more in it."""
+        fineness = self.fineness
+        added = max(0, late.cost * self.unit - max(0, now - late.at) * fineness)
+        used = min(self.bucket, self._used(state or (now, 0), now) + added)
+        return base.Stored((now + used // fineness, used % fineness), -(-used // fineness)) if used else None
+
+    def quota_seconds(self, limit: int, window: float) -> float:
+        return limit * self.unit / self.fineness / 1_000_000 * (1 - ROUNDING)
+
+    def until_more(self, limit: int, remaining: int, reset: int) -> int:
+        # What may still be used up when one unit more fits; what is tolerated beyond the limit is not told.
+        left = self.bucket - (remaining + 1 + self.limit - limit) * self.unit
+        return -(-(reset * self.fineness - left) // self.fineness)
+
+    def drain_us(self, cost: int) -> float:
+        return cost * self.unit / self.fineness
+
+    def turn_after(self, reset: int, cost: int) -> int:
+        # Rounded as reset is: nobody waits for nobody.
+        return max(0, reset - -(-cost * self.unit // self.fineness))
+
+
+def plan(rule: Limits) -> Plan:
+    """Exact where the interval allows it; otherwise the interval is rounded up, so the rate is never exceeded."""
+    rate = base.rate_of(rule)
+    burst = base.times(rule.burst or rate.limit, rule.enforce_at)
+    fineness = _fineness(rate, burst)
+    unit = _unit(rate, fineness)
+    bucket = unit * burst
+    if rule.max_delay is not None:  # a queue is full, too, where its last place would wait for longer
+        bucket = min(bucket, round(rule.max_delay * 1_000_000) * fineness + unit)
+    if bucket // unit < rule.factor:
+        raise InvalidRule(
+            f"one call costs {rule.factor:,}, more than the {bucket // unit:,} that max_delay lets wait", "max_delay"
+        )
+    return Gcra(bucket // unit, unit, bucket, fineness)
+
+
+def _fineness(rate: Rate, burst: int) -> int:
+    """How many parts of a microsecond a unit's time is counted in: as few as make it exact, or close enough."""
+
+    def fits(fineness: int, least: int = 1) -> bool:
+        unit = _unit(rate, fineness)
+        return unit >= least and unit * burst < LARGEST_BUCKET
+
+    exact = rate.limit // gcd(rate.limit, rate.window_us)
+    most = min(FINEST, (LARGEST_BUCKET - 1 - burst) * rate.limit // (rate.window_us * burst))
+    if exact <= SHORT and fits(exact):
+        return exact
+    if fits(SHORT, CLOSE):
+        return SHORT
+    if exact <= FINEST and fits(exact):
+        return exact
+    if most < 1:
+        raise InvalidRule(TOO_LONG.format(burst), "burst")
+    if burst > MAX_BUCKET:
+        raise InvalidRule(TOO_LARGE.format(burst, MAX_BUCKET, MAX_LIMIT), "burst")
+    return most
+
+
+def _unit(rate: Rate, fineness: int) -> int:
+    return -(-rate.window_us * fineness // rate.limit)
+
+
+def token_bucket(rule: Limits) -> Plan:
+    """The plan of a token bucket: GCRA's, or an interval bucket."""
+    return interval_bucket(rule) if rule.refill == "interval" else plan(rule)
+
+
+def shape(rule: Limits, every: str) -> tuple[str, ...]:
+    most = [rule.burst or part.limit or 0 for part in rule.parts]
+    bursts = f"bursts up to {base.listed([f'{burst:,}' for burst in dict.fromkeys(most)])}"
+    refilled = f"refilled all at once every {every}" if rule.refill == "interval" else ""
+    return "evenly spaced" if max(most) == 1 else bursts, refilled
+
+
+_bucket: Final = partial(base.Algorithm, shape=shape, max_multiplied=MAX_BUCKET, is_bucket=True)
+TOKEN_BUCKET: Final = _bucket(
+    name="token_bucket",
+    label="Token bucket",
+    help="refilled evenly, with bursts",
+    plan=token_bucket,
+    takes=("burst", "refill"),
+)
+LEAKY_BUCKET: Final = _bucket(
+    name="leaky_bucket", label="Leaky bucket", help="drained evenly, can delay", plan=plan, takes=("burst", "max_delay")
+)
+GCRA: Final = _bucket(
+    name="gcra", label="GCRA", help="as the token bucket, by its other name", plan=plan, takes=("burst",)
+)

@@ -1,0 +1,117 @@
+"""The sliding window: counts of sub-windows, of which the oldest is weighted, or counted whole where it is strict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from django_throttle.core.algorithms import base
+from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+from django_throttle.core.rate import MAX_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow(Plan):
+    """``n`` sub-windows and a weighted (or, ``strict`` 1, whole) oldest one. State: index, newest count … oldest count.
+
+    Source: ClassDojo, "Even better rate limiting"; Cloudflare's counter is n = 1.
+    """
+
+    sub_window: int
+    n: int
+    strict: int = 0
+    name, code = "sliding_window", 3
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+        limit, sub_window, n = self.limit, self.sub_window, self.n
+        current = now // sub_window
+        counts, refused_state = self._slide(state, current)
+        rest = sub_window if self.strict else (current + 1) * sub_window - now
+        weight = -(-counts[n] * rest // sub_window)
+        retry = 0
+        if sum(counts[:n]) + weight + cost > limit:
+            if counts_denied:
+                counts[0] = min(counts[0] + cost, MAX_LIMIT)
+                refused_state = (current, *counts)
+            retry = base.NEVER if cost > limit else self._fits_at(counts, cost, current) - now
+        newest = next((age for age, count in enumerate(counts) if count), None)
+        remaining = max(0, limit - sum(counts[:n]) - weight)
+        return Step(
+            retry=retry,
+            remaining=remaining,
+            reset=0 if newest is None else (current + n + 1 - newest) * sub_window - now,
+            charged_remaining=remaining - cost,
+            charged_reset=(current + n + 1) * sub_window - now,
+            charged_state=(current, counts[0] + cost, *counts[1:]) if retry == 0 else None,
+            refused_state=refused_state,
+        )
+
+    def _slide(self, state: State | None, current: int) -> tuple[list[int], State | None]:
+        """The n + 1 counts as they stand in sub-window ``current``; the state to store when the clock went back."""
+        if state is None:
+            return [0] * (self.n + 1), None
+        index, *counts = state
+        if index > current:
+            return counts, (current, *counts)
+        passed = min(current - index, self.n + 1)
+        return [0] * passed + counts[: self.n + 1 - passed], None
+
+    def _fits_at(self, counts: list[int], cost: int, current: int) -> int:
+        """The first moment at which ``cost`` fits, if nothing else happens until then."""
+        sub_window, n = self.sub_window, self.n
+        for age in range(n + 2):
+            room = self.limit - cost - sum(counts[: max(0, n - age)])
+            if room < 0:
+                continue
+            oldest = counts[n - age] if age <= n else 0
+            if oldest <= room:
+                return (current + age) * sub_window
+            if not self.strict:
+                return (current + age + 1) * sub_window - room * sub_window // oldest
+        raise AssertionError("an empty window refuses only what never fits")
+
+    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
+        index, *counts = state
+        age = max(0, index - since // self.sub_window)  # after a step back of the clock all counts in the newest
+        if age >= len(counts):
+            return None
+        counts[age] = max(0, counts[age] - cost)
+        return (index, *counts)
+
+    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+        index, *counts = state
+        for age, count in enumerate(counts):
+            yield base.Late(count, min(now, (index - age + 1) * self.sub_window - 1))
+
+    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+        current, n = now // self.sub_window, self.n
+        index, *counts = state or (current, *[0] * (n + 1))
+        passed = min(max(0, current - index), n + 1)
+        counts = [0] * passed + counts[: n + 1 - passed]
+        age = max(0, current - late.at // self.sub_window)
+        if age > n:
+            return None
+        counts[age] = min(counts[age] + late.cost, MAX_LIMIT)
+        return base.Stored((current, *counts), (current + n + 1) * self.sub_window - now)
+
+
+def plan(rule: Limits) -> Plan:
+    # Rounded up, so that n sub-windows are never shorter than the window.
+    sub_window = -(-base.rate_of(rule).window_us // rule.resolution)
+    return SlidingWindow(base.most_of(rule), sub_window, rule.resolution, int(rule.strict))
+
+
+def shape(rule: Limits, every: str) -> tuple[str, ...]:
+    steps = f"moving on in {rule.resolution} steps" if rule.resolution != 1 else ""
+    return steps, f"never more in any {every}" if rule.strict else ""
+
+
+SLIDING_WINDOW: Final = base.Algorithm(
+    name="sliding_window",
+    label="Sliding window",
+    help="evenly, right for most rules",
+    plan=plan,
+    shape=shape,
+    takes=("resolution", "strict"),
+)

@@ -1,0 +1,69 @@
+"""The errors that the core raises and stores answer with; ``django_throttle.exceptions`` has their tree."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ThrottleError(Exception):
+    """The root of every error of this package."""
+
+
+class InvalidRate(ThrottleError, ValueError):
+    """A rate is written like 100/min, 5/10m or 1000/day."""
+
+
+class InvalidRule(ThrottleError, ValueError):
+    """A rule's options make no sense, alone or together; ``option`` names the one to mend, where one is."""
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class InvalidOverride(ThrottleError, ValueError):
+    """An override's options make no sense, alone or together; ``option`` names the one to mend."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class InvalidCost(ThrottleError, ValueError):
+    """A cost is a whole number from 0 to the largest limit."""
+
+
+class InvalidIdent(ThrottleError, ValueError):
+    """An ident is text of 1 to 1024 characters."""
+
+
+class InvalidSetting(ThrottleError, ValueError):
+    """A setting in DJANGO_THROTTLE makes no sense."""
+
+
+class Cause(StrEnum):
+    """Why a store did not answer: the label of metrics and logs."""
+
+    UNAVAILABLE = "unavailable"  # no connection, no answer in time
+    SERVER_STATE = "server_state"  # it answered that it cannot serve now
+    POOL = "pool"  # every connection of this process is in use
+    BLOCKED = "blocked"  # this process: its event loop stood still
+    CONFIG = "config"  # credentials, rights, wrong kind of server
+    BUG = "bug"  # our script or our arguments
+    BREAKER = "breaker"  # not asked: it failed a moment ago
+
+
+class StoreError(ThrottleError):
+    """The store did not answer; the rule's failure policy decides instead."""
+
+    def __init__(self, cause: Cause, message: str = "", *, retry_after: float = 1.0) -> None:
+        super().__init__(message or cause.value)
+        self.cause = cause
+        self.retry_after = retry_after
+
+
+class AskAgain(StoreError):
+    """The store has learned something and will answer the same command now."""
+
+    def __init__(self, cause: Cause = Cause.BUG) -> None:
+        super().__init__(cause, "asked once more in vain")
