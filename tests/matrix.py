@@ -127,7 +127,8 @@ def _suite(name: str, environment: dict[str, str], more: tuple[str, ...]) -> dic
     cache = ("-o", f"cache_dir=.tox/{name}/.pytest_cache")
     at_once = ("--numprocesses", os.environ.get("JOBS", "3"), "--dist", "loadfile")
     first = _pytest(name, environment, *cache, *at_once, *left_out, *more)
-    again = _pytest(name, environment, *cache, "--lf", "--lfnf=none") if first["failed"] else first
+    is_whole = first["passed"] and first["failed"]  # without a report there is nothing to run again
+    again = _pytest(name, environment, *cache, "--lf", "--lfnf=none") if is_whole else first
     return {
         **dict(zip(("python", "django", "redis-py"), versions, strict=True)),
         "passed": first["passed"],
