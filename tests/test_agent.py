@@ -49,6 +49,22 @@ def test_serves_each_store_once(settings: Any, redis_url: str) -> None:
     assert second.transport.client.zcard("dt:{p}:live") == 0
 
 
+@pytest.mark.parametrize(
+    ("ends", "others", "stops"), [(True, 0, 1), (True, 1, 0), (False, 0, 0)], ids=["last", "not the last", "goes on"]
+)
+async def test_the_last_socket_of_a_process_that_ends_stops_the_agents(
+    monkeypatch: pytest.MonkeyPatch, ends: bool, others: int, stops: int
+) -> None:
+    """Under uvicorn, whose SIGTERM skips atexit."""
+    stopped: list[str] = []
+    monkeypatch.setattr(agent, "stop", lambda: stopped.append(threading.current_thread().name))
+    monkeypatch.setattr(agent.ending, "has_begun", ends)
+    monkeypatch.setattr(agent, "open_sockets", range(others))
+    await agent.socket_ended()
+    assert len(stopped) == stops
+    assert threading.current_thread().name not in stopped, "not on the event loop"
+
+
 @pytest.mark.agent
 def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}

@@ -304,7 +304,7 @@ class Duties:
             return
         holders = {lease.id: socket for socket in self.sockets.everyone() for lease in socket.leases}
         is_late = any(until <= now for until in waiting.values())
-        taken = self.store.leases.taken() if is_late else ()  # a handshake may wait for its turn
+        taken = self.store.leases.unreleased() if is_late else ()  # a handshake may wait for its turn
         for order, until in waiting.items():
             if socket := holders.get(order.lease):
                 _close(socket, order)

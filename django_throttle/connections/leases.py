@@ -15,19 +15,17 @@ from django_throttle.core.commands import SOCKET
 from django_throttle.core.decision import Lease
 from django_throttle.lifecycle import in_child
 
-__all__ = ["Owed", "Pair", "Registry"]
-
-
-MOST_SETTLED: Final = 100  # releases that are remembered, to have one of each node of a Cluster
+MAX_RELEASED: Final = 100  # releases that are remembered, to have one of each node of a Cluster
+MAX_FORMER: Final = 4
 
 Pair = tuple[str, str]  # rule id, ident
 
 
-class Owed(NamedTuple):
+class Release(NamedTuple):
     """A release that Redis has not confirmed; ``uid`` is the process under which the lease was taken.
 
-    ``again`` is True for one that a registration on its way may have undone: the first one's confirmation
-    does not settle it.
+    ``again`` is True for one that a registration on its way may have undone: the confirmation of the first one is
+    none of this.
     """
 
     uid: str
@@ -37,15 +35,17 @@ class Owed(NamedTuple):
     again: bool = False
 
 
-class Holdings:
-    """What a process holds open, by (rule id, ident), and what Redis has not confirmed of it.
+class Leases:
+    """What a process holds, by (rule id, ident), and what the refresher must still tell Redis of it.
 
-    Safe to use from any thread; empty, with a new uid, after a fork.
+    *Unsent* pairs have leases that Redis may not know. *Unconfirmed* releases are sent until Redis confirms them.
+    *Suspect* pairs may have leases in Redis that nobody holds. *Retiring* pairs are announced without need. Safe to
+    use from any thread; empty, with a new uid, after a fork.
     """
 
     def __init__(self) -> None:
         self.restart()
-        in_child(self, type(self).restart)
+        in_child(self, Leases.restart)
 
     def restart(self) -> None:
         """Forget everything and become a new process: the first thing a forked child does."""
@@ -59,16 +59,20 @@ class Holdings:
         self._held: OrderedDict[Pair, dict[str, float]] = OrderedDict()
         self._announced: set[Pair] = set()
         self._unsent: set[Pair] = set()
-        self._untold: set[tuple[Pair, str]] = set()  # leases that Redis cannot know: it was away all the time
-        self._owed: set[Owed] = set()
-        self._settled: deque[Owed] = deque(maxlen=MOST_SETTLED)  # those that Redis has confirmed, the last ones
-        # Where leases were taken in this beat and the one before. A server that has lost its data since then may have
-        # them, but nothing there says that this process has leases in these places.
-        self._recent, self._earlier = set[Pair](), set[Pair]()
-        self._strays: deque[Lease] = deque()
+        self._unknown: set[tuple[Pair, str]] = set()  # leases that Redis cannot know: it was away all the time
+        self._unconfirmed: set[Release] = set()
+        self._released: deque[Release] = deque(maxlen=MAX_RELEASED)  # the last ones that Redis has confirmed
+        self._abandoned: deque[Lease] = deque()
         self._suspect: dict[Pair, float] = {}
         self._idle: set[Pair] = set()
         self._retiring: set[Pair] = set()
+        # Where leases were taken in this beat and the one before. A server that has lost its data since then may have
+        # them, but nothing there says that this process has leases in these places.
+        self._recent, self._earlier = set[Pair](), set[Pair]()
+        self._unnamed: deque[set[Pair]] = deque(maxlen=MAX_FORMER)  # the same of each former uid
+        self._evicted: set[str] = set()  # leases that were taken away, and that their sockets have not released
+
+    # Who this process is
 
     @property
     def introduction(self) -> str:
@@ -84,91 +88,126 @@ class Holdings:
         """Who this process is and how much it holds, as JSON."""
         return process.describe(len(self), self.turn)
 
-    def is_announced(self, rule_id: str, ident: str) -> bool:
-        """True when Redis knows that this process may hold leases of this rule and ident."""
-        return (rule_id, ident) in self._announced
+    def renew(self) -> str:
+        """Take a new uid, since Redis has expired the old one or lost what it knew of it; returns the old one.
 
-    def confirm(self, uid: str, reply: int, *pairs: Pair) -> None:
-        """Take note of announce.lua's reply: 1 when it announced ``pairs`` under ``uid``, 0 when it did not know it."""
+        All leases are unsent.
+        """
         with self._lock:
-            if uid != self.uid:
-                return
-            if reply:
-                self._introduced = True
-                self._announced.update(pairs)
-            else:
-                self.lost = True
+            former, self.uid = self.uid, new_uid()
+            self.turn += 1
+            self.former = (former, *self.former)[:MAX_FORMER]
+            self.lost = self._introduced = False
+            self._unnamed.append(self._earlier | self._recent)
+            self._recent, self._earlier = set(), set()
+            self._announce_again()
+            return former
+
+    def keep(self) -> None:
+        """A beat has found nothing lost."""
+        with self._lock:
+            self.lost = False
+            self._earlier, self._recent = self._recent, set()
+
+    def unnamed(self) -> set[Pair]:
+        """Where an old copy of Redis' data may have leases of our former uids that nothing names."""
+        with self._lock:
+            return set().union(*self._unnamed)
+
+    # Taking and releasing
 
     def hold(self, rule_id: str, ident: str, lease: str, uid: str | None = None, *, sent: bool = True) -> None:
         """A lease is ours. ``uid`` is the one it was taken under; ``sent`` is False when Redis was not asked."""
         pair = rule_id, ident
         with self._lock:
-            failed = Owed(self.uid, rule_id, ident, lease)  # a call that failed, and may arrive; then granted locally
+            # A call that failed, and may arrive, and was then granted locally.
+            failed = Release(self.uid, rule_id, ident, lease)
             if sent:
-                self._untold.discard((pair, lease))
-            elif failed not in self._owed and not self.has(rule_id, ident, lease):
-                self._untold.add((pair, lease))
-            self._owed.discard(failed)
-            self._recent.add(pair)
+                self._unknown.discard((pair, lease))
+            elif failed not in self._unconfirmed and not self.has(rule_id, ident, lease):
+                self._unknown.add((pair, lease))
+            self._unconfirmed.discard(failed)
             self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
             self._held.move_to_end(pair)
-            stray = uid is not None and uid != self.uid
-            if uid is not None and stray:  # the uid was replaced while the call was under way
-                self._owed.add(Owed(uid, rule_id, ident, lease))
-            if stray or not sent or pair not in self._announced:
+            self._recent.add(pair)
+            is_former = uid is not None and uid != self.uid
+            if uid is not None and is_former:  # the uid was replaced while the call was under way
+                self._unconfirmed.add(Release(uid, rule_id, ident, lease))
+            if is_former or not sent or pair not in self._announced:
                 self._unsent.add(pair)
 
     def drop(self, rule_id: str, ident: str, lease: str) -> bool:
         """A lease is ours no more, and Redis need not be told; False when it was not."""
         with self._lock:
+            self._evicted.discard(lease)
             return self._drop((rule_id, ident), lease)
 
-    def let_go(self, rule_id: str, ident: str, lease: str) -> tuple[Owed, ...]:
-        """Drop a lease, and owe its release in the same moment: what to tell Redis.
+    def release(self, rule_id: str, ident: str, lease: str) -> tuple[Release, ...]:
+        """Drop a lease; returns the releases to send, which are unconfirmed from the same moment on.
 
-        Nothing when it was not ours, or when Redis cannot know of it: what comes and goes while it is away leaves
-        no debts.
+        None when it was not ours, or when Redis cannot know of it: what comes and goes while it is away leaves
+        nothing to send.
         """
         pair = rule_id, ident
         with self._lock:
+            self._evicted.discard(lease)
             # Before its registration under a new uid has arrived, it may be in Redis under an old one.
             uids = (self.uid, *self.former) if pair in self._unsent else (self.uid,)
-            is_untold = (pair, lease) in self._untold
-            if not self._drop(pair, lease) or is_untold:
+            is_unknown = (pair, lease) in self._unknown
+            if not self._drop(pair, lease) or is_unknown:
                 return ()
-            owed = tuple(Owed(uid, rule_id, ident, lease) for uid in uids)
-            self._owed.update(owed)
-            return owed
+            releases = tuple(Release(uid, rule_id, ident, lease) for uid in uids)
+            self._unconfirmed.update(releases)
+            return releases
 
-    def owe(self, rule_id: str, ident: str, lease: str, uid: str) -> None:
+    def release_if_known(self, rule_id: str, ident: str, lease: str, uid: str) -> None:
         """Nobody knows whether ``uid`` has this lease in Redis: have it released.
 
         The acquire may still arrive after that, so what Redis has is compared with what is held later on.
         """
         with self._lock:
             self._drop((rule_id, ident), lease)  # of a socket that had made room already
-            self._owed.add(Owed(uid, rule_id, ident, lease))
+            self._unconfirmed.add(Release(uid, rule_id, ident, lease))
             self._recent.add((rule_id, ident))
             self._suspect.setdefault((rule_id, ident), time.monotonic())
 
-    def stray(self, lease: Lease) -> None:
-        """Nobody can give this lease back any more. A garbage collector says so, so no lock is taken."""
-        self._strays.append(lease)
+    def abandon(self, lease: Lease) -> None:
+        """Nobody can release this lease any more. A garbage collector says so, so no lock is taken."""
+        self._abandoned.append(lease)
 
-    def take_strays(self) -> list[Lease]:
-        """Leases that went astray: what is to be given back for those who cannot."""
+    def take_abandoned(self) -> list[Lease]:
+        """The abandoned leases, to be released by the caller."""
         found: list[Lease] = []
         while True:
             try:
-                found.append(self._strays.popleft())
+                found.append(self._abandoned.popleft())
             except IndexError:
                 return found
 
-    def settle(self, *done: Owed) -> None:
-        """Redis has confirmed these releases."""
+    def evict(self, rule_id: str, ident: str, lease: str) -> None:
+        """A lease was taken away from its socket, which is open still, or about to be."""
         with self._lock:
-            self._owed.difference_update(done)
-            self._settled.extend(done)
+            if self._drop((rule_id, ident), lease):
+                self._evicted.add(lease)
+
+    def touch(self, rule_id: str, ident: str, lease: str, since: float) -> bool:
+        """The socket of this lease was heard of, at a moment on the monotonic clock; False when nobody holds it."""
+        with self._lock:
+            leases = self._held.get((rule_id, ident), {})
+            if lease in leases:
+                leases[lease] = since
+            return lease in leases
+
+    def _drop(self, pair: Pair, lease: str) -> bool:
+        self._unknown.discard((pair, lease))
+        leases = self._held.get(pair, {})
+        known = leases.pop(lease, None) is not None
+        if known and not leases:
+            del self._held[pair]
+            self._unsent.discard(pair)
+        return known
+
+    # What is held
 
     def __len__(self) -> int:
         with self._lock:
@@ -187,86 +226,10 @@ class Holdings:
         with self._lock:
             return {pair: tuple(leases) for pair, leases in self._held.items()}
 
-    def _drop(self, pair: Pair, lease: str) -> bool:
-        self._untold.discard((pair, lease))
-        leases = self._held.get(pair, {})
-        known = leases.pop(lease, None) is not None
-        if known and not leases:
-            del self._held[pair]
-            self._unsent.discard(pair)
-        return known
-
-
-def new_uid() -> str:
-    """An identity that no process has had before: 12 characters."""
-    return secrets.token_urlsafe(9)
-
-
-MAX_FORMER: Final = 4
-
-
-class Registry(Holdings):
-    """Holdings, and what the refresher must still tell Redis of them.
-
-    *Unsent* pairs have leases that Redis may not know. *Owed* releases have not been confirmed. *Suspect*
-    pairs may have leases in Redis that nobody holds. *Retiring* pairs are announced without need.
-    """
-
-    def restart(self) -> None:
-        super().restart()
-        self._taken_away: set[str] = set()  # leases that have not been given back since; see lose
-        self._unnamed: deque[set[Pair]] = deque(maxlen=MAX_FORMER)  # of each former uid: see Holdings
-
-    def lose(self, rule_id: str, ident: str, lease: str) -> None:
-        """A lease was taken away from its socket, which is open still, or about to be."""
+    def unreleased(self) -> set[str]:
+        """The leases that nobody has released yet, evicted ones among them."""
         with self._lock:
-            if self._drop((rule_id, ident), lease):
-                self._taken_away.add(lease)
-
-    def drop(self, rule_id: str, ident: str, lease: str) -> bool:
-        self._taken_away.discard(lease)
-        return super().drop(rule_id, ident, lease)
-
-    def taken(self) -> set[str]:
-        """The leases that nobody has given back yet, those that were taken away among them."""
-        with self._lock:
-            return self._taken_away.union(*self._held.values())
-
-    def renew(self) -> str:
-        """Become a new uid, since Redis has buried the old one or lost what it knew of it; all is unsent.
-
-        Returns the old one.
-        """
-        with self._lock:
-            former, self.uid = self.uid, new_uid()
-            self.turn += 1
-            self.former = (former, *self.former)[:MAX_FORMER]
-            self.lost = self._introduced = False
-            self._unnamed.append(self._earlier | self._recent)
-            self._recent, self._earlier = set(), set()
-            self._unsent.update(self._held)
-            for pairs in (self._announced, self._idle, self._retiring):
-                pairs.clear()
-            return former
-
-    def keep(self) -> None:
-        """A beat has found nothing lost."""
-        with self._lock:
-            self.lost = False
-            self._earlier, self._recent = self._recent, set()
-
-    def unnamed(self) -> set[Pair]:
-        """Where an old copy of Redis' data may have leases of our former uids that nothing names."""
-        with self._lock:
-            return set().union(*self._unnamed)
-
-    def touch(self, rule_id: str, ident: str, lease: str, since: float) -> bool:
-        """The socket of this lease was heard of, at a moment on the monotonic clock; False when nobody holds it."""
-        with self._lock:
-            leases = self._held.get((rule_id, ident), {})
-            if lease in leases:
-                leases[lease] = since
-            return lease in leases
+            return self._evicted.union(*self._held.values())
 
     def first_socket(self, rule_id: str, ident: str) -> str | None:
         """The lease of a socket that was taken, or heard of, longest ago; None when no socket has any."""
@@ -274,10 +237,87 @@ class Registry(Holdings):
             leases = self._held.get((rule_id, ident), {})
             return min((lease for lease in leases if lease.startswith(SOCKET)), key=leases.__getitem__, default=None)
 
-    def doubt(self, pairs: Iterable[Pair]) -> None:
-        """Redis may not know the leases of these pairs: send them (again)."""
+    # What Redis knows
+
+    def is_announced(self, rule_id: str, ident: str) -> bool:
+        """True when Redis knows that this process may hold leases of this rule and ident."""
+        return (rule_id, ident) in self._announced
+
+    @property
+    def has_announced(self) -> bool:
+        """Whether Redis knows where this process may hold leases, as far as we know."""
+        return bool(self._announced)
+
+    def confirm(self, uid: str, reply: int, *pairs: Pair) -> None:
+        """Take note of announce.lua's reply: 1 when it announced ``pairs`` under ``uid``, 0 when it did not know it."""
+        with self._lock:
+            if uid != self.uid:
+                return
+            if reply:
+                self._introduced = True
+                self._announced.update(pairs)
+            else:
+                self.lost = True
+
+    def announce_again(self) -> None:
+        """Redis has lost what was announced: announce, and send, all that is held; the rest when it is taken again."""
+        with self._lock:
+            self._announce_again()
+
+    def _announce_again(self) -> None:
+        self._unsent.update(self._held)
+        for pairs in (self._announced, self._idle, self._retiring):
+            pairs.clear()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether Redis may not know all that is held."""
+        return bool(self._unsent)
+
+    def send_again(self, pairs: Iterable[Pair]) -> None:
+        """Redis may not know the leases of these pairs: send them."""
         with self._lock:
             self._unsent.update(pairs)
+
+    def sent_pairs(self) -> list[Pair]:
+        """Those of which Redis knows what is held, as far as we know."""
+        with self._lock:
+            return [pair for pair in self._held if pair not in self._unsent]
+
+    def take_unsent(self, most: int) -> list[Pair]:
+        """Up to ``most`` unsent pairs; ``send_again`` what fails."""
+        with self._lock:
+            self._unsent.intersection_update(self._held)
+            taken = list(islice(self._unsent, most))
+            self._unsent.difference_update(taken)
+            return taken
+
+    def to_register(self, pairs: Iterable[Pair]) -> dict[Pair, dict[str, float]]:
+        """What is held of these pairs, each lease with its age in seconds: from now on Redis may know of it."""
+        with self._lock:
+            now = time.monotonic()
+            held = {pair: self._held[pair] for pair in pairs if pair in self._held}
+            self._unknown.difference_update((pair, lease) for pair, leases in held.items() for lease in leases)
+            return {pair: {lease: now - since for lease, since in leases.items()} for pair, leases in held.items()}
+
+    def registered(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> None:
+        """Redis has these leases now; those that were dropped while they travelled are released again."""
+        with self._lock:
+            if uid != self.uid:
+                self._unsent.add(pair)
+            held = self._held.get(pair, {})
+            self._unconfirmed.update(Release(uid, *pair, lease, again=True) for lease in leases if lease not in held)
+
+    def unconfirmed(self) -> list[Release]:
+        """Releases to send; ``confirm_released`` those that arrive."""
+        with self._lock:
+            return list(self._unconfirmed)
+
+    def confirm_released(self, *done: Release) -> None:
+        """Redis has confirmed these releases."""
+        with self._lock:
+            self._unconfirmed.difference_update(done)
+            self._released.extend(done)
 
     def newest(self, most: int) -> list[tuple[Pair, str]]:
         """The last lease of each of up to ``most`` pairs that Redis knows, of those that had one taken last."""
@@ -286,61 +326,10 @@ class Registry(Holdings):
             return [(pair, next(reversed(self._held[pair]))) for pair in islice(known, most)]
 
     def last_released(self) -> list[tuple[Pair, str]]:
-        """Leases that Redis has given back under the present uid, the last one first."""
+        """Leases that Redis has released under the present uid, the last one first."""
         with self._lock:
-            last = [one for one in reversed(self._settled) if one.uid == self.uid]
+            last = [one for one in reversed(self._released) if one.uid == self.uid]
             return [((one.rule_id, one.ident), one.lease) for one in last if not self.has(*one[1:4])]
-
-    def announce_again(self) -> None:
-        """Redis has lost what was announced: announce, and send, all that is held; the rest when it is taken again."""
-        with self._lock:
-            self._unsent.update(self._held)
-            for pairs in (self._announced, self._idle, self._retiring):
-                pairs.clear()
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether Redis may not know all that is held."""
-        return bool(self._unsent)
-
-    @property
-    def has_announced(self) -> bool:
-        """Whether Redis knows where this process may hold leases, as far as we know."""
-        return bool(self._announced)
-
-    def sent_pairs(self) -> list[Pair]:
-        """Those of which Redis knows what is held, as far as we know."""
-        with self._lock:
-            return [pair for pair in self._held if pair not in self._unsent]
-
-    def take_unsent(self, most: int) -> list[Pair]:
-        """Up to ``most`` unsent pairs; ``doubt`` what fails."""
-        with self._lock:
-            self._unsent.intersection_update(self._held)
-            taken = list(islice(self._unsent, most))
-            self._unsent.difference_update(taken)
-            return taken
-
-    def telling(self, pairs: Iterable[Pair]) -> dict[Pair, dict[str, float]]:
-        """What is held of these pairs, each lease with its age in seconds: from now on Redis may know of it."""
-        with self._lock:
-            now = time.monotonic()
-            held = {pair: self._held[pair] for pair in pairs if pair in self._held}
-            self._untold.difference_update((pair, lease) for pair, leases in held.items() for lease in leases)
-            return {pair: {lease: now - since for lease, since in leases.items()} for pair, leases in held.items()}
-
-    def sent(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> None:
-        """Redis has these leases now; what was dropped while they travelled is owed."""
-        with self._lock:
-            if uid != self.uid:
-                self._unsent.add(pair)
-            held = self._held.get(pair, {})
-            self._owed.update(Owed(uid, *pair, lease, again=True) for lease in leases if lease not in held)
-
-    def owed(self) -> list[Owed]:
-        """Releases that are owed; ``settle`` those that arrive."""
-        with self._lock:
-            return list(self._owed)
 
     def suspect(self, pairs: Iterable[Pair]) -> None:
         """Compare these pairs with Redis later."""
@@ -359,7 +348,7 @@ class Registry(Holdings):
     def retire(self, most: int) -> list[Pair]:
         """Up to ``most`` announced pairs of which nothing was held at the last call either; then call ``retired``."""
         with self._lock:
-            idle = self._announced.difference(self._held, ((owed.rule_id, owed.ident) for owed in self._owed))
+            idle = self._announced.difference(self._held, ((one.rule_id, one.ident) for one in self._unconfirmed))
             room = max(0, most - len(self._retiring))
             self._retiring.update(islice(idle & self._idle, room))
             self._announced -= self._retiring
@@ -373,3 +362,8 @@ class Registry(Holdings):
             again = self._announced.intersection(pairs)
             self._announced -= again
             self._unsent |= again
+
+
+def new_uid() -> str:
+    """An identity that no process has had before: 12 characters."""
+    return secrets.token_urlsafe(9)

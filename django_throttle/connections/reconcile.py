@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_throttle.connections.leases import MOST_SETTLED, Owed, Pair
+from django_throttle.connections.leases import MAX_RELEASED, Pair, Release
 from django_throttle.connections.processes import (
     BATCH,
     GRACE_SECONDS,
@@ -80,7 +80,7 @@ class Losses:
     def _has_lost_the_last(self) -> bool:
         """One of each node of a Cluster, as far as one of the last hundred is there."""
         leases, asked = self.store.leases, dict[tuple[object, bool], tuple[str, str]]()
-        for is_held, last in ((True, leases.newest(MOST_SETTLED)), (False, leases.last_released())):
+        for is_held, last in ((True, leases.newest(MAX_RELEASED)), (False, leases.last_released())):
             for pair, lease in last:
                 key = self.store.key(*pair)
                 asked.setdefault((self.store.transport.node_of(key), is_held), (key, lease))
@@ -153,12 +153,12 @@ class Refresher:
         """
         if self.leases.lost or self.store.transport.failovers != self._failovers:
             self.beat()
-        for stray in self.leases.take_strays():
-            for pair in stray.holds:
-                self.leases.let_go(*pair, stray.id)
+        for lease in self.leases.take_abandoned():
+            for pair in lease.holds:
+                self.leases.release(*pair, lease.id)
         self.store.evictions.look()
         failed = self._register_some()
-        owed = self.leases.owed()
+        owed = self.leases.unconfirmed()
         failed += self._release_some(owed)
         if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
             failed += self._compare(suspects)
@@ -237,9 +237,9 @@ class Refresher:
             # One command for all of them, where one server has all.
             try:
                 missing = self._missing([pairs]) if self.store.transport.slot_of is None else pairs
-                self.leases.doubt(self._missing([[pair] for pair in missing]))
+                self.leases.send_again(self._missing([[pair] for pair in missing]))
             except StoreError:
-                self.leases.doubt(pairs)
+                self.leases.send_again(pairs)
                 raise
             if time.monotonic() > until:
                 return
@@ -272,18 +272,18 @@ class Refresher:
                 errors += failed.values()
                 doubtful.difference_update(set(pairs).difference(failed))
         finally:
-            self.leases.doubt(doubtful)
+            self.leases.send_again(doubtful)
         return errors
 
     def _register(self, pairs: Iterable[Pair]) -> dict[Pair, Exception]:
-        uid, sent = self.leases.uid, list(_registrations(self.leases.telling(pairs)))
+        uid, sent = self.leases.uid, list(_registrations(self.leases.to_register(pairs)))
         failed: dict[Pair, Exception] = {}
         replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
         for (pair, leases), reply in zip(sent, replies, strict=True):
             if isinstance(reply, Exception):
                 failed[pair] = reply
             else:
-                self.leases.sent(uid, pair, leases)
+                self.leases.registered(uid, pair, leases)
                 self.on_gone(list(map(text, reply[1:])))
         return failed
 
@@ -307,15 +307,15 @@ class Refresher:
                 leases.suspect([pair])
                 continue
             if there.leases < leases.count(*pair):
-                leases.doubt([pair])
+                leases.send_again([pair])
             strange = [lease for lease in there.doubtful if not leases.has(*pair, lease)]
             for lease in strange:
-                leases.owe(*pair, lease, uid)
+                leases.release_if_known(*pair, lease, uid)
             if there.leases - len(strange) > leases.count(*pair):  # one that came too late is too young to be named
                 leases.suspect([pair])
         return errors_of(found)
 
-    def _release_some(self, owed: Iterable[Owed]) -> list[Exception]:
+    def _release_some(self, owed: Iterable[Release]) -> list[Exception]:
         failed, until = [], time.monotonic() + SHARE_SECONDS
         for some in batches(owed):
             failed += self._release(some)
@@ -323,10 +323,11 @@ class Refresher:
                 break
         return failed
 
-    def _release(self, owed: list[Owed]) -> list[Exception]:
+    def _release(self, owed: list[Release]) -> list[Exception]:
         calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in owed]
         replies = self.store.pipeline(calls)
-        self.leases.settle(*(one for one, reply in zip(owed, replies, strict=True) if not isinstance(reply, Exception)))
+        done = [one for one, reply in zip(owed, replies, strict=True) if not isinstance(reply, Exception)]
+        self.leases.confirm_released(*done)
         return errors_of(replies)
 
     def _retire(self) -> None:

@@ -13,7 +13,7 @@ from asgiref.sync import SyncToAsync
 from django.http import StreamingHttpResponse
 
 from django_throttle import limiter
-from django_throttle.connections.leases import Registry
+from django_throttle.connections.leases import Leases
 from django_throttle.core.decision import Lease
 
 
@@ -25,7 +25,7 @@ class Slot:
 
     __slots__ = ("_leases", "lease")
 
-    def __init__(self, lease: Lease, leases: Registry) -> None:
+    def __init__(self, lease: Lease, leases: Leases) -> None:
         self.lease: Lease | None = lease
         self._leases = leases
 
@@ -38,7 +38,7 @@ class Slot:
         """Give it back a little later, without waiting for a store."""
         lease = self.take()
         if lease is not None:
-            self._leases.stray(lease)
+            self._leases.abandon(lease)
 
     __del__ = drop
 

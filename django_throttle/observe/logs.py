@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.decision import Outcome
+from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import ident_tag, secret_bytes
 from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_child
@@ -92,7 +92,7 @@ def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
         "outcome": outcome.verdict,
         "reason": outcome.reason.value,
         "scope": _plain(facts.scope),
-        "event": facts.events[0] if facts.events else "",
+        "event": _event(facts, outcome),
         "ident": short_hash(outcome.ident),
         "left_out": left_out,
     }
@@ -101,6 +101,12 @@ def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
         said["outcome"], said["rule"], said["reason"], said["scope"], said["event"] or "none", said["ident"], left_out,
         extra=said,
     )  # fmt: skip
+
+
+def _event(facts: Facts, outcome: Outcome) -> str:
+    """The event that the rule limits: doors report a rate's first, "request", and that of leases last, "inflight"."""
+    is_lease = outcome.window is None and outcome.reason is not Reason.BLOCKED
+    return facts.events[-1 if is_lease else 0] if facts.events else ""
 
 
 def short_hash(ident: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from django_throttle.connections.leases import Registry
+from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Command, Decide, DecideLocally, Evict, Order, Release
 from django_throttle.core.decision import Lease
 from django_throttle.core.flow import T
@@ -47,7 +47,7 @@ class Store(Protocol):
     def meters(self) -> Meters: ...
 
     @property
-    def leases(self) -> Registry: ...
+    def leases(self) -> Leases: ...
 
     @property
     def orders(self) -> Orders: ...
@@ -153,4 +153,4 @@ def _abandon(store: Store, commands: Iterable[Command]) -> None:
         if lease in released:
             continue
         holds = [(charge.rule.id, charge.ident) for charge in charges if charge.rule.is_concurrency]
-        store.leases.stray(Lease(lease, tuple(holds)))
+        store.leases.abandon(Lease(lease, tuple(holds)))

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import InvalidResponse
 
-from django_throttle.connections.leases import Pair, Registry
+from django_throttle.connections.leases import Leases, Pair
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.algorithms.concurrency import Concurrency
 from django_throttle.core.algorithms.fixed_window import CalendarWindow
@@ -221,9 +221,9 @@ class LeaseCommand(DecideCommand):
         _owe(self.context.leases, self.pairs, self.command.lease or "", self.uid)
 
 
-def _owe(leases: Registry, pairs: Sequence[Pair], lease: str, uid: str) -> None:
+def _owe(leases: Leases, pairs: Sequence[Pair], lease: str, uid: str) -> None:
     for pair in pairs:
-        leases.owe(*pair, lease, uid)
+        leases.release_if_known(*pair, lease, uid)
 
 
 class ReleaseCommand(RedisCommand):
@@ -233,12 +233,12 @@ class ReleaseCommand(RedisCommand):
 
     def __init__(self, context: RedisContext, command: Release) -> None:
         super().__init__(context)
-        self.owed = [owed for pair in command.holds for owed in context.leases.let_go(*pair, command.lease)]
+        self.owed = [owed for pair in command.holds for owed in context.leases.release(*pair, command.lease)]
         for one in self.owed:
             self.calls.append(release_call(context, *one[:4]))
 
     def read(self, replies: Sequence[Any]) -> None:
-        self.context.leases.settle(*self.owed)
+        self.context.leases.confirm_released(*self.owed)
 
 
 def announce_call(context: RedisContext, one: Announcement) -> Call:

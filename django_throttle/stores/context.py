@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from django_throttle.connections.leases import Registry
+from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Charge
 from django_throttle.core.key import key_root, secret_bytes
 from django_throttle.damper.meters import Meters
@@ -52,7 +52,7 @@ class RedisContext:
         self.lease_ttl_ms = round(lease_ttl * 1000)
         self.calendar = Calendar()
         self.complaints = Complaints()
-        self.leases = Registry()
+        self.leases = Leases()
         # A clock that is set leaves ours behind: nothing is remembered by it, nor prepaid.
         self.is_costly = clock is None
         self.denials = Denials() if self.is_costly else NoDenials()

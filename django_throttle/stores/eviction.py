@@ -118,7 +118,7 @@ class EvictCommand(LongCommand):
 
     def give_up(self) -> None:
         rule, ident, _ = self.command.charge
-        self.context.leases.owe(rule.id, ident, self.command.lease, self.uid)
+        self.context.leases.release_if_known(rule.id, ident, self.command.lease, self.uid)
         self.evictions.doubt(self.command, withdraws=True)
 
     def _tell(self) -> list[Call]:

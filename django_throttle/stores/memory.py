@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final, Literal
 
-from django_throttle.connections.leases import Registry
+from django_throttle.connections.leases import Leases
 from django_throttle.core.algorithms import State, Step
 from django_throttle.core.commands import (
     MAX_WAITING,
@@ -57,14 +57,14 @@ class MemoryStore:
         self,
         clock: Callable[[], float] | None = None,
         *,
-        leases: Registry | None = None,
+        leases: Leases | None = None,
         max_entries: int = 100_000,
     ) -> None:
         self.clock = clock or time.time
         self.denials = NoDenials()
         self.aggregates = Aggregates(self.clock)
         self.meters = Meters(self.clock, on_due=self._report)
-        self.leases = Registry() if leases is None else leases
+        self.leases = Leases() if leases is None else leases
         self.orders = LocalOrders()
         self._sent = leases is None
         self.max_entries = max_entries
@@ -136,7 +136,7 @@ class MemoryStore:
     def _step(self, charge: Charge, now: int, command: Decide) -> Step:
         rule = charge.rule
         if rule.is_concurrency:
-            self._give_back_strays()
+            self._release_abandoned()
             held = self.leases.count(rule.id, charge.ident)
             mine = command.lease is not None and self.leases.has(rule.id, charge.ident, command.lease)
             return rule.plan.step((held, mine), now, charge.cost, False)
@@ -172,10 +172,10 @@ class MemoryStore:
             self._write(key, (now + mark.lasts,), now + mark.lasts)
         return until <= now
 
-    def _give_back_strays(self) -> None:
-        for stray in self.leases.take_strays() if self._sent else ():  # else whoever tells Redis does
-            for pair in stray.holds:
-                self.leases.drop(*pair, stray.id)
+    def _release_abandoned(self) -> None:
+        for lease in self.leases.take_abandoned() if self._sent else ():  # else whoever tells Redis does
+            for pair in lease.holds:
+                self.leases.drop(*pair, lease.id)
 
     def _refund(self, paid: Paid) -> bool:
         (rule, _, cost), at, reset = paid
@@ -209,13 +209,13 @@ def _key(charge: Charge) -> tuple[str, str]:
     return charge.rule.id, charge.ident
 
 
-def evict_here(leases: Registry, command: Evict) -> tuple[bool, tuple[Order, ...]]:
+def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[Order, ...]]:
     """The same where this process has all leases; the orders are to be given."""
     rule, ident, _ = command.charge
     pair, limit = (rule.id, ident), rule.plan.limit
     victims: list[tuple[str, str]] = []
     while leases.count(*pair) >= limit and (lease := leases.first_socket(*pair)):
-        leases.lose(*pair, lease)
+        leases.evict(*pair, lease)
         victims.append((leases.uid, lease))
     taken = leases.count(*pair) < limit
     if taken:

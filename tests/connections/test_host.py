@@ -277,11 +277,11 @@ def test_what_comes_and_goes_while_redis_is_away_leaves_no_debt(settings: Any, c
         for number in range(200):
             (decision,) = site.take(f"user:{number}")
             site.limiter.release(decision.lease)
-        assert len(site.leases.owed()) <= 20, "only those before the breaker opened"
+        assert len(site.leases.unconfirmed()) <= 20, "only those before the breaker opened"
         server.start()
         site.beat()
         site.refresher.resend()
-        assert (site.leases.owed(), other.count("user:0"), other.count("user:1")) == ([], 1, 0)
+        assert (site.leases.unconfirmed(), other.count("user:0"), other.count("user:1")) == ([], 1, 0)
         site.store.breaker.succeeded()
         site.limiter.release(kept.lease)
         assert other.count("user:0") == 0
@@ -332,13 +332,13 @@ class TestOneNodeAway:
         for lease in leases:
             assert lease
             for pair in lease.holds:
-                site.leases.let_go(*pair, lease.id)
+                site.leases.release(*pair, lease.id)
         with pytest.raises(StoreError, match="away"):
             site.refresher.resend()
         assert self.counts(onlooker) == (0, 0)
         partial.undo()
         site.refresher.resend()
-        assert site.leases.owed() == []
+        assert site.leases.unconfirmed() == []
         assert self.counts(onlooker) == (0, 0)
 
     def test_all_is_well_when_it_is_back(self, make_site: Make, redis: Redis, away: Any) -> None:
@@ -475,7 +475,7 @@ def test_an_acquire_that_arrives_after_its_release(
     """A timed-out call may be carried out long after; nothing else would ever free what it took."""
     site = make_site()
     site.take("user:1", held)
-    site.leases.owe(RULE.id, "user:1", "ghost", site.leases.uid)
+    site.leases.release_if_known(RULE.id, "user:1", "ghost", site.leases.uid)
     site.refresher.resend()
     index = site.store.key(RULE.id, "user:1")
     redis.zadd(f"{index}:{site.leases.uid}", {"ghost": clock.now_us})

@@ -8,21 +8,21 @@ import threading
 
 import pytest
 
-from django_throttle.connections.leases import Owed, Registry
+from django_throttle.connections.leases import Leases, Release
 from tests.inside import lock_of
 
 PAIR = ("rule", "user:1")
 
 
 @pytest.fixture
-def registry() -> Registry:
-    registry = Registry()
+def registry() -> Leases:
+    registry = Leases()
     registry.confirm(registry.uid, 1, PAIR)
     return registry
 
 
 def test_holds_and_drops_once() -> None:
-    registry = Registry()
+    registry = Leases()
     registry.hold(*PAIR, "a")
     registry.hold(*PAIR, "a")
     registry.hold(*PAIR, "b")
@@ -36,7 +36,7 @@ def test_holds_and_drops_once() -> None:
 
 
 def test_introduces_itself_until_redis_knows_it() -> None:
-    registry = Registry()
+    registry = Leases()
     assert len(registry.uid) == 12
     assert json.loads(registry.introduction)["pid"] == os.getpid()
     registry.confirm("another", 1, PAIR)  # a reply to a call made under a uid that was replaced meanwhile
@@ -47,32 +47,32 @@ def test_introduces_itself_until_redis_knows_it() -> None:
     assert registry.lost
 
 
-def test_what_redis_was_told_is_not_sent_again(registry: Registry) -> None:
+def test_what_redis_was_told_is_not_sent_again(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
     assert registry.take_unsent(10) == []
 
 
-def test_what_redis_was_not_told_is_sent_with_its_age(registry: Registry) -> None:
+def test_what_redis_was_not_told_is_sent_with_its_age(registry: Leases) -> None:
     registry.hold(*PAIR, "a", sent=False)
     registry.hold("rule", "user:2", "b", registry.uid)  # its announcement failed
     taken = registry.take_unsent(10)
     assert set(taken) == {PAIR, ("rule", "user:2")}
-    assert 0 <= registry.telling(taken)[PAIR]["a"] < 20
+    assert 0 <= registry.to_register(taken)[PAIR]["a"] < 20
     assert registry.take_unsent(10) == []
-    registry.doubt(taken)
+    registry.send_again(taken)
     assert set(registry.take_unsent(1)) <= set(taken)
 
 
-def test_a_lease_taken_under_a_replaced_uid_is_moved(registry: Registry) -> None:
+def test_a_lease_taken_under_a_replaced_uid_is_moved(registry: Leases) -> None:
     old = registry.uid
     assert registry.renew() == old != registry.uid
     assert registry.former == (old,)
     registry.hold(*PAIR, "a", old)
-    assert registry.owed() == [Owed(old, *PAIR, "a")]
+    assert registry.unconfirmed() == [Release(old, *PAIR, "a")]
     assert list(registry.take_unsent(10)) == [PAIR]
 
 
-def test_renewing_sends_everything_again(registry: Registry) -> None:
+def test_renewing_sends_everything_again(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
     registry.lost = True
     registry.renew()
@@ -80,59 +80,59 @@ def test_renewing_sends_everything_again(registry: Registry) -> None:
     assert registry.introduction and not registry.is_announced(*PAIR) and not registry.lost
 
 
-def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Registry) -> None:
+def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
     old = registry.renew()
-    owed = registry.let_go(*PAIR, "a")
-    assert set(owed) == set(registry.owed()) == {Owed(old, *PAIR, "a"), Owed(registry.uid, *PAIR, "a")}
-    assert registry.let_go(*PAIR, "a") == ()
+    owed = registry.release(*PAIR, "a")
+    assert set(owed) == set(registry.unconfirmed()) == {Release(old, *PAIR, "a"), Release(registry.uid, *PAIR, "a")}
+    assert registry.release(*PAIR, "a") == ()
 
 
-def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Registry) -> None:
+def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Leases) -> None:
     registry.hold(*PAIR, "a", sent=False)
-    ((pair, leases),) = registry.telling(registry.take_unsent(10)).items()
-    registry.let_go(*PAIR, "a")
-    registry.sent(registry.uid, pair, leases)
-    registry.settle(Owed(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
-    assert registry.owed() == [Owed(registry.uid, *PAIR, "a", again=True)]
+    ((pair, leases),) = registry.to_register(registry.take_unsent(10)).items()
+    registry.release(*PAIR, "a")
+    registry.registered(registry.uid, pair, leases)
+    registry.confirm_released(Release(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
+    assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", again=True)]
 
 
-def test_what_redis_cannot_know_of_leaves_no_debt(registry: Registry) -> None:
+def test_what_redis_cannot_know_of_leaves_no_debt(registry: Leases) -> None:
     """It was away all the time: nothing piles up, however many come and go meanwhile."""
     registry.hold(*PAIR, "before", registry.uid)
     for number in range(100):
         registry.hold(*PAIR, str(number), sent=False)
         registry.hold(*PAIR, str(number), sent=False)
-        assert registry.let_go(*PAIR, str(number)) == ()
+        assert registry.release(*PAIR, str(number)) == ()
     registry.renew()
-    assert registry.owed() == []
-    assert len(registry.let_go(*PAIR, "before")) == len(registry.owed()) == 2
-    assert registry._untold == set()
+    assert registry.unconfirmed() == []
+    assert len(registry.release(*PAIR, "before")) == len(registry.unconfirmed()) == 2
+    assert registry._unknown == set()
 
 
 @pytest.mark.parametrize("how", ["registered", "called", "granted"])
-def test_what_redis_may_know_of_is_owed(how: str, registry: Registry) -> None:
+def test_what_redis_may_know_of_is_owed(how: str, registry: Leases) -> None:
     if how == "called":  # in vain, as far as is known here
-        registry.owe(*PAIR, "a", registry.uid)
+        registry.release_if_known(*PAIR, "a", registry.uid)
     registry.hold(*PAIR, "a", sent=False)
     if how == "registered":  # on its way, or lost on it
-        registry.telling(registry.take_unsent(10))
+        registry.to_register(registry.take_unsent(10))
     if how == "granted":
         registry.hold(*PAIR, "a", registry.uid)
-    assert registry.let_go(*PAIR, "a") == (Owed(registry.uid, *PAIR, "a"),)
+    assert registry.release(*PAIR, "a") == (Release(registry.uid, *PAIR, "a"),)
 
 
-def test_owed_until_settled(registry: Registry) -> None:
+def test_owed_until_settled(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
-    registry.let_go(*PAIR, "a")
-    owed = registry.owed()
-    assert registry.owed() == owed == [Owed(registry.uid, *PAIR, "a")]
-    registry.settle(*owed)
-    assert registry.owed() == []
+    registry.release(*PAIR, "a")
+    owed = registry.unconfirmed()
+    assert registry.unconfirmed() == owed == [Release(registry.uid, *PAIR, "a")]
+    registry.confirm_released(*owed)
+    assert registry.unconfirmed() == []
 
 
 def test_a_caller_with_a_replaced_uid_introduces_nobody() -> None:
-    registry = Registry()
+    registry = Leases()
     uid = registry.uid
     assert registry.introduce(uid)
     registry.renew()
@@ -140,23 +140,23 @@ def test_a_caller_with_a_replaced_uid_introduces_nobody() -> None:
     assert registry.introduce(registry.uid)
 
 
-def test_a_failed_acquire_granted_locally_is_not_released(registry: Registry) -> None:
-    registry.owe(*PAIR, "a", registry.uid)
+def test_a_failed_acquire_granted_locally_is_not_released(registry: Leases) -> None:
+    registry.release_if_known(*PAIR, "a", registry.uid)
     registry.hold(*PAIR, "a", sent=False)
-    assert registry.owed() == []
+    assert registry.unconfirmed() == []
     assert registry.take_suspect(0, 10) == [PAIR]
     assert registry.take_suspect(0, 10) == []
 
 
 def test_what_was_released_before_it_was_sent_leaves_nothing_behind() -> None:
-    registry = Registry()
+    registry = Leases()
     for number in range(100):
         registry.hold("rule", f"user:{number}", "a", sent=False)
         registry.drop("rule", f"user:{number}", "a")
     assert registry._unsent == set()
 
 
-def test_retires_what_stays_idle(registry: Registry) -> None:
+def test_retires_what_stays_idle(registry: Leases) -> None:
     assert registry.retire(10) == []  # idle for the first time
     assert registry.retire(10) == [PAIR]
     assert not registry.is_announced(*PAIR)
@@ -165,14 +165,14 @@ def test_retires_what_stays_idle(registry: Registry) -> None:
     assert registry.retire(10) == []
 
 
-def test_does_not_retire_what_is_held_or_owed(registry: Registry) -> None:
+def test_does_not_retire_what_is_held_or_owed(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
     assert [registry.retire(10) for _ in range(3)] == [[], [], []]
-    registry.let_go(*PAIR, "a")
+    registry.release(*PAIR, "a")
     assert [registry.retire(10) for _ in range(3)] == [[], [], []]
 
 
-def test_announced_again_while_retiring_is_sent_again(registry: Registry) -> None:
+def test_announced_again_while_retiring_is_sent_again(registry: Leases) -> None:
     registry.retire(10)
     assert registry.retire(10) == [PAIR]
     registry.confirm(registry.uid, 1, PAIR)
@@ -181,8 +181,18 @@ def test_announced_again_while_retiring_is_sent_again(registry: Registry) -> Non
     assert list(registry.take_unsent(10)) == [PAIR]
 
 
+@pytest.mark.parametrize("how", ["drop", "release"])
+def test_an_evicted_lease_is_unreleased_until_its_socket_releases_it(how: str, registry: Leases) -> None:
+    """In memory, or while Redis is away and the process decides by itself."""
+    registry.hold(*PAIR, "~a", registry.uid)
+    registry.evict(*PAIR, "~a")
+    assert (len(registry), registry.unreleased()) == (0, {"~a"})
+    assert not getattr(registry, how)(*PAIR, "~a")
+    assert registry.unreleased() == set()
+
+
 def test_threads_lose_nothing() -> None:
-    registry = Registry()
+    registry = Leases()
 
     def hammer(worker: int) -> None:
         for number in range(500):
@@ -191,7 +201,7 @@ def test_threads_lose_nothing() -> None:
             registry.holdings()
             registry.take_unsent(3)
             if number % 5:
-                assert bool(registry.let_go(*pair, lease)) is bool(number % 2)
+                assert bool(registry.release(*pair, lease)) is bool(number % 2)
 
     threads = [threading.Thread(target=hammer, args=(number,)) for number in range(16)]
     for thread in threads:
@@ -199,11 +209,11 @@ def test_threads_lose_nothing() -> None:
     for thread in threads:
         thread.join()
     assert len(registry) == 16 * 100
-    assert len(registry.owed()) == 16 * 200
+    assert len(registry.unconfirmed()) == 16 * 200
 
 
 def test_a_forked_child_holds_nothing() -> None:
-    registry = Registry()
+    registry = Leases()
     registry.hold(*PAIR, "a")
     lock_of(registry).acquire()  # some thread may be at work while another forks
     reading, writing = os.pipe()
@@ -221,7 +231,7 @@ def test_a_forked_child_holds_nothing() -> None:
     assert len(registry) == 1
 
 
-def test_the_newest_of_each_pair_that_redis_knows(registry: Registry) -> None:
+def test_the_newest_of_each_pair_that_redis_knows(registry: Leases) -> None:
     other, third = ("rule", "user:2"), ("rule", "user:3")
     registry.confirm(registry.uid, 1, other, third)
     for pair, lease in ((PAIR, "a"), (other, "b"), (third, "c"), (PAIR, "d")):
@@ -229,11 +239,11 @@ def test_the_newest_of_each_pair_that_redis_knows(registry: Registry) -> None:
     assert registry.newest(9) == [(PAIR, "d"), (third, "c"), (other, "b")]
     assert registry.newest(1) == [(PAIR, "d")]
     registry.drop(*PAIR, "d")
-    registry.doubt([third])
+    registry.send_again([third])
     assert registry.newest(9) == [(PAIR, "a"), (other, "b")]
 
 
-def test_lost_announcements_are_made_again(registry: Registry) -> None:
+def test_lost_announcements_are_made_again(registry: Leases) -> None:
     other = ("rule", "user:2")
     registry.confirm(registry.uid, 1, other)
     registry.hold(*PAIR, "a")
@@ -244,15 +254,15 @@ def test_lost_announcements_are_made_again(registry: Registry) -> None:
     assert not registry.is_announced(*other)
 
 
-def test_what_redis_has_given_back_last(registry: Registry) -> None:
+def test_what_redis_has_given_back_last(registry: Leases) -> None:
     for lease in "abc":
         registry.hold(*PAIR, lease, registry.uid)
-        registry.settle(*registry.let_go(*PAIR, lease))
-    registry.settle(Owed("another", *PAIR, "d"))
+        registry.confirm_released(*registry.release(*PAIR, lease))
+    registry.confirm_released(Release("another", *PAIR, "d"))
     registry.hold(*PAIR, "b", registry.uid)  # a call that failed, was given back, and was granted after all
     assert registry.last_released() == [(PAIR, "c"), (PAIR, "a")]
     registry.renew()
     assert registry.last_released() == []
     for number in range(1000):
-        registry.settle(Owed(registry.uid, *PAIR, str(number)))
+        registry.confirm_released(Release(registry.uid, *PAIR, str(number)))
     assert len(registry.last_released()) == 100

@@ -246,4 +246,4 @@ class TestStrays:
         slot = Slot(lease, store.leases)
         assert (slot.take(), slot.take()) == (lease, None)
         del slot
-        assert store.leases.take_strays() == []
+        assert store.leases.take_abandoned() == []

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from django_throttle import observe
-from django_throttle.core.decision import Reason
+from django_throttle.core.decision import Reason, conclude
 from django_throttle.facts import Facts
 from django_throttle.limiter import decide
 from django_throttle.observe import logs
@@ -41,6 +41,16 @@ def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, setti
         "ident": ident,
         "left_out": 0,
     }
+
+
+@pytest.mark.parametrize("events", [("request", "inflight"), ("connect", "connection")])
+def test_a_line_names_the_event_that_the_rule_limits(
+    caplog: pytest.LogCaptureFixture, enforce: Callable[..., None], events: tuple[str, str]
+) -> None:
+    rate, held = decided(False).outcomes[0]._replace(rule="rate", window=60.0), decided(False).outcomes[0]
+    blocked = held._replace(rule="block", reason=Reason.BLOCKED)
+    observe.tell(replace(FACTS, events=events), conclude((rate, held._replace(rule="held", window=None), blocked)))
+    assert [fields(record)["event"] for record in caplog.records] == [events[0], events[1], events[0]]
 
 
 def test_what_is_no_event_has_none(caplog: pytest.LogCaptureFixture) -> None:

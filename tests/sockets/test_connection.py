@@ -244,7 +244,7 @@ class TestLive:
         assert found.last_received > found.opened
         assert (found.received, found.refused, found.sent, found.lost) == (3, 1, 2, 0)
         (lease,) = found.leases
-        assert held(store) == 1 and store.leases.taken() == {lease.id}
+        assert held(store) == 1 and store.leases.unreleased() == {lease.id}
         assert len(open_sockets) == 1
         await line.close()
         assert open_sockets.everyone() == ()

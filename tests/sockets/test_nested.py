@@ -116,7 +116,7 @@ class TestTwoScopes:
         communicator = await opened(around(AsyncEcho, "site"))
         (found,) = open_sockets.everyone()
         assert (held(store), len(found.leases)) == (2, 2)
-        assert store.leases.taken() == {lease.id for lease in found.leases}
+        assert store.leases.unreleased() == {lease.id for lease in found.leases}
         assert (await socket(around(AsyncEcho, "site")).connect())[0] is False, "the inner one refuses"
         assert held(store) == 2
         await communicator.disconnect()

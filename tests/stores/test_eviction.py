@@ -169,7 +169,7 @@ class TestOtherProcesses:
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
         refresher = one.refresher()
-        one.store.leases.doubt([(OLDEST.id, "user:1")])
+        one.store.leases.send_again([(OLDEST.id, "user:1")])
         for work in (refresher.resend, refresher.beat, refresher.extend, refresher.resend):
             work()
             assert one.count() == 3

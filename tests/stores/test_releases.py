@@ -46,7 +46,7 @@ async def test_others_are_decided_meanwhile(redis_url: str) -> None:
     assert len(decided) >= CROWD / 250, "between batches"
     assert not any(decision.degraded for decision in decided)
     assert (await limiter.apeek("user:1")).remaining == 2 * CROWD
-    assert (store.leases.owed(), len(store.leases)) == ([], 0)
+    assert (store.leases.unconfirmed(), len(store.leases)) == ([], 0)
 
 
 async def test_when_redis_hangs_nobody_waits_for_all_the_others(proxy: Proxy, redis_url: str) -> None:
@@ -57,7 +57,7 @@ async def test_when_redis_hangs_nobody_waits_for_all_the_others(proxy: Proxy, re
     began = time.monotonic()
     await asyncio.gather(*map(limiter.arelease, leases))
     assert elapsed(began) < slack(0.2 + 0.3)
-    assert len(store.leases.owed()) == 300
+    assert len(store.leases.unconfirmed()) == 300
     proxy.set("pass")
     proxy.cut()
     await asyncio.to_thread(Refresher(store).resend)

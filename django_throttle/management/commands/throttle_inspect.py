@@ -18,7 +18,10 @@ USUAL: Final = 20
 class Command(BaseCommand):
     """The admin's page of open connections, for a shell; it closes nothing."""
 
-    help = "Say who has how many WebSockets open, in all processes: those who have most first."
+    help = (
+        "Print how many WebSockets are open in each process, and who has most of them. A socket, or a request in "
+        "flight, holds one lease for each concurrency rule that matches it."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -50,12 +53,18 @@ def _patient(store: RedisStore, search: str) -> Overview:
 
 def _lines(overview: Overview, most: int) -> list[str]:
     count = len(overview.processes)
-    found = [f"{overview.open:,} open in {count} process{'es' * (count != 1)}"]
+    found = [f"{_sockets(overview.open)} in {count} process{'es' * (count != 1)}"]
     for process in overview.processes:
-        said = "has not answered" if process.open is None and process.held else f"{process.open or 0:,} open"
-        found.append(f"  {process.host} {process.pid}: {said}, {process.held:,} slots held")
+        is_silent = process.open is None and process.held
+        answer = "has not answered" if is_silent else _sockets(process.open or 0)
+        leases = f"{process.held:,} leases, of these and of requests in flight"
+        found.append(f"  {process.host} {process.pid}: {answer}; {leases}")
     return found + [_line(ident) for ident in overview.idents[: max(0, most)]]
 
 
+def _sockets(number: int) -> str:
+    return f"{number:,} socket{'s' * (number != 1)} open"
+
+
 def _line(ident: Ident) -> str:
-    return f"{ident.open:>7,}  {ident.shown}" + (f"  (in {ident.processes})" if ident.processes > 1 else "")
+    return f"{ident.open:>7,}  {ident.shown}" + (f"  (in {ident.processes} processes)" if ident.processes > 1 else "")

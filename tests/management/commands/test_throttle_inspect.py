@@ -34,15 +34,15 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     for one in (store, other):
         Refresher(one).beat()
     sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
-    assert run().splitlines()[0] == "0 open in 2 processes"
+    assert run().splitlines()[0] == "0 sockets open in 2 processes"
     for one in (store, other):
         Duties(one)()
     overview.look_again()
     lines = run().splitlines()
-    assert lines[0] == "6 open in 2 processes"  # both are this process
-    assert lines[1].endswith(": 3 open, 0 slots held")
-    assert lines[3:] == ["      4  user:1  (in 2)", "      2  user:2  (in 2)"]
-    assert run("--most", "1").splitlines()[3:] == ["      4  user:1  (in 2)"]
+    assert lines[0] == "6 sockets open in 2 processes"  # both are this process
+    assert lines[1].endswith(": 3 sockets open; 0 leases, of these and of requests in flight")
+    assert lines[3:] == ["      4  user:1  (in 2 processes)", "      2  user:2  (in 2 processes)"]
+    assert run("--most", "1").splitlines()[3:] == ["      4  user:1  (in 2 processes)"]
     open_sockets.clear()
 
 
@@ -52,7 +52,7 @@ def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.0)
     overview.look_again()
     Refresher(store).beat()
-    assert run().splitlines()[0] == "0 open in 1 process"
+    assert run().splitlines()[0] == "0 sockets open in 1 process"
 
 
 @pytest.mark.parametrize(
