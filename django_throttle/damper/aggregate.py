@@ -169,11 +169,9 @@ class Aggregate:
 
     def reset(self, now: int) -> int:
         """Forget it all, and what meters tell of the time before ``now``; returns the sub-intervals removed."""
-        self._expire(now // SUB_US)
-        removed = len(self.told)
-        self.told.clear()
+        current = now // SUB_US
         self.reset_at = now
-        return removed
+        return sum(self.told.pop(index, None) is not None for index in range(current - KEPT + 1, current + 2))
 
     def is_idle(self, now: int) -> bool:
         """True when nothing of it matters any more."""
@@ -191,7 +189,8 @@ class Aggregate:
         return Count(*map(sum, zip(*meters, strict=True))) if meters else NOTHING
 
     def _expire(self, current: int) -> None:
-        for index in [index for index in self.told if not current - KEPT < index <= current + 1]:
+        """Forget what is too old, or too new, even should the clock be set by some intervals."""
+        for index in [index for index in self.told if abs(index - current) > 2 * KEPT]:
             del self.told[index]
 
     def _reset_at(self, now: int) -> int:

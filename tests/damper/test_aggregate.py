@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
@@ -176,7 +176,16 @@ steps = st.lists(
 )
 
 
+SET_BACK = [
+    ("pass", 0.7),
+    ("tell", "a", [(-3, 0, 0, 1)], 0, 0),
+    ("pass", 5.999),
+    *[("pass", -0.5), ("tell", "a", [], 0, 0)] * 2,
+]
+
+
 @given(steps)
+@example(SET_BACK)
 @settings(max_examples=150)
 def test_both_say_the_same_of_any_history(redis_server: RedisServer, history: list[tuple[Any, ...]]) -> None:
     clock = FrozenClock()
