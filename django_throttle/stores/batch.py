@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,10 +21,11 @@ class Announcement(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One call to be decided: its keys, its part of the script's argument, and the kinds of its rules' plans.
+    """One decision to be sent: its keys, its part of the script's argument, and the kinds of its rules' plans.
 
-    ``own`` are its lease's arguments. ``repack`` packs it anew as it is sent, where it depends on the calendar: what
-    travels together must agree on the time.
+    ``own`` are the arguments of its lease. ``repack`` packs it again when it is sent, where it depends on the
+    calendar: decisions of one batch must agree on the time. ``abandoned`` is called when it has been sent, and
+    whoever asked was cancelled.
     """
 
     keys: Sequence[str]
@@ -33,7 +34,7 @@ class Ask(NamedTuple):
     own: tuple[Any, ...] = ()
     announcement: Announcement | None = None
     repack: Callable[[], bytes] | None = None
-    abandoned: Callable[[], None] | None = None  # called once it has arrived, and nobody waits for it any more
+    abandoned: Callable[[], None] | None = None
 
 
 def together(asks: Sequence[Ask], now_arg: str) -> Call:
@@ -58,7 +59,7 @@ Announce = Callable[[Announcement], Call]
 
 
 class Alongside(Exception):
-    """A call failed because the batch did that it travelled in; ``error`` is reported by another call of it."""
+    """A call failed because its batch did; another call of the batch reports the ``error``."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -66,11 +67,10 @@ class Alongside(Exception):
 
 
 class Batcher:
-    """Collects the asks of each loop's turn and sends them with ``send``; ``now_arg`` is the script's clock.
+    """Sends the decisions of one turn of an event loop together, as one script call; on a Cluster one a slot.
 
-    ``announce`` makes the call that announces leases.
-
-    On a Cluster, where ``slot_of`` tells a key's slot, those of one slot are one call.
+    ``send`` sends calls, ``now_arg`` is the script's clock, ``announce`` makes the call that announces leases, and
+    ``slot_of`` gives the slot of a key of a Cluster.
     """
 
     def __init__(
@@ -84,12 +84,11 @@ class Batcher:
         self._now_arg = now_arg
         self._announce = announce
         self._slot_of = slot_of
-        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]]
-        self._waiting = WeakKeyDictionary()
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself holds tasks only weakly
 
     async def ask(self, ask: Ask) -> list[Any]:
-        """The replies to this ask alone, to its announcement first; raises what sending raised, or Alongside it."""
+        """The replies to this decision, to its announcement first; raises what sending raised, or Alongside."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
@@ -121,7 +120,7 @@ class Batcher:
             for asks, reply in zip(groups, replies[len(told) :], strict=True):
                 _deal(asks, reply, told)
         except BaseException as error:
-            _fail(waiting, error)
+            _fail([future for _, future in waiting], error)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -144,7 +143,7 @@ def _loads(waiting: list[Waiting]) -> Iterator[list[Waiting]]:
 
 
 def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
-    """One for each uid; there is but one uid, unless it was replaced a moment ago."""
+    """One for each uid: there are two only where the uid was replaced a moment ago."""
     merged: dict[str, Announcement] = {}
     for one in announcements:
         known = merged.get(one.uid)
@@ -160,9 +159,9 @@ def _by_slot(waiting: list[Waiting], slot_of: Callable[[str], int]) -> list[list
 
 
 def _deal(asks: list[Waiting], reply: bytes | Exception, told: Mapping[str, Any]) -> None:
-    """To each its share; a reply too short for that says the same to all: nothing was decided."""
+    """Give each its part of the reply; one that is too short for that says to all that nothing was decided."""
     if isinstance(reply, Exception):
-        return _fail(asks, reply)
+        return _fail([future for _, future in asks], reply)
     at = HEAD
     whole = len(reply) == HEAD + TOLD * sum(len(ask.keys) for ask, _ in asks)
     for ask, future in asks:
@@ -173,16 +172,17 @@ def _deal(asks: list[Waiting], reply: bytes | Exception, told: Mapping[str, Any]
         at = end
 
 
-def _fail(asks: list[Waiting], error: BaseException) -> None:
-    told = False
-    for _, future in asks:
+def _fail(futures: Iterable[asyncio.Future[list[Any]]], error: BaseException) -> None:
+    """Fail all that wait; the first reports the error, the others that they failed alongside."""
+    is_reported = False
+    for future in futures:
         if future.done():
             continue
         if not isinstance(error, Exception):
             future.cancel()
         else:
-            future.set_exception(Alongside(error) if told else error)
-        told = True
+            future.set_exception(Alongside(error) if is_reported else error)
+        is_reported = True
 
 
 MAX_RELEASES: Final = 100  # calls in one batch: they take Redis about a millisecond
@@ -191,15 +191,15 @@ WaitingRelease = tuple[Sequence[Call], "asyncio.Future[list[Any]]"]
 
 
 class Releases:
-    """Sends the calls of each loop in turn with ``send``, one batch at a time."""
+    """Sends the releases of each loop with ``send``, one batch at a time."""
 
-    def __init__(self, send: Callable[[Sequence[Call]], Awaitable[list[Any]]]) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[WaitingRelease]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself holds tasks only weakly
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
-        """The replies to these calls; raises what sending raised, or Alongside it."""
+        """The replies to these calls; raises what sending raised, or Alongside."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
@@ -218,8 +218,9 @@ class Releases:
             some = _load(waiting)
             try:
                 replies = iter(await self._send([call for calls, _ in some for call in calls]))
-            except BaseException as error:
-                _fail_releases(waiting, error)
+            except BaseException as error:  # all that wait: each would wait in vain for as long
+                _fail([future for _, future in waiting], error)
+                waiting.clear()
                 if not isinstance(error, Exception):
                     raise
                 return
@@ -239,17 +240,3 @@ def _load(waiting: deque[WaitingRelease]) -> list[WaitingRelease]:
             break
         load.append(one)
     return load
-
-
-def _fail_releases(waiting: deque[WaitingRelease], error: BaseException) -> None:
-    """All that wait, as each would wait in vain for as long; the first of them reports it."""
-    is_told = False
-    while waiting:
-        _, future = waiting.popleft()
-        if future.done():
-            continue
-        if not isinstance(error, Exception):
-            future.cancel()
-        else:
-            future.set_exception(Alongside(error) if is_told else error)
-        is_told = True

@@ -59,7 +59,7 @@ def _limits(seconds: float, retry: object, connection: type[Any]) -> dict[str, A
 
 
 def _fitting(given: dict[str, Any], connection: type[Any]) -> dict[str, Any]:
-    """A connection to a file has no host, and no keepalive."""
+    """The options that the class takes: a Unix socket has no host, and no keepalive."""
     return {name: given[name] for name in given if name in addresses.accepted(connection)}
 
 
@@ -83,7 +83,7 @@ def async_client(
 ) -> aioredis.Redis:
     """A client for the running loop, from the same settings; ``adapt`` makes of its connection class another.
 
-    Who calls it does so with ``LoopDeadline``: timeouts of its own would end what a loop that stood still may yet read.
+    Its callers use ``LoopDeadline``: redis-py's timeouts would end what a blocked loop can still read.
     """
     given = {name: settings[name] for name in settings if name in _SHARED}
     given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0), async_connection.AbstractConnection))
@@ -99,7 +99,7 @@ def async_client(
 
 
 def _reading_once(connection_class: type[Any]) -> type[Any]:
-    """The same class, whose certificates are read once and in a thread: that takes a third of the usual deadline."""
+    """The same class, which reads certificates once, in a thread: that takes a third of the usual deadline."""
 
     class ReadingOnce(connection_class):  # type: ignore[misc]
         reading: asyncio.Future[Any] | None = None
@@ -187,7 +187,7 @@ AWAY: Final = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class Known:
-    """The master as both drivers know it, from the latest failover that any Sentinel has told of."""
+    """The master that both drivers know, by the latest failover that a Sentinel has told of."""
 
     def __init__(self, moved: Callable[[], None]) -> None:
         self.host: Host | None = None
@@ -206,7 +206,7 @@ class Known:
 
 
 class Master(Generic[T]):
-    """Where the master is, as the Sentinels say; the one that answered last is asked first."""
+    """Where the master is, by the Sentinels; the one that answered last is asked first."""
 
     def __init__(self, sentinels: Iterable[T], service: str, known: Known) -> None:
         self._sentinels = list(sentinels)
@@ -253,7 +253,7 @@ def _text(value: Any) -> str:
 
 
 class Sentinels:
-    """The synchronous side: ``find`` asks, within a share of ``seconds`` each so that a dead one does not take all."""
+    """The Sentinels for the synchronous driver; each gets a share of ``seconds``: a dead one does not take all."""
 
     def __init__(self, address: Address, seconds: float, most: int, known: Known) -> None:
         self._share = seconds / (len(address.hosts) + 1)
@@ -265,7 +265,7 @@ class Sentinels:
         return drive(self._master.search(everyone=everyone), self._ask)
 
     def look(self) -> None:
-        """Ask all of them whether another server has become the master: an old one may go on as if it were it."""
+        """Ask every Sentinel for the master: one that was cut off may go on as if it were that."""
         with suppress(MasterNotFoundError, ResponseError):
             self.find(everyone=True)
 
@@ -305,7 +305,7 @@ def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Ho
 
 
 def async_clients(address: Address, seconds: float, most: int, known: Known) -> list[aioredis.Redis]:
-    """A client of the master for the running loop, and the clients of the Sentinels that it asks."""
+    """The running loop's client of the master, and its clients of the Sentinels."""
     settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
     share = seconds / (len(address.hosts) + 1)
     asked = [async_client(one, share, most) for one in settings]

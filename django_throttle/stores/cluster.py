@@ -1,4 +1,4 @@
-"""A Redis Cluster: calls travel to all nodes at once; each node has its connections and its breaker."""
+"""The transport to a Redis Cluster: calls go to all nodes at once; each node has its own pool and breaker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ERRORS: Final[dict[str, Callable[[str], ResponseError]]] = {
 
 
 class Node:
-    """Every command's reply, errors in their places, or the one error that befell them all."""
+    """One node: returns the reply of every command, errors in their places, or the one error of all of them."""
 
     def __init__(self, host: Host, settings: dict[str, Any], seconds: float, most: int) -> None:
         self.name = f"{host[0]}:{host[1]}"
@@ -57,7 +57,7 @@ class Node:
         self._loops = LoopClients(lambda: [async_client(given, seconds, most)])
 
     def post(self, commands: Commands) -> AbstractConnection | Exception:
-        """The connection that the commands have gone to, or why they have not."""
+        """Send commands; returns the connection to collect from, or the error."""
         if resting := self._admit():
             return resting
         try:
@@ -70,7 +70,7 @@ class Node:
             raise
 
     def collect(self, connection: AbstractConnection, count: int) -> Outcome:
-        """What was posted is answered."""
+        """Receive the replies to what was posted."""
         try:
             return self._note(self._pool.collect(connection, count))
         except Exception as error:  # noqa: BLE001
@@ -80,7 +80,7 @@ class Node:
             raise
 
     def drop(self, connection: AbstractConnection) -> None:
-        """Nobody will collect."""
+        """Close the connection, as nobody collects."""
         self._pool.drop(connection)
         self.breaker.abandoned()
 
@@ -100,7 +100,7 @@ class Node:
         return self._note(replies)
 
     def _admit(self) -> StoreError | None:
-        """Why not to ask it now."""
+        """The error while its breaker is open."""
         wait = self.breaker.admit()
         return StoreError(Cause.BREAKER, f"{self.name} failed a moment ago", retry_after=wait) if wait else None
 
@@ -149,7 +149,7 @@ LATE: Final = "deadline passed"
 
 
 class ClusterTransport:
-    """Sends calls to the nodes that serve their slots. Nothing is raised: a failure stands in place of the reply."""
+    """Sends calls to the nodes that serve their slots. Raises nothing: a failure stands in place of the reply."""
 
     slot_of = staticmethod(slot_of)
     has_sentinels = False

@@ -1,4 +1,4 @@
-"""Which node of a Cluster serves which slot, and how calls find their way there."""
+"""The slot map of a Cluster, and the routing of calls by it: redirects, retries, pauses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def slot_of(key: str) -> int:
 
 
 class Slots:
-    """The map of a Cluster, as far as it is known."""
+    """The slot map, as far as it is known."""
 
     def __init__(self, seeds: Iterable[Host]) -> None:
         self._seeds = tuple(seeds)
@@ -56,13 +56,13 @@ class Slots:
         return self._owners[slot]
 
     def move(self, slot: int, host: Host) -> None:
-        """A node has said that another one serves the slot."""
+        """A node has redirected the slot to another one."""
         self._owners[slot] = host
         self.hosts |= {host}
         self.is_doubtful = True
 
     def is_due(self) -> bool:
-        """True for one caller every tenth of a second: it is to learn the map."""
+        """True for one caller every tenth of a second, which is to learn the map."""
         now = time.monotonic()
         if now - self._learned_at < LEARN_EVERY and any(self._owners):
             return False
@@ -81,7 +81,7 @@ class Slots:
         self._owners, self.hosts, self.is_doubtful = owners, frozenset(hosts), False
 
     def someone(self) -> Host:
-        """A node that says what is wrong with a slot that nobody serves."""
+        """Any node: it says what is wrong with a slot that nobody serves."""
         return next(filter(None, self._owners), self._seeds[0])
 
 
@@ -92,7 +92,7 @@ def _host(node: Sequence[Any], asked: Host) -> Host:
 
 @dataclass(slots=True)
 class Parcel:
-    """One call on its way; ``host`` is where a node has sent it, None for the slot's owner."""
+    """One call on its way; ``host`` is where a node has redirected it, None for the slot's owner."""
 
     call: Call
     slot: int
@@ -108,7 +108,7 @@ class Parcel:
 
 
 class Router:
-    """Finds the way of calls by the map, and puts the map right; ``is_failing`` says so of a node."""
+    """Routes calls by the map, and corrects it; ``is_failing`` tells which nodes fail."""
 
     def __init__(self, slots: Slots, is_failing: Callable[[Host], bool]) -> None:
         self.slots = slots

@@ -27,7 +27,7 @@ LEAST_SECONDS: Final = 0.02  # for a decision after its ident's late charges
 
 
 class Admitted(NamedTuple):
-    """What was admitted under a rule and has not been charged: a state of the share's algorithm, until it expires."""
+    """What was admitted under a rule and is not charged yet: a state of the share's algorithm, until it expires."""
 
     rule: Rule
     plan: Plan
@@ -36,7 +36,7 @@ class Admitted(NamedTuple):
 
 
 class LateCharge(NamedTuple):
-    """Calls that were admitted here: the rule, the cost, and when by the local store's clock, in microseconds."""
+    """Calls admitted here: the rule, the cost, and the time by the local store's clock, in microseconds."""
 
     rule: Rule
     cost: int
@@ -44,7 +44,7 @@ class LateCharge(NamedTuple):
 
 
 class LateCharges(NamedTuple):
-    """What Redis is yet to be told of one ident; ``name`` is what it knows a second time by."""
+    """What Redis is yet to be charged for one ident; by ``name`` it recognizes a repetition."""
 
     ident: str
     name: str
@@ -64,7 +64,7 @@ class Fallback:
         in_child(self, type(self)._renew)
 
     def _renew(self) -> None:
-        """A forked child owes nothing: its parent charges what was admitted before."""
+        """A forked child owes nothing: its parent charges what was admitted before the fork."""
         self._lock = Lock()
         self.admitted: dict[str, dict[str, Admitted]] = {}  # by ident and rule id
         self.unconfirmed: dict[str, LateCharges] = {}

@@ -1,4 +1,4 @@
-"""The shortest way to Redis and back: a pool of redis-py's connections, and one command on one of them."""
+"""The synchronous transport's connections: a pool, and commands and replies in RESP."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def exchange(connection: AbstractConnection, command: bytes) -> Any:
 
 
 class Reply:
-    """Reads RESP as far as scripts speak it: ``chunk``, and from ``more`` what is missing."""
+    """Parses RESP, as far as scripts use it, from ``chunk`` and what ``more`` reads."""
 
     __slots__ = ("_at", "_error", "_more", "_text")
 
@@ -97,30 +97,30 @@ class Reply:
         self._text += chunk
 
 
-# A connection that has rested for longer is looked at before it is used: the server may have closed it.
+# Seconds; a connection that was idle for longer is checked before use: the server may have closed it.
 RESTED: Final = 0.5
 
 
 class Pool:
-    """At most ``most`` connections, made as the pool makes them; safe to use from threads and after a fork.
+    """At most ``most`` connections, made as redis-py's pool would; safe to use from threads and after a fork.
 
-    Waits ``patience`` seconds for a free one, then raises redis-py's ConnectionError as its pools do.
+    Waits ``wait`` seconds for a free one, then raises redis-py's ConnectionError as its pools do.
     """
 
-    def __init__(self, pool: ConnectionPool, most: int, patience: float) -> None:
+    def __init__(self, pool: ConnectionPool, most: int, wait: float) -> None:
         self._pool = pool
         self._most = most
-        self._patience = patience
+        self._seconds = wait
         self._end: finalize[..., Any] | None = None
         self.restart()
         in_child(self, Pool._forked)
 
     def restart(self) -> None:
-        """Begin with no connection: in a forked child their sockets are the parent's."""
+        """Start without connections: in a forked child their sockets are the parent's."""
         if self._end:
             self._end.detach()
         self._free: list[tuple[AbstractConnection, float]] = []
-        # Who drops a store has its connections closed, in whatever order the garbage collector finds them.
+        # Closes the connections of a store that is garbage, in whatever order the collector finds them.
         self._end = finalize(self, _close, self._free)
         self._end.atexit = False
         self._made: list[AbstractConnection] = []
@@ -129,8 +129,8 @@ class Pool:
         self._freed = Condition()
 
     def _forked(self) -> None:
-        """Under gevent whoever was waiting in the parent waits here too, for a reply that is the parent's."""
-        _take_away(self._made)
+        """Under gevent, greenlets that waited in the parent wait here too, for replies that are the parent's."""
+        _shut(self._made)
         self.restart()
 
     def call(self, parts: Sequence[Any]) -> Any:
@@ -149,7 +149,7 @@ class Pool:
             self._give(connection)
 
     def post(self, commands: Sequence[Sequence[Any]]) -> AbstractConnection:
-        """Send several commands at once; ``collect`` their replies from the connection, or ``drop`` it."""
+        """Send several commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""
         connection = self._take()
         try:
             connection.send_packed_command([pack(parts) for parts in commands], check_health=False)
@@ -159,7 +159,7 @@ class Pool:
         return connection
 
     def collect(self, connection: AbstractConnection, count: int) -> list[Any]:
-        """So many replies; an error among them stands in its place."""
+        """``count`` replies, errors in their places."""
         try:
             replies = [_reply(connection) for _ in range(count)]
         except BaseException:
@@ -171,12 +171,12 @@ class Pool:
         return replies
 
     def drop(self, connection: AbstractConnection) -> None:
-        """Nobody will read what was asked for."""
+        """Close the connection, as nobody reads the replies, and return it."""
         connection.disconnect()
         self._give(connection)
 
     def close_idle(self) -> None:
-        """Connections connect anew before they are used, or used again: the server is another now."""
+        """Reconnect every connection before its next use: the server is another now."""
         self._left = set(self._made)
         for _ in range(len(self._free)):
             try:
@@ -186,7 +186,7 @@ class Pool:
             self.drop(connection)
 
     def _take(self) -> AbstractConnection:
-        if self._waiting:  # nobody overtakes those who wait
+        if self._waiting:  # first come, first served
             return self._wait()
         try:
             connection, since = self._free.pop()
@@ -207,7 +207,7 @@ class Pool:
                 self._freed.notify()
 
     def _wait(self) -> AbstractConnection:
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._seconds
         with self._freed:
             self._waiting += 1
             try:
@@ -234,8 +234,8 @@ def _close(free: list[tuple[AbstractConnection, float]]) -> None:
             connection.disconnect()
 
 
-def _take_away(connections: Iterable[AbstractConnection]) -> None:
-    """Leave nothing to be read from sockets that are another process' too; that one notices nothing of it."""
+def _shut(connections: Iterable[AbstractConnection]) -> None:
+    """Replace the sockets by closed ones, in this process only: another process shares them."""
     ended, end = os.pipe()
     os.close(end)
     for connection in connections:

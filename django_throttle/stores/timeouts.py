@@ -25,7 +25,7 @@ LOOK: Final = 0.001  # 0 would raise something else
 
 @dataclass(slots=True)
 class _Block:
-    """How long the I/O of one block may take. ``looked`` once something was read late."""
+    """When the I/O of one block ends, in monotonic seconds; ``looked`` once something was read after that."""
 
     until: float
     looked: bool = False
@@ -36,7 +36,7 @@ _block: ContextVar[_Block | None] = ContextVar("django_throttle.deadline", defau
 
 
 def _to_write(otherwise: float | None) -> float | None:
-    """The seconds that are left, ``otherwise`` when there is no deadline; raises TimeoutError when nothing is left."""
+    """The seconds left; ``otherwise`` without a deadline. Raises TimeoutError when none are left."""
     block = _block.get()
     if block is None:
         return otherwise
@@ -47,7 +47,7 @@ def _to_write(otherwise: float | None) -> float | None:
 
 
 def _to_read(otherwise: float | None) -> float | None:
-    """The same for a read, which may be one look late: a process that stood still finds what came meanwhile."""
+    """The same for a read; the first one after the deadline may look once: a paused process reads what has arrived."""
     block = _block.get()
     if block is None or block.looked or block.until > time.monotonic():
         return _to_write(otherwise)
@@ -56,7 +56,7 @@ def _to_read(otherwise: float | None) -> float | None:
 
 
 class Deadline:
-    """All Redis I/O of this context inside the block ends within ``seconds``, and with the block around it."""
+    """All Redis I/O of this context inside the block ends within ``seconds``, and within any outer block."""
 
     __slots__ = ("_seconds", "_token")
 
@@ -75,7 +75,7 @@ EVENTLET: Final = "eventlet has replaced this process's sockets, on which no dea
 
 
 def is_patched_by_eventlet() -> bool:
-    """True when a Redis that hangs would hang this process for ever."""
+    """Whether eventlet has replaced the sockets: then a Redis that hangs would hang this process for ever."""
     patcher = sys.modules.get("eventlet.patcher")
     return patcher is not None and bool(patcher.is_monkey_patched("socket"))
 
@@ -91,7 +91,7 @@ def _watch(sock: socket.socket, seconds: float) -> None:
 
 
 class DeadlineSocket:
-    """A socket whose blocking reads and writes also obey the thread's deadline."""
+    """A socket whose blocking reads and writes also obey ``Deadline``."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -119,10 +119,10 @@ class DeadlineSocket:
         self._socket.sendall(*args)
 
     def bare(self) -> socket.socket | None:
-        """The socket itself, on which reads and writes give up after its timeout by the kernel's watch.
+        """The socket itself, set so that the kernel ends reads and writes after its timeout.
 
-        That saves the system calls by which Python sets a timeout and then waits. None unless the timeout is
-        about what the deadline has left, and where the socket is not a plain one.
+        That saves the system calls by which Python waits with a timeout. None unless that timeout is about what the
+        deadline has left, and the socket is a plain one.
         """
         whole, left = self._timeout, _to_write(None)
         if not KERNEL_WATCHES or not self._is_plain:
@@ -139,9 +139,9 @@ class DeadlineSocket:
 
 
 class _Handshaking:
-    """A socket that is to be encrypted: the handshake gets what is left when it begins.
+    """A socket for a TLS handshake, which gets the time that is left when it begins.
 
-    What comes before it, such as reading the certificates of all authorities, may have taken most of the deadline.
+    Reading the certificates of all authorities, before that, may have taken most of the deadline.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -173,12 +173,12 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
     return DeadlineConnection
 
 
-LATE: Final = 0.02  # a loop that runs ends a wait sooner than this
-GRACE: Final = 0.02  # for a loop that did not, to read what is there
+LATE: Final = 0.02  # seconds; a loop that is not blocked ends a wait sooner
+GRACE: Final = 0.02  # seconds for a blocked loop to read what has arrived
 
 
 class LoopDeadline:
-    """``async with`` it: raises TimeoutError at a moment of the loop's clock, LoopBlocked when the loop stood still."""
+    """``async with`` it: raises TimeoutError at a time of the loop, or LoopBlocked if that was blocked."""
 
     __slots__ = ("_end", "_is_late", "_timeout", "_until")
 
@@ -208,7 +208,7 @@ class LoopDeadline:
 
 @contextmanager
 def heed_cancellation() -> Iterator[None]:
-    """Raise a cancellation that the block has swallowed.
+    """Raise a cancellation that the block has lost.
 
     redis-py waits with asyncio.wait_for, which until Python 3.12 loses one that comes as it is done.
     """
