@@ -86,6 +86,9 @@ class RuleForm(RowForm):
             self.fields["events"] = _alike(self.fields["events"], _EventsField(choices=EVENT_LABELS.items()))
             present = (*self.instance.events, *(self["events"].value() or ()))
             self.fields["events"].widget.choices = event_choices(present)
+        if "algorithm" in self.fields:
+            choices = [(name, each.label) for name, each in ALGORITHMS.items()]
+            self.fields["algorithm"] = _alike(self.fields["algorithm"], forms.ChoiceField(choices=choices))
         if "key" in self.fields:
             self.fields["key"] = _alike(self.fields["key"], forms.ChoiceField(choices=key_choices(self.instance.key)))
         if "cost" in self.fields and (functions := declared("cost")):

@@ -1,0 +1,159 @@
+"""An algorithm that is added to the table, with a Lua file, is there wherever algorithms are, without another line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_throttle.admin.rules import PreviewForm, preview_options
+from django_throttle.core import Override, Rule, flow
+from django_throttle.core.algorithms import ALGORITHMS, Algorithm, Plan, State, Step
+from django_throttle.core.algorithms.base import NEVER, Late, Stored, most_of, rate_of
+from django_throttle.core.commands import charge
+from django_throttle.core.descriptions import describe
+from django_throttle.core.headers import policies, rate_limit
+from django_throttle.core.overrides import apply_override
+from django_throttle.exceptions import InvalidRule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.base import Store, run
+from django_throttle.stores.fallback import LateCharge, LateCharges
+from tests.cases import Case, forgets, passes, refused
+from tests.cases import Step as Call
+from tests.clock import FrozenClock
+from tests.play import aplay, play
+
+
+@dataclass(frozen=True, slots=True)
+class Cooldown(Plan):
+    """A call that is charged takes all there is, for ``window``. State: until when."""
+
+    window: int
+    name, code = "cooldown", 6
+    lua = (str(Path(__file__).with_name("cooldown.lua")),)
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+        left = max(0, min(state[0] - now, self.window)) if state else 0
+        retry = NEVER if cost > self.limit else left if cost else 0
+        charged = (now + self.window,) if retry == 0 else None
+        return Step(retry, 0 if left else self.limit, left, 0, self.window, charged, None)
+
+    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
+        return () if state[0] == since + self.window else None
+
+    def late_charges(self, state: State, now: int) -> Iterator[Late]:
+        yield Late(self.limit, state[0] - self.window)
+
+    def charge_late(self, state: State | None, now: int, late: Late) -> Stored | None:
+        finish = max(state[0] if state else 0, late.at + self.window)
+        return Stored((finish,), finish - now) if finish > now else None
+
+    def quota_seconds(self, limit: int, window: float) -> float:
+        return window * 2
+
+
+COOLDOWN = Algorithm(
+    name="cooldown",
+    label="Cooldown",
+    help="one call, then none for a while",
+    plan=lambda rule: Cooldown(most_of(rule), rate_of(rule).window_us),
+    shape=lambda rule, every: (f"then none for a {every}",),
+    takes=("burst",),
+    max_limit=50,
+)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "cooldown", COOLDOWN)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
+    if request.param == "memory":
+        return MemoryStore(clock=clock)
+    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+
+
+def cooldown(**options: Any) -> Rule:
+    return Rule("cooldown", "5/min", algorithm="cooldown", **options)
+
+
+STEPS: tuple[Call, ...] = (
+    passes(0, cost=0, remaining=5, reset=0.0),
+    passes(1, cost=2, remaining=0, reset=60.0),
+    refused(31, retry=30.0, remaining=0, reset=30.0),
+    refused(31, cost=6, retry=None),
+    forgets(40, 1),
+    passes(41, remaining=0, reset=60.0),
+    passes(101, remaining=0, reset=60.0),
+)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("beside", [(), (Rule("fixed", "100/h", algorithm="fixed_window"),)], ids=["alone", "beside"])
+def test_stores_play_its_cases(way: str, beside: tuple[Rule, ...], store: Store, clock: FrozenClock) -> None:
+    steps = STEPS if not beside else tuple(step for step in STEPS if step.verb != "reset" and step.at < 40)
+    case = Case("cooldown", (cooldown(), *beside), steps)
+    limiter = Limiter(case.rules, store)
+    if way == "sync":
+        play(case, limiter, clock)
+    else:
+        asyncio.run(aplay(case, limiter, clock))
+
+
+def test_a_charge_is_refunded(store: Store, clock: FrozenClock) -> None:
+    charges = (charge(cooldown(), "user:1", 1),)
+    decision = run(flow.decide(charges, whole=True), store)
+    assert decision.allowed and decision.remaining == 0
+    assert run(flow.refund(decision.receipt), store)
+    assert run(flow.decide(charges, commit=False), store).remaining == 5
+
+
+def test_what_a_process_admitted_alone_is_charged_late(redis_url: str, clock: FrozenClock) -> None:
+    store = RedisStore(redis_url, clock=clock, deadline=5.0)
+    store.fallback.local.clock = clock
+    late = LateCharge(cooldown(), 1, round(clock() * 1_000_000) - 20_000_000)
+    assert store.send([store.fallback.call(LateCharges("user:1", "name", (late,)))]) == [1]
+    assert Limiter([cooldown()], store).acquire("user:1").retry_after == 40.0
+
+
+def test_header_fields_tell_of_it(clock: FrozenClock) -> None:
+    decision = Limiter([cooldown()], MemoryStore(clock=clock)).acquire("user:1")
+    fields = rate_limit(policies(decision.outcomes), "draft-11")
+    assert fields == {"RateLimit-Policy": '"cooldown";q=5;w=120', "RateLimit": '"cooldown";r=0;t=60'}
+
+
+def test_rules_and_overrides_check_it() -> None:
+    assert cooldown(burst=3).burst == 3  # an option that only some algorithms have
+    with pytest.raises(InvalidRule, match="belongs to sliding window only"):
+        cooldown(resolution=2)
+    with pytest.raises(InvalidRule, match="the limit of a cooldown is at most 50"):
+        Rule("cooldown", "51/min", algorithm="cooldown")
+    with pytest.raises(InvalidRule, match="did you mean 'cooldown'"):
+        Rule("cooldown", "5/min", algorithm="cooldwon")
+    changed = apply_override(cooldown(), Override(subject="user:1", effect="multiply", factor=100.0))
+    assert changed is not None and changed.limit == 50
+
+
+def test_a_description_says_it() -> None:
+    assert describe(cooldown()) == "each user or address: 5 requests per minute, then none for a minute"
+
+
+def test_the_admin_offers_it() -> None:
+    assert ("cooldown", "Cooldown") in list(PreviewForm().fields["algorithm"].choices)
+    assert "cooldown" in preview_options(Rule)["algorithms"]["burst"]
+
+
+def test_numbers_of_algorithms_are_their_own() -> None:
+    codes = {kind.name: kind.code for kind in _kinds(Plan) if kind.code}
+    assert len(codes) == len(set(codes.values())) == 8
+
+
+def _kinds(plan: type[Plan]) -> set[type[Plan]]:
+    return {plan}.union(*map(_kinds, plan.__subclasses__()))
