@@ -130,9 +130,11 @@ class Decision(NamedTuple):
     @property
     def unavailable(self) -> bool:
         """True when a failure of ours refused it: a 503, never a 429."""
-        return not self.allowed and any(
-            outcome.reason in OURS and not outcome.allowed and not outcome.shadow for outcome in self.outcomes
-        )
+        if not self.allowed:
+            for outcome in self.outcomes:
+                if outcome.reason in OURS and not outcome.allowed and not outcome.shadow:
+                    return True
+        return False
 
 
 def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degraded: bool = False) -> Decision:

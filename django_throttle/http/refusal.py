@@ -1,4 +1,4 @@
-"""Refused requests: the response, its header fields and its page."""
+"""Refused requests: the response, as a page or a problem document."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils import timezone
-from django.utils.cache import patch_vary_headers
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import get_language
 
@@ -23,12 +25,8 @@ from django_throttle.retry import in_words, retry_seconds
 
 TEMPLATE: Final = "django_throttle/429.html"
 OUR_TEMPLATE: Final = str(Path(__file__).parents[1] / "templates" / TEMPLATE)
-BOUNDS: Final = (
-    0,
-    1,
-    60,
-    43_200,
-)  # seconds where our template says something else; otherwise it says "wait" and "when"
+# Seconds from which on our template says something else; otherwise it depends on "wait" and "when" alone.
+BOUNDS: Final = (0, 1, 60, 43_200)
 HTML: Final = "text/html"
 FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
 JSON: Final = (CONTENT_TYPE, "application/json")
@@ -38,9 +36,9 @@ MAX_RANGES: Final = 32
 
 
 def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
-    """429 with Retry-After, 503 when the store failed, as the client is not at fault; never to be cached.
+    """The response: 429 with Retry-After, or 503 when the store failed; never cached.
 
-    A client that would rather have HTML gets the template ``django_throttle/429.html``; any other a problem document.
+    A client that prefers HTML gets the template ``django_throttle/429.html``; any other a problem document.
     """
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
@@ -49,7 +47,7 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
         response = HttpResponse(problem(decision, status, seconds), status=status, content_type=CONTENT_TYPE)
     else:
         response = HttpResponse(page, status=status)
-    patch_vary_headers(response, ("Accept",))
+    response["Vary"] = "Accept"
     response["Cache-Control"] = "no-store"
     if seconds is not None:
         response["Retry-After"] = str(seconds)
@@ -91,9 +89,9 @@ def _quality(parameters: Sequence[str]) -> float:
 
 
 def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
-    """None where a site has no templates. Rendered without the request: nothing is asked of the database or the user.
+    """The page; None where a site has no templates. Rendered without the request, so no query and no user is needed.
 
-    ``when`` is rounded up to a minute, as it is for people; None where it is too far off to have a date.
+    ``when`` is rounded up to a minute; None where it is too far off to have a date.
     """
     context = {"status": status, "code": error_code(decision), "seconds": seconds, "wait": None, "when": None}
     if (said := refusing(decision)) and said.largest is not None:
@@ -104,7 +102,7 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
             after = timezone.now() + timedelta(seconds=seconds + 59)
             context["when"] = after.replace(second=0, microsecond=0)
     try:
-        template = get_template(TEMPLATE)
+        template = get_template(TEMPLATE) if settings.DEBUG else _template()
     except TemplateDoesNotExist:
         return None
     origin = getattr(template, "origin", None)  # the templates of Django's engines have one
@@ -114,7 +112,19 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     return _our_page(get_language(), get_current_timezone(), **context)
 
 
+@lru_cache(maxsize=1)
+def _template() -> Any:
+    """The template in force: looking for it takes longer than many views."""
+    return get_template(TEMPLATE)
+
+
+@receiver(setting_changed, dispatch_uid="django_throttle.refusal")
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in ("INSTALLED_APPS", "TEMPLATES"):
+        _template.cache_clear()
+
+
 @lru_cache(maxsize=256)
 def _our_page(language: str | None, zone: tzinfo, **context: Any) -> str:
-    """Our own page, which says the same wherever these are the same: rendering it costs more than many a view."""
+    """Our own page, remembered: it depends on these alone, and rendering it takes longer than many views."""
     return get_template(TEMPLATE).render(context)

@@ -103,7 +103,7 @@ def _happened(facts: Facts, decision: Decision, seconds: float) -> tuple[Told, .
     if decision.is_ordinary:
         return ()
     logs.write(facts, decision)
-    return tuple(told for told in _signals(decision) if told[0].has_listeners())
+    return tuple(told for told in _signals(decision) if told[0].receivers and told[0].has_listeners())
 
 
 def _signals(decision: Decision) -> Iterator[Told]:
