@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.flow import Flow
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
-from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, get_store
-from django_throttle.stores.base import arun, run
 from tests.clock import FrozenClock
 from tests.inside import counters
 
@@ -181,22 +179,6 @@ def test_memory_forgets_what_was_written_longest_ago_and_what_is_over(clock: Fro
     for number in range(3000):
         limiter.acquire(f"other:{number}")
     assert not any(ident.startswith("user:") for _, ident in counters(store))
-
-
-@pytest.mark.parametrize("prefix", ["", "a"])
-def test_what_a_flow_took_that_did_not_come_to_its_end_goes_back(limiter: Limiter, prefix: str) -> None:
-    """As when it is cancelled while it gives back what an earlier door has charged in error."""
-
-    def interrupted() -> Flow[Decision]:
-        yield from decide_flow(limiter._charges("user:1", 1), limiter.store)
-        raise KeyboardInterrupt
-
-    def drive() -> None:
-        _ = asyncio.run(arun(interrupted(), limiter.store)) if prefix else run(interrupted(), limiter.store)
-
-    with pytest.raises(KeyboardInterrupt):
-        drive()
-    assert limiter.peek("user:1").outcomes[1].remaining == 2
 
 
 def test_the_settings_store_is_one_until_they_change(settings: Any) -> None:

@@ -79,21 +79,6 @@ def test_a_decision_asks_redis_nothing(redis_server: RedisServer, redis_url: str
         assert client.info("stats")["total_commands_processed"] - before == 1, "which is the question itself"
 
 
-def test_one_round_trip_reports_all_idents(redis_server: RedisServer, redis_url: str, clock: FrozenClock) -> None:
-    store = RedisStore(redis_url, clock=clock, deadline=5.0)
-    limiter = Limiter([DAMPER], store)
-    limiter.acquire("user:0")
-    flush(store.meters, store.aggregates)
-    for number in range(50):
-        limiter.acquire(f"user:{number}")
-    with redis_server.client() as client:
-        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert flush(store.meters, store.aggregates) == 50
-        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 50
-    clock.step(30)
-    assert flush(store.meters, store.aggregates) == 0, "who is idle costs nothing"
-
-
 def test_what_a_damper_suppresses_is_charged_nowhere(store: Store, clock: FrozenClock) -> None:
     limiter, exact = Limiter([DAMPER, EXACT], store), Limiter([EXACT], store)
     decisions = flood(limiter, clock, 1, 500)

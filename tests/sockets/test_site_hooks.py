@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import gc
-import json
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import pytest
-from django.utils.translation import gettext_lazy
 
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import settings
 from django_throttle.sockets.close import Close
-from django_throttle.sockets.frames import encoded, notice
+from django_throttle.sockets.frames import notice
 from tests.consumers import held
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid
@@ -52,16 +47,6 @@ EACH = pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
 @pytest.fixture(autouse=True)
 def complaints(monkeypatch: pytest.MonkeyPatch) -> None:
     unsaid(settings, monkeypatch)
-
-
-class TestWhatIsSent:
-    def test_text_and_bytes_as_they_are_and_the_rest_as_json(self) -> None:
-        assert (encoded("as it is"), encoded(b"\x00"), encoded(gettext_lazy("later"))) == ("as it is", b"\x00", "later")
-        number, moment = UUID(int=7), datetime(2026, 11, 20, 12, tzinfo=UTC)
-        payload = {"text": gettext_lazy("later"), "id": number, "price": Decimal("1.50"), "at": moment}
-        assert json.loads(encoded(payload)) == {
-            "text": "later", "id": str(number), "price": "1.50", "at": "2026-11-20T12:00:00Z",
-        }  # fmt: skip
 
 
 class TestRefusals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,52 +12,15 @@ import pytest
 from asgiref.sync import async_to_sync
 from redis import Redis
 
-from django_throttle.core import Charge, Rule, flow
+from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import charge
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import run
 from django_throttle.stores.denials import NoDenials
 from tests.clock import FrozenClock
 from tests.servers import RedisServer, wait_until
-
-RATES = [
-    Rule("fixed", "10/h", algorithm="fixed_window"),
-    Rule("sliding", "10/h"),
-    Rule("sub-windows", "10/h", resolution=6, strict=True),
-    Rule("gcra", "10/h", algorithm="gcra"),
-    Rule("bucket", "10/h", algorithm="token_bucket", burst=7),
-]
-CAP = Rule("cap", limit=10, algorithm="concurrency")
-
-
-@pytest.fixture
-def store(redis_url: str) -> RedisStore:
-    return RedisStore(redis_url, deadline=5.0)  # this machine may be busy; nothing here is about deadlines
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[Redis]:
-    with redis_server.client() as plain:
-        yield plain
-
-
-@pytest.fixture(params=["sync", "async"])
-def acquire(request: pytest.FixtureRequest, store: RedisStore) -> Iterator[Callable[..., Any]]:
-    """``acquire(*rules)``: one call of user:1 on either driver, all of them on one event loop."""
-    if request.param == "sync":
-        yield lambda *rules: Limiter(rules, store).acquire("user:1")
-        return
-    with asyncio.Runner() as runner:
-        yield lambda *rules: runner.run(Limiter(rules, store).aacquire("user:1"))
-
-
-def commands(client: Redis) -> dict[str, int]:
-    """How often each command ran since the last ``config resetstat``."""
-    stats: dict[str, Any] = client.info("commandstats")
-    return {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
+from tests.stores.conftest import CAP, RATES, commands
 
 
 @pytest.mark.row("F21")
@@ -241,68 +204,6 @@ def test_a_key_lives_until_everything_is_free_again_and_no_shorter(
         assert decision.reset_after - 1 <= ttl <= decision.reset_after + 5
 
 
-@pytest.mark.row("F28")
-def test_five_mixed_rules_are_one_command(acquire: Callable[..., Any], client: Redis) -> None:
-    rules = [*RATES[:4], CAP]
-    acquire(*rules)  # loads the script, says that this process lives
-    client.config_resetstat()
-    for _ in range(3):
-        assert acquire(*rules).allowed
-    found = commands(client)
-    assert found["evalsha"] == 3 and found["time"] == 3, "one call, one look at the clock"
-    from_the_script = {"get", "set", "time", "pttl", "pexpire", "smembers", "sadd", "zadd", "zcard", "zscore"}
-    of_clients = {"config", "config|resetstat", "info", "client", "client|setinfo", "hello", "auth"}
-    assert set(found) <= from_the_script | of_clients | {"evalsha"}
-
-
-def test_peek_writes_nothing(store: RedisStore, client: Redis) -> None:
-    limiter = Limiter([*RATES, CAP], store)
-    limiter.peek("user:1")
-    assert client.dbsize() == 0
-    limiter.acquire("user:1")
-    before = {key: (client.dump(key)) for key in client.scan_iter()}  # type: ignore[no-untyped-call]
-    assert limiter.peek("user:1").allowed
-    assert {key: client.dump(key) for key in client.scan_iter()} == before  # type: ignore[no-untyped-call]
-
-
-def test_charges_of_several_idents_are_one_decision(store: RedisStore, client: Redis) -> None:
-    by_user, by_address = RATES[0], Rule("address", "2/h", algorithm="gcra")
-    charges = (charge(by_user, "user:1", 1), charge(by_address, "ip:192.0.2.1", 1))
-    decisions = [run(flow.decide(charges), store) for _ in range(3)]
-    assert [decision.allowed for decision in decisions] == [True, True, False]
-    assert [outcome.remaining for outcome in decisions[-1].outcomes] == [8, 0]
-    assert [outcome.ident for outcome in decisions[-1].outcomes] == ["user:1", "ip:192.0.2.1"]
-
-
-@pytest.mark.row("A35")
-@pytest.mark.parametrize("cost", [float("nan"), float("-inf"), -1])
-def test_the_script_itself_refuses_a_cost_that_is_none(cost: Any, store: RedisStore, client: Redis) -> None:
-    rule = Rule("fixed", "10/h", on_store_failure="deny")
-    assert run(flow.decide((Charge(rule, "user:1", cost),)), store).unavailable
-    assert client.dbsize() == 0
-
-
-def test_no_ident_is_readable_in_redis(redis_url: str, client: Redis) -> None:
-    limiter = Limiter([*RATES, CAP], RedisStore(redis_url, secret="secret", deadline=5.0))
-    limiter.acquire("user:canary@example.com")
-    dump = "".join(key + repr(client.dump(key)) for key in map(str, client.scan_iter()))
-    assert "canary" not in dump and "example" not in dump
-
-
-def test_stores_with_other_prefixes_secrets_and_databases_do_not_meet(
-    redis_url: str, redis_server: RedisServer
-) -> None:
-    rule = Rule("one", "1/h", algorithm="fixed_window")
-    stores = [
-        RedisStore(redis_url, deadline=5.0),
-        RedisStore(redis_url, prefix="other", deadline=5.0),
-        RedisStore(redis_url, secret="other", deadline=5.0),
-        RedisStore(redis_url.removesuffix("/0") + "/1", deadline=5.0),
-    ]
-    assert all(Limiter([rule], store).acquire("user:1").allowed for store in stores)
-    assert not any(Limiter([rule], store).acquire("user:1").allowed for store in stores)
-
-
 @pytest.mark.parametrize("address", ["http://127.0.0.1", "default", "nothing", "", "redis-sentinel://x"])
 def test_an_address_that_is_none_is_an_invalid_setting(address: str, settings: Any) -> None:
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
@@ -374,20 +275,6 @@ def test_the_servers_clock_counts_unless_another_is_given(redis_url: str, client
     left = 3600 - (seconds + microseconds / 1_000_000) % 3600
     assert abs(reset - left) < 5 or abs(reset - left) > 3595
     assert Limiter([RATES[0]], RedisStore(redis_url, clock=clock, deadline=5.0)).acquire("user:2").reset_after == 3600.0
-
-
-@pytest.mark.row("A59")
-def test_no_text_becomes_part_of_a_script(store: RedisStore, client: Redis) -> None:
-    def scripts() -> int:
-        return int(client.info("memory")["number_of_cached_scripts"])
-
-    assert Limiter([Rule("api", "5/h"), CAP], store).acquire("user:1").allowed
-    before = scripts()
-    for text in ("]] redis.call('FLUSHALL') --", "'..redis.call('FLUSHALL')..'", "%s {0} ${x}"):
-        for ident in ("user:1", text):
-            assert Limiter([Rule(text, "5/h"), CAP], store).acquire(ident).allowed
-    assert scripts() == before
-    assert Limiter([Rule("api", "5/h")], store).peek("user:1").remaining == 4
 
 
 @pytest.mark.row("F60")

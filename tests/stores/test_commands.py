@@ -1,0 +1,71 @@
+"""Commands: one round trip for all rules, nothing written by a peek, and no text that becomes part of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_throttle.core import Charge, Rule, flow
+from django_throttle.core.commands import charge
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from django_throttle.stores.base import run
+from tests.stores.conftest import CAP, RATES, commands
+
+
+@pytest.mark.row("F28")
+def test_five_mixed_rules_are_one_command(acquire: Callable[..., Any], client: Redis) -> None:
+    rules = [*RATES[:4], CAP]
+    acquire(*rules)  # loads the script, says that this process lives
+    client.config_resetstat()
+    for _ in range(3):
+        assert acquire(*rules).allowed
+    found = commands(client)
+    assert found["evalsha"] == 3 and found["time"] == 3, "one call, one look at the clock"
+    from_the_script = {"get", "set", "time", "pttl", "pexpire", "smembers", "sadd", "zadd", "zcard", "zscore"}
+    of_clients = {"config", "config|resetstat", "info", "client", "client|setinfo", "hello", "auth"}
+    assert set(found) <= from_the_script | of_clients | {"evalsha"}
+
+
+def test_peek_writes_nothing(store: RedisStore, client: Redis) -> None:
+    limiter = Limiter([*RATES, CAP], store)
+    limiter.peek("user:1")
+    assert client.dbsize() == 0
+    limiter.acquire("user:1")
+    before = {key: (client.dump(key)) for key in client.scan_iter()}  # type: ignore[no-untyped-call]
+    assert limiter.peek("user:1").allowed
+    assert {key: client.dump(key) for key in client.scan_iter()} == before  # type: ignore[no-untyped-call]
+
+
+def test_charges_of_several_idents_are_one_decision(store: RedisStore, client: Redis) -> None:
+    by_user, by_address = RATES[0], Rule("address", "2/h", algorithm="gcra")
+    charges = (charge(by_user, "user:1", 1), charge(by_address, "ip:192.0.2.1", 1))
+    decisions = [run(flow.decide(charges), store) for _ in range(3)]
+    assert [decision.allowed for decision in decisions] == [True, True, False]
+    assert [outcome.remaining for outcome in decisions[-1].outcomes] == [8, 0]
+    assert [outcome.ident for outcome in decisions[-1].outcomes] == ["user:1", "ip:192.0.2.1"]
+
+
+@pytest.mark.row("A35")
+@pytest.mark.parametrize("cost", [float("nan"), float("-inf"), -1])
+def test_the_script_itself_refuses_a_cost_that_is_none(cost: Any, store: RedisStore, client: Redis) -> None:
+    rule = Rule("fixed", "10/h", on_store_failure="deny")
+    assert run(flow.decide((Charge(rule, "user:1", cost),)), store).unavailable
+    assert client.dbsize() == 0
+
+
+@pytest.mark.row("A59")
+def test_no_text_becomes_part_of_a_script(store: RedisStore, client: Redis) -> None:
+    def scripts() -> int:
+        return int(client.info("memory")["number_of_cached_scripts"])
+
+    assert Limiter([Rule("api", "5/h"), CAP], store).acquire("user:1").allowed
+    before = scripts()
+    for text in ("]] redis.call('FLUSHALL') --", "'..redis.call('FLUSHALL')..'", "%s {0} ${x}"):
+        for ident in ("user:1", text):
+            assert Limiter([Rule(text, "5/h"), CAP], store).acquire(ident).allowed
+    assert scripts() == before
+    assert Limiter([Rule("api", "5/h")], store).peek("user:1").remaining == 4

@@ -1,0 +1,63 @@
+"""The settings in force: read late, complete, and an error where there is no such one."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from django.conf import settings as site_settings
+from django.test import override_settings
+
+from django_throttle.conf import Conf, conf
+from django_throttle.exceptions import InvalidSetting
+
+
+def test_without_any_the_defaults_hold(settings: Any) -> None:
+    del settings.DJANGO_THROTTLE
+    assert conf() == Conf(KEY_SECRET=site_settings.SECRET_KEY)
+    assert conf().STORE == "memory"
+
+
+def test_who_names_a_redis_means_it(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0"}
+    assert conf().STORE == "redis"
+    settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0", "STORE": "memory"}
+    assert conf().STORE == "memory"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"DEADLIN": 1}, "no setting 'DEADLIN'; did you mean 'DEADLINE'?"),
+        ({"deadline": 1}, "no setting 'deadline'; did you mean 'DEADLINE'?"),
+        ({"XYZ": 1}, "no setting 'XYZ'$"),
+        ({5: 1}, "no setting 5$"),
+        (["DEADLINE"], "is a dictionary, not list"),
+    ],
+    ids=str,
+)
+def test_what_there_is_not_is_an_error_that_says_so(given: Any, said: str) -> None:
+    with override_settings(DJANGO_THROTTLE=given), pytest.raises(InvalidSetting, match=said):
+        conf()
+
+
+def test_any_mapping_does(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = MappingProxyType({"DEADLINE": 0.5})
+    assert conf().DEADLINE == 0.5
+
+
+def test_they_are_read_once_until_they_change(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"DEADLINE": 0.5}
+    first = conf()
+    assert conf() is first
+    settings.SECRET_KEY = "another"
+    assert conf() is not first
+    assert conf().KEY_SECRET == "another"
+
+
+def test_idents_may_have_a_secret_of_their_own(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"KEY_SECRET": "ours"}
+    assert conf().KEY_SECRET == "ours"
+    settings.DJANGO_THROTTLE = {"KEY_SECRET": ""}
+    assert conf().KEY_SECRET == site_settings.SECRET_KEY

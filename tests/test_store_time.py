@@ -1,0 +1,70 @@
+"""The store's time as far as a process knows it, and the periods of the calendar by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_throttle.core import Rule
+from django_throttle.store_time import STEP_US, Calendar, StoreTime, micros
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+MONTHLY = Rule("quota", "9/month", algorithm="fixed_window")
+
+
+def known(there: int, sent: float = 0.0, heard: float = 0.2) -> StoreTime:
+    time = StoreTime()
+    assert not time.learn(there, sent, heard), "the first answer is no step"
+    return time
+
+
+def test_nothing_is_known_until_the_store_has_answered() -> None:
+    assert StoreTime().offset is None
+    assert known(10 * SECOND).offset == 10 * SECOND - micros(0.1), "half of the way there and back"
+
+
+def test_a_quicker_answer_is_believed_more_and_a_slower_one_no_more() -> None:
+    time = known(10 * SECOND)
+    assert not time.learn(11 * SECOND, 1.0, 1.02)
+    assert time.offset == 10 * SECOND - micros(0.01)
+    assert not time.learn(12 * SECOND, 2.0, 2.5)
+    assert time.offset == 10 * SECOND - micros(0.01)
+
+
+@pytest.mark.parametrize("step", [STEP_US + SECOND, -STEP_US - SECOND])
+def test_a_clock_that_was_set_is_noticed_and_followed(step: int) -> None:
+    time = known(10 * SECOND)
+    assert time.learn(11 * SECOND + step, 1.0, 1.2)
+    assert time.offset == 10 * SECOND + step - micros(0.1)
+    assert not time.learn(12 * SECOND + step, 2.0, 2.2)
+
+
+def test_a_drift_is_followed_and_is_no_step() -> None:
+    time = known(10 * SECOND)
+    assert not time.learn(11 * SECOND + STEP_US // 2, 1.0, 1.2)
+    assert time.offset == 10 * SECOND + STEP_US // 2 - micros(0.1)
+
+
+def test_a_copy_learns_by_itself() -> None:
+    time = known(10 * SECOND)
+    copy = time.copy()
+    assert copy.offset == time.offset
+    copy.learn(99 * SECOND, 1.0, 1.2)
+    assert copy.offset != time.offset
+
+
+def test_bounds_are_unknown_until_the_time_is_and_hold_it_then() -> None:
+    calendar, now = Calendar(), 1_750_000_000 * SECOND
+    assert (calendar.plan(MONTHLY).a, calendar.plan(MONTHLY).b, calendar.plan(MONTHLY).c) == (0, 0, 0)
+    calendar.learn(now)
+    plan = calendar.plan(MONTHLY)
+    assert plan.a <= now < plan.b < plan.c
+    assert 28 * DAY <= plan.b - plan.a <= 31 * DAY
+
+
+def test_a_store_that_knows_its_time_has_the_bounds_of_it() -> None:
+    calendar, now = Calendar(), 1_750_000_000 * SECOND
+    first = calendar.plan_at(MONTHLY, now)
+    assert calendar.plan_at(MONTHLY, first.b) == first, "of two periods, so that nothing is asked at their turn"
+    later = calendar.plan_at(MONTHLY, first.c)
+    assert later.a >= first.b and later.a <= first.c < later.c
