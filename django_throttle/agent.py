@@ -62,7 +62,7 @@ class _Service:
             return  # a thread that reads the rules would have a connection to the database of the tests
         agent = Agent()
         duties = Duties(self.store)
-        agent.every(settings.RULES_POLL, duties, "carrying out orders", wait=settings.RULES_POLL)
+        agent.every(settings.RULES_POLL, duties, "executing control messages", wait=settings.RULES_POLL)
         agent.every(HEARD_SECONDS, Activity(self.store), "telling who was heard of", wait=HEARD_SECONDS)
         if self.store.is_remote:
             refresher = self.refresher = Refresher(self.store, duties.gone)

@@ -14,7 +14,7 @@ from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again
-from django_throttle.core.commands import CLOSE, CLOSED, Order
+from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
 from django_throttle.stores import get_store
@@ -89,15 +89,15 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """What was ordered, in words; empty when there is no such thing."""
         found = _find(search, request.POST.get("uid", ""), request.POST.get("socket", ""), request.POST.get("tag", ""))
         if isinstance(found, Connection):
-            order = Order(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
+            message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
             name = _plain(f"{', '.join(found.idents) or 'nobody'} ({found.scope}{found.path and ', ' + found.path})")
             said = f"The connection of {name} is being closed."
         elif isinstance(found, Ident):
-            order, name = Order(CLOSE, tag=found.tag, why=CLOSED), _plain(found.shown)
+            message, name = ControlMessage(CLOSE, tag=found.tag, why=CLOSED), _plain(found.shown)
             said = f"All {found.open} connections of {name} are being closed."
         else:
             return ""
-        get_store().orders.give((order,))
+        get_store().control.give((message,))
         look_again()
         row = ThrottleConnection()
         row.name = name[:200]

@@ -16,7 +16,7 @@ from django_throttle.connections.leases import Pair
 from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core import Lease
-from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, Order, evicted
+from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
 from django_throttle.sockets.frames import notice
 from django_throttle.stores import AnyStore, RedisStore
 
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Whom a socket counts for while it has these leases, and how orders name them."""
+    """Whom a socket counts for while it has these leases, and how control messages name them."""
 
     leases: tuple[Lease, ...]
     idents: tuple[str, ...]
@@ -78,14 +78,14 @@ class Reporter:
         self._wanted: dict[str, Wanted] = {}
         self._rests_until = 0.0
 
-    def want(self, order: Order) -> None:
+    def want(self, message: ControlMessage) -> None:
         """Somebody looks, and will for a few seconds: lists are made until then."""
-        before = self._wanted.pop(order.search, None)
+        before = self._wanted.pop(message.search, None)
         if len(self._wanted) >= MOST_SEARCHES:
             del self._wanted[next(iter(self._wanted))]
-        tags = dict.fromkeys((*order.tag.split(), *(before.tags if before else ())))
-        most = order.most or MOST
-        self._wanted[order.search] = Wanted(most, tuple(tags)[:MOST_ASKED], time.monotonic() + LOOK_SECONDS)
+        tags = dict.fromkeys((*message.tag.split(), *(before.tags if before else ())))
+        most = message.most or MOST
+        self._wanted[message.search] = Wanted(most, tuple(tags)[:MOST_ASKED], time.monotonic() + LOOK_SECONDS)
 
     @property
     def is_wanted(self) -> bool:
@@ -95,7 +95,7 @@ class Reporter:
     def keep_up(self) -> None:
         """Put the lists that are wanted where whoever looks finds them. Raises StoreError.
 
-        One pass over the sockets for all of them, and then a pause four times as long: beats and orders come between.
+        One pass over the sockets for all of them, and then a pause four times as long: beats and messages come between.
         """
         now = time.monotonic()
         self._wanted = {search: wanted for search, wanted in self._wanted.items() if wanted.until > now}
@@ -119,7 +119,7 @@ class Reporter:
         known = self._known.get(socket)
         if known is None or known.leases is not socket.leases:
             leases, idents = socket.leases, _idents(socket)
-            known = self._known[socket] = Known(leases, idents, tuple(map(self.store.orders.tag, idents)))
+            known = self._known[socket] = Known(leases, idents, tuple(map(self.store.control.tag, idents)))
         return known
 
     def _everyone(self) -> Faces:
@@ -253,7 +253,7 @@ def _call(store: RedisStore, pair: Pair, heard: Heard, now: float) -> tuple[str,
     return "touch", (store.key(*pair),), args
 
 
-# The store knows of a lease before this process does: so long an order waits for it.
+# The store knows of a lease before this process does: so long a control message waits for it.
 PATIENCE: Final = 10.0
 _SAID: Final = {
     EVICTED: "Another connection has taken the place of this one.",
@@ -262,68 +262,70 @@ _SAID: Final = {
 
 
 class Duties:
-    """The orders of one store, carried out by one thread: the agent's."""
+    """The control messages of one store, executed by one thread: the agent's."""
 
     def __init__(self, store: AnyStore, sockets: OpenSockets = open_sockets) -> None:
         self.store, self.sockets = store, sockets
         self._reporter = Reporter(store, sockets)
-        self._early: dict[Order, float] = {}  # about a lease whose socket is not there yet, or no more; until when
+        self._early: dict[
+            ControlMessage, float
+        ] = {}  # about a lease whose socket is not there yet, or no more; until when
 
     def __call__(self) -> None:
-        """Fetch orders and carry them out: one command, or none where no socket is open. Raises StoreError."""
-        self.store.orders.resend()
+        """Fetch control messages and execute them: one command, or none where no socket is open. Raises StoreError."""
+        self.store.control.resend()
         if not (len(self.sockets) or len(self.store.leases) or self._early or self._reporter.is_wanted):
             return
-        self.carry_out(self.store.orders.fetch())
+        self.carry_out(self.store.control.fetch())
         self._reporter.keep_up()
 
-    def carry_out(self, given: Mapping[Order, float]) -> None:
+    def carry_out(self, given: Mapping[ControlMessage, float]) -> None:
         """Do what is ordered; one that makes no sense here is passed over. Raises StoreError."""
-        self._close_leases(order for order in given if order.kind == CLOSE and order.lease)
-        about = {order: at for order, at in given.items() if order.kind in (CLOSE, RESET) and order.tag}
+        self._close_leases(message for message in given if message.kind == CLOSE and message.lease)
+        about = {message: at for message, at in given.items() if message.kind in (CLOSE, RESET) and message.tag}
         if about:
             self._about_idents(about)
-        wanted = {order.socket: order for order in given if order.kind == CLOSE and order.socket}
+        wanted = {message.socket: message for message in given if message.kind == CLOSE and message.socket}
         if wanted:
             for socket in self.sockets.everyone():
-                if order := wanted.get(socket.id):
-                    _close(socket, order)
-        for order in given:
-            if order.kind == REPORT:
-                self._reporter.want(order)
+                if message := wanted.get(socket.id):
+                    _close(socket, message)
+        for message in given:
+            if message.kind == REPORT:
+                self._reporter.want(message)
 
     def gone(self, leases: Iterable[str]) -> None:
-        """These leases were taken away, and the order to close their sockets has not been heard."""
+        """These leases were taken away, and the message to close their sockets has not been heard."""
         self._close_leases(evicted(leases))
 
-    def _close_leases(self, orders: Iterable[Order]) -> None:
+    def _close_leases(self, messages: Iterable[ControlMessage]) -> None:
         now = time.monotonic()
-        waiting = {**dict.fromkeys(orders, now + PATIENCE), **self._early}
+        waiting = {**dict.fromkeys(messages, now + PATIENCE), **self._early}
         self._early = {}
         if not waiting:
             return
         holders = {lease.id: socket for socket in self.sockets.everyone() for lease in socket.leases}
         is_late = any(until <= now for until in waiting.values())
         taken = self.store.leases.unreleased() if is_late else ()  # a handshake may wait for its turn
-        for order, until in waiting.items():
-            if socket := holders.get(order.lease):
-                _close(socket, order)
-            elif until > now or order.lease in taken:
-                self._early[order] = until
+        for message, until in waiting.items():
+            if socket := holders.get(message.lease):
+                _close(socket, message)
+            elif until > now or message.lease in taken:
+                self._early[message] = until
 
-    def _about_idents(self, given: Mapping[Order, float]) -> None:
-        by_tag = {order.tag: order for order in sorted(given, key=lambda order: order.kind == CLOSE)}
-        if any(order.kind == RESET for order in by_tag.values()):
+    def _about_idents(self, given: Mapping[ControlMessage, float]) -> None:
+        by_tag = {message.tag: message for message in sorted(given, key=lambda message: message.kind == CLOSE)}
+        if any(message.kind == RESET for message in by_tag.values()):
             self.store.denials.clear()  # or a socket would be refused by what the process remembers
         for socket in self.sockets.everyone():
             for tag in self._reporter.known(socket).tags:
-                order = by_tag.get(tag)
-                if order and socket.opened <= given[order]:  # who has come since is not meant
-                    socket.reset() if order.kind == RESET else _close(socket, order)
+                message = by_tag.get(tag)
+                if message and socket.opened <= given[message]:  # who has come since is not meant
+                    socket.reset() if message.kind == RESET else _close(socket, message)
 
 
-def _close(socket: OpenSocket, order: Order) -> None:
-    why = order.why if order.why in _SAID else CLOSED
+def _close(socket: OpenSocket, message: ControlMessage) -> None:
+    why = message.why if message.why in _SAID else CLOSED
     payload: dict[str, Any] = notice(why, _SAID[why])
-    payload.update(rule=order.rule or None, limit=order.limit or None)
+    payload.update(rule=message.rule or None, limit=message.limit or None)
     socket.close(socket.close_code(why), why, payload)

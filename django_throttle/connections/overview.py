@@ -13,12 +13,12 @@ from django_throttle.conf import conf
 from django_throttle.connections.control import MOST, MOST_IDENTS, Reporter, about, report_key
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.processes import ProcessRecords, batches, held_by
-from django_throttle.core.commands import REPORT, Order
+from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.stores import MemoryStore, RedisStore
 
 FRESH_SECONDS: Final = 1.0  # who looks more often sees the same, and costs nothing
 QUIET_MS: Final = 1000  # in which processes are not asked the same again
-ANSWERS: Final = 3  # times as long as processes take to ask for orders: by then each has answered
+ANSWERS: Final = 3  # times as long as processes take to ask for messages: by then each has answered
 HASTE_SECONDS: Final = 0.3  # while some process has not been heard
 MOST_PROCESSES: Final = 1000
 MOST_SOCKETS: Final = 2000  # that all processes together list
@@ -36,7 +36,7 @@ class Process(NamedTuple):
 
 
 class Ident(NamedTuple):
-    """Whoever has sockets open: as it is shown and as an order names it, how many, in how many processes."""
+    """Whoever has sockets open: as it is shown and as a control message names it, how many, in how many processes."""
 
     shown: str
     tag: str
@@ -123,15 +123,15 @@ def _alone(store: MemoryStore, search: str) -> Overview:
 def _asked(store: RedisStore, search: str) -> Overview:
     census = ProcessRecords(store).census()
     seen = dict(islice(census.items(), MOST_PROCESSES))
-    order = Order(REPORT, search=search, most=max(2, min(MOST, MOST_SOCKETS // max(1, len(seen)))))
-    waited = store.orders.ask(order, about(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
+    message = ControlMessage(REPORT, search=search, most=max(2, min(MOST, MOST_SOCKETS // max(1, len(seen)))))
+    waited = store.control.ask(message, about(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
     calls = [("reported", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
     replies = [reply for some in batches(calls) for reply in store.pipeline(some)]
     reports = {uid: _read(reply) for uid, reply in zip(seen, replies, strict=True)}
     found = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))
     if found.doubtful:
         tags = " ".join(found.doubtful)
-        store.orders.ask(order._replace(tag=tags), f"{about(search)}:{about(tags)}", QUIET_MS)
+        store.control.ask(message._replace(tag=tags), f"{about(search)}:{about(tags)}", QUIET_MS)
     return found
 
 

@@ -136,7 +136,7 @@ class ProcessRecords:
                 check(replies)
             done = [reply for reply in replies if not isinstance(reply, Exception)]
             if lost := [text(lease) for reply in done for lease in reply[1:]]:
-                self.store.orders.give(evicted(lost))
+                self.store.control.give(evicted(lost))
             yield sum(reply[0] for reply in done)
 
     def walk(self, uid: str) -> Iterator[list[str]]:

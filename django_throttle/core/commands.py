@@ -133,7 +133,7 @@ CLOSE, RESET, REPORT = "close", "reset", "report"
 EVICTED, CLOSED = "evicted", "closed"  # why, in the word that clients are told: for another one, or by an operator
 
 
-class Order(NamedTuple):
+class ControlMessage(NamedTuple):
     """Something to be done by the process ``uid``, or by every one that lives where that is empty.
 
     CLOSE is about the sockets with this ``lease``, this ``socket`` id or this ident; ``why`` is the word that their
@@ -156,32 +156,34 @@ class Order(NamedTuple):
     most: int = 0
 
 
-def closing(rule: Rule, victims: Iterable[tuple[str, str]]) -> tuple[Order, ...]:
-    """The orders to close what was taken away under a rule; victims are a process and a lease each."""
+def closing(rule: Rule, victims: Iterable[tuple[str, str]]) -> tuple[ControlMessage, ...]:
+    """The control messages that close evicted sockets of a rule; victims are a process and a lease each."""
     name, limit = rule.name, rule.plan.limit
-    return tuple([Order(CLOSE, uid, lease, why=EVICTED, rule=name, limit=limit) for uid, lease in victims])
+    return tuple([ControlMessage(CLOSE, uid, lease, why=EVICTED, rule=name, limit=limit) for uid, lease in victims])
 
 
-def evicted(leases: Iterable[str], rule: str = "", limit: int = 0) -> tuple[Order, ...]:
+def evicted(leases: Iterable[str], rule: str = "", limit: int = 0) -> tuple[ControlMessage, ...]:
     """The same to every process, where nobody knows any more which one has these."""
-    return tuple([Order(CLOSE, lease=lease, why=EVICTED, rule=rule, limit=limit) for lease in dict.fromkeys(leases)])
+    return tuple(
+        [ControlMessage(CLOSE, lease=lease, why=EVICTED, rule=rule, limit=limit) for lease in dict.fromkeys(leases)]
+    )
 
 
 MAX_WAITING: Final = 10_000  # for one process
 
-Given = dict[Order, float]  # when each was given, on the monotonic clock: then, or a round trip later
+Given = dict[ControlMessage, float]  # when each was given, on the monotonic clock: then, or a round trip later
 
 
-def tagged(orders: Iterable[Order], tag: Callable[[str], str]) -> tuple[Order, ...]:
+def tagged(messages: Iterable[ControlMessage], tag: Callable[[str], str]) -> tuple[ControlMessage, ...]:
     """The same, as they travel: idents are named by their tags."""
-    return tuple([one._replace(ident="", tag=tag(one.ident)) if one.ident else one for one in orders])
+    return tuple([one._replace(ident="", tag=tag(one.ident)) if one.ident else one for one in messages])
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Give these orders. Reply: None. What fails is sent again later, and meanwhile raised."""
+    """Send these control messages. Reply: None. What fails is sent again later, and meanwhile raised."""
 
-    orders: tuple[Order, ...]
+    messages: tuple[ControlMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from django_throttle.core.commands import (
     Answer,
     Charge,
     Command,
+    ControlMessage,
     Decide,
     DecideLocally,
     Evict,
     Forget,
     Mark,
     Once,
-    Order,
     Refund,
     Release,
     Tell,
@@ -201,7 +201,7 @@ def forget(charges: tuple[Charge, ...]) -> Flow[int]:
         return 0
     removed: int = yield Forget(charges)
     try:
-        yield Tell(tuple([Order(RESET, ident=ident) for ident in {charge.ident for charge in charges}]))
+        yield Tell(tuple([ControlMessage(RESET, ident=ident) for ident in {charge.ident for charge in charges}]))
     except StoreError:  # it is sent again
         pass
     return removed

@@ -7,21 +7,21 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from django_throttle.connections.leases import Leases
-from django_throttle.core.commands import Command, Decide, DecideLocally, Evict, Order, Release
+from django_throttle.core.commands import Command, ControlMessage, Decide, DecideLocally, Evict, Release
 from django_throttle.core.decision import Lease
 from django_throttle.core.flow import T
 from django_throttle.damper.meters import Meters
 from django_throttle.stores.denials import Denials
 
 
-class Orders(Protocol):
-    """What processes order one another; an ident is named by its tag."""
+class Control(Protocol):
+    """Control messages between processes; an ident is named by its tag."""
 
-    def give(self, orders: Iterable[Order]) -> None: ...
+    def give(self, messages: Iterable[ControlMessage]) -> None: ...
 
     def resend(self) -> None: ...
 
-    def fetch(self) -> dict[Order, float]: ...
+    def fetch(self) -> dict[ControlMessage, float]: ...
 
     def tag(self, ident: str) -> str: ...
 
@@ -31,7 +31,7 @@ class Store(Protocol):
 
     ``is_remote`` where other processes share it, and it may not answer. ``is_costly`` where asking takes a round
     trip: then ``denials`` remember refusals, and sockets pay for frames in advance. ``meters`` decide what dampers
-    suppress. ``leases`` are those that this process holds, ``orders`` what it is to do with its sockets.
+    suppress. ``leases`` are those that this process holds, ``control`` what other processes ask of it.
     """
 
     @property
@@ -50,7 +50,7 @@ class Store(Protocol):
     def leases(self) -> Leases: ...
 
     @property
-    def orders(self) -> Orders: ...
+    def control(self) -> Control: ...
 
     def execute(self, command: Command) -> Any: ...
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from django_throttle.core.commands import MAX_WAITING, Given, Order, Tell, tagged
+from django_throttle.core.commands import MAX_WAITING, ControlMessage, Given, Tell, tagged
 from django_throttle.core.key import ident_tag
 from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child
@@ -24,10 +24,10 @@ TTL_MS: Final = 60_000  # a process that has not read its list for so long is de
 BATCH: Final = 500  # messages in one reply
 ASKED_MS: Final = 5_000  # whoever looks at what is open asks again before that
 KEEP_SECONDS: Final = 30.0  # for how long a message that Redis does not take is sent again
-_DEFAULTS: Final = Order._field_defaults
+_DEFAULTS: Final = ControlMessage._field_defaults
 
 
-class RedisOrders:
+class RedisControl:
     """Control messages by way of Redis. ``fetch`` costs one command; the methods raise StoreError.
 
     A message stays in Redis until its process has confirmed it, and here until Redis has taken it: one failure loses
@@ -41,14 +41,14 @@ class RedisOrders:
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._unsent: dict[Order, float] = {}  # until when each is sent again, on the monotonic clock
+        self._unsent: dict[ControlMessage, float] = {}  # until when each is sent again, on the monotonic clock
         self._read: tuple[str, tuple[str, ...]] = "", ()  # a uid, and the texts that Redis can take off its list
 
     def tag(self, ident: str) -> str:
         """How a message names an ident."""
         return ident_tag(ident, self.context.secret)
 
-    def keep(self, messages: Iterable[Order]) -> tuple[Order, ...]:
+    def keep(self, messages: Iterable[ControlMessage]) -> tuple[ControlMessage, ...]:
         """Keep these until Redis has taken them; returns them as they are sent."""
         kept = tagged(messages, self.tag)
         until = time.monotonic() + KEEP_SECONDS
@@ -56,7 +56,7 @@ class RedisOrders:
             self._unsent.update(dict.fromkeys(kept, until))
         return kept
 
-    def sent(self, messages: Iterable[Order], replies: Sequence[Any]) -> list[Exception]:
+    def sent(self, messages: Iterable[ControlMessage], replies: Sequence[Any]) -> list[Exception]:
         """Redis has replied: forget the messages that it took. Returns the errors; the others are sent again."""
         with self._lock:
             for message, reply in zip(messages, replies, strict=True):
@@ -68,20 +68,20 @@ class RedisOrders:
                     )
         return [reply for reply in replies if isinstance(reply, Exception)]
 
-    def calls(self, messages: Iterable[Order]) -> list[Call]:
+    def calls(self, messages: Iterable[ControlMessage]) -> list[Call]:
         """One call for each."""
         return list(map(self._call, messages))
 
-    def send(self, kept: Sequence[Order]) -> list[Exception]:
+    def send(self, kept: Sequence[ControlMessage]) -> list[Exception]:
         """Send what was kept, in one round trip; returns the errors of nodes of a Cluster."""
         return self.sent(kept, self.context.send(self.calls(kept)))
 
-    def give(self, messages: Iterable[Order]) -> None:
+    def give(self, messages: Iterable[ControlMessage]) -> None:
         """Send messages at once; what fails is sent again later, and raised all the same."""
         for error in self.send(self.keep(messages)):
             raise StoreError(cause_of(error), str(error)) from error
 
-    def ask(self, message: Order, about: str, quiet_ms: int) -> float:
+    def ask(self, message: ControlMessage, about: str, quiet_ms: int) -> float:
         """Send one to every process, unless somebody has done so under the name ``about`` in the last ``quiet_ms``.
 
         Returns for how many seconds it has been asked again and again.
@@ -127,7 +127,7 @@ class RedisOrders:
             found[message] = heard - age / 1_000_000
         return len(texts) == BATCH
 
-    def _call(self, message: Order) -> Call:
+    def _call(self, message: ControlMessage) -> Call:
         text = _written(message)
         if message.uid:
             key = self.context.process_key(f"orders:{message.uid}")
@@ -141,28 +141,28 @@ class TellCommand(RedisCommand):
 
     __slots__ = ("control", "kept")
 
-    def __init__(self, context: RedisContext, command: Tell, control: RedisOrders) -> None:
+    def __init__(self, context: RedisContext, command: Tell, control: RedisControl) -> None:
         super().__init__(context)
         self.seconds = context.transport.seconds / 2  # what it follows may have taken a whole deadline
-        self.control, self.kept = control, control.keep(command.orders)
+        self.control, self.kept = control, control.keep(command.messages)
         self.calls += control.calls(self.kept)
 
     def read(self, replies: Sequence[Any]) -> None:
         self.control.sent(self.kept, replies)
 
 
-def _written(message: Order) -> str:
+def _written(message: ControlMessage) -> str:
     """As JSON, without defaults and without the receiver, which names the list."""
     fields = message._replace(uid="")._asdict().items()
     return json.dumps({name: value for name, value in fields if value != _DEFAULTS.get(name)}, separators=(",", ":"))
 
 
-def _parsed(text: str) -> tuple[Order, int | None] | None:
+def _parsed(text: str) -> tuple[ControlMessage, int | None] | None:
     """A message, and when it was sent in microseconds of Redis' clock; None for one of another version."""
     try:
         fields = json.loads(text)
         at = fields.get("at")
-        message = Order(**{name: value for name, value in fields.items() if name in Order._fields})
+        message = ControlMessage(**{name: value for name, value in fields.items() if name in ControlMessage._fields})
         return message, at if type(at) is int else None
     except (AttributeError, TypeError, ValueError):
         return None

@@ -8,11 +8,11 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from django_throttle.core.commands import Charge, Evict, Order, closing, evicted
+from django_throttle.core.commands import Charge, ControlMessage, Evict, closing, evicted
 from django_throttle.lifecycle import in_child
 from django_throttle.stores.commands import LongCommand, RoundTrip
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.control import RedisOrders
+from django_throttle.stores.control import RedisControl
 from django_throttle.stores.transport import Call, script
 
 BATCH: Final = 500  # commands in one pipeline
@@ -25,7 +25,7 @@ class Doubt(NamedTuple):
     charge: Charge
     withdraws: str
 
-    def closing(self, lost: Iterable[str | bytes]) -> tuple[Order, ...]:
+    def closing(self, lost: Iterable[str | bytes]) -> tuple[ControlMessage, ...]:
         """The messages that close the sockets of these leases."""
         leases = [lease.decode() if isinstance(lease, bytes) else lease for lease in lost]
         return evicted(leases, self.charge.rule.name, self.charge.rule.plan.limit)
@@ -37,7 +37,7 @@ class Evictions:
     Safe to use from any thread.
     """
 
-    def __init__(self, context: RedisContext, control: RedisOrders) -> None:
+    def __init__(self, context: RedisContext, control: RedisControl) -> None:
         self.context, self.control = context, control
         self._renew()
         in_child(self, type(self)._renew)
@@ -90,7 +90,7 @@ class EvictCommand(LongCommand):
         super().__init__(context)
         self.command, self.evictions = command, evictions
         self.uid = context.leases.uid
-        self.evicted: tuple[Order, ...] = ()
+        self.evicted: tuple[ControlMessage, ...] = ()
         rule, ident, _ = command.charge
         args = (context.now_arg(), self.uid, command.lease, context.lease_ttl_ms, rule.plan.limit)
         self.calls.append(Call(script("evict"), (context.key(rule.id, ident),), args, derives=True))

@@ -15,6 +15,7 @@ from django_throttle.core.commands import (
     Answer,
     Charge,
     Command,
+    ControlMessage,
     Decide,
     DecideLocally,
     Evict,
@@ -22,7 +23,6 @@ from django_throttle.core.commands import (
     Given,
     Mark,
     Once,
-    Order,
     Paid,
     Refund,
     Release,
@@ -65,7 +65,7 @@ class MemoryStore:
         self.aggregates = Aggregates(self.clock)
         self.meters = Meters(self.clock, on_due=self._report)
         self.leases = Leases() if leases is None else leases
-        self.orders = LocalOrders()
+        self.control = LocalControl()
         self._sent = leases is None
         self.max_entries = max_entries
         self._counters: dict[tuple[str, str], tuple[State, int]] = {}
@@ -91,11 +91,11 @@ class MemoryStore:
                     for rule_id, ident in holds:
                         self.leases.drop(rule_id, ident, lease)
                 case Evict():
-                    taken, orders = evict_here(self.leases, command)
-                    self.orders.give(orders)
+                    taken, messages = evict_here(self.leases, command)
+                    self.control.give(messages)
                     return taken
-                case Tell(orders=orders):
-                    self.orders.give(orders)
+                case Tell(messages=messages):
+                    self.control.give(messages)
 
     async def aexecute(self, command: Command) -> Any:
         return self.execute(command)  # nothing here waits
@@ -209,8 +209,8 @@ def _key(charge: Charge) -> tuple[str, str]:
     return charge.rule.id, charge.ident
 
 
-def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[Order, ...]]:
-    """The same where this process has all leases; the orders are to be given."""
+def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[ControlMessage, ...]]:
+    """The same where this process has all leases; the messages are to be given."""
     rule, ident, _ = command.charge
     pair, limit = (rule.id, ident), rule.plan.limit
     victims: list[tuple[str, str]] = []
@@ -223,17 +223,17 @@ def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[Order, ...]]
     return taken, closing(command.charge.rule, victims)
 
 
-class LocalOrders:
+class LocalControl:
     """Those of a store in memory: there is but one process."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Order, float]] = deque(maxlen=MAX_WAITING)
-        in_child(self, lambda orders: orders._waiting.clear())
+        self._waiting: deque[tuple[ControlMessage, float]] = deque(maxlen=MAX_WAITING)
+        in_child(self, lambda control: control._waiting.clear())
 
-    def give(self, orders: Iterable[Order]) -> None:
+    def give(self, messages: Iterable[ControlMessage]) -> None:
         """They are for this process."""
         now = time.monotonic()
-        self._waiting.extend((order, now) for order in tagged(orders, self.tag))
+        self._waiting.extend((message, now) for message in tagged(messages, self.tag))
 
     def resend(self) -> None:
         """There is nowhere to send them to."""
@@ -244,5 +244,5 @@ class LocalOrders:
 
     @staticmethod
     def tag(ident: str) -> str:
-        """How an order names an ident."""
+        """How a control message names an ident."""
         return ident_tag(ident, b"")

@@ -36,7 +36,7 @@ from django_throttle.stores.commands import (
     announce_call,
 )
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.control import RedisOrders, TellCommand
+from django_throttle.stores.control import RedisControl, TellCommand
 from django_throttle.stores.damping import RedisAggregator
 from django_throttle.stores.eviction import EvictCommand, Evictions
 from django_throttle.stores.fallback import Fallback, LateCommand, LocalCommand
@@ -72,8 +72,8 @@ class RedisStore(RedisContext):
         transport = connect(address, deadline, max_connections)
         super().__init__(transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, processes=processes)
         self.fallback = Fallback(self)
-        self.orders = RedisOrders(self)
-        self.evictions = Evictions(self, self.orders)
+        self.control = RedisControl(self)
+        self.evictions = Evictions(self, self.control)
         self.aggregates = RedisAggregator(self)  # what dampers report to
         self.batcher = Batcher(transport.asend_all, self.now_arg, partial(announce_call, self), transport.slot_of)
         self.releases = Releases(transport.asend_all)
@@ -131,7 +131,7 @@ class RedisStore(RedisContext):
             case Evict():
                 return EvictCommand(self, command, self.evictions)
             case Tell():
-                return TellCommand(self, command, self.orders)
+                return TellCommand(self, command, self.control)
         if type(command) not in _COMMANDS:
             raise TypeError(f"not a command: {command!r}")
         return _COMMANDS[type(command)](self, command)

@@ -208,7 +208,7 @@ class TestPage:
         store = enforce()
         found = sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:11"))
         process(store)
-        answer = operator.post(CLOSE, {"tag": store.orders.tag("user:1")})
+        answer = operator.post(CLOSE, {"tag": store.control.tag("user:1")})
         assert said(answer) == ["All 2 connections of user:1 are being closed."]
         Duties(store)()
         assert [one.closed is not None for one in found] == [True, True, False]

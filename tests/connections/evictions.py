@@ -9,7 +9,7 @@ import pytest
 
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Order, charge
+from django_throttle.core.commands import ControlMessage, charge
 from django_throttle.limiter import decide_flow
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
@@ -47,12 +47,12 @@ class Door:
         assert decision.limit is not None and decision.remaining is not None and not decision.degraded
         return decision.limit - decision.remaining
 
-    def orders(self) -> list[Order]:
-        return list(self.store.orders.fetch())
+    def messages(self) -> list[ControlMessage]:
+        return list(self.store.control.fetch())
 
     def closed(self) -> list[str]:
         """The leases whose sockets are to be closed here."""
-        return [order.lease for order in self.orders() if order.kind == "close"]
+        return [order.lease for order in self.messages() if order.kind == "close"]
 
     def refresher(self) -> Refresher:
         assert isinstance(self.store, RedisStore)

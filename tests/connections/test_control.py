@@ -1,4 +1,4 @@
-"""Orders reach the process that they are for, once, whatever fails on the way, and are carried out on its sockets."""
+"""Control reach the process that they are for, once, whatever fails on the way, and are carried out on its sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.core.commands import CLOSE, CLOSED, Order
+from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
@@ -148,7 +148,9 @@ class TestCarriedOut:
     async def test_by_its_own_id(self, enforce: Enforce) -> None:
         store = enforce()
         one, other = await opened(), await opened()
-        store.orders.give((Order(CLOSE, uid=store.leases.uid, socket=open_sockets.everyone()[0].id, why=CLOSED),))
+        store.control.give(
+            (ControlMessage(CLOSE, uid=store.leases.uid, socket=open_sockets.everyone()[0].id, why=CLOSED),)
+        )
         await duties(store)
         if isinstance(store, RedisStore):
             assert len(open_sockets) == 1
@@ -161,7 +163,7 @@ class TestCarriedOut:
         mine = [await opened(client=["192.0.2.1", 5]) for _ in range(2)]
         other = await opened(client=["192.0.2.10", 5])
         introduce(store)
-        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         await duties(store)
         for one in mine:
             assert (await goodbye(one))[0]["code"] == "closed"
@@ -174,7 +176,7 @@ class TestCarriedOut:
         introduce(store)
         work = Duties(store)
         work()
-        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         one = await opened(client=["192.0.2.1", 5])
         (guard,) = open_sockets.everyone()
         guard.opened += 60  # longer after the order than any round trip
@@ -182,7 +184,7 @@ class TestCarriedOut:
         await one.send_to("x")
         assert await one.receive_from() == "x"
         guard.opened -= 60
-        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         await asyncio.to_thread(work)
         assert (await goodbye(one))[0]["code"] == "closed"
 
@@ -193,7 +195,7 @@ class TestCarriedOut:
         work = Duties(store)
         work()
         one = await opened(client=["192.0.2.1", 5])
-        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         await asyncio.to_thread(work)
         assert (await goodbye(one))[0]["code"] == "closed"
 
@@ -201,7 +203,7 @@ class TestCarriedOut:
         store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
         introduce(store)
         first = await opened(client=["192.0.2.1", 5])
-        store.orders.give((Order(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         second = await opened(client=["192.0.2.1", 5])
         open_sockets.everyone()[-1].opened += 60  # longer after the order than any round trip
         await duties(store)
@@ -341,7 +343,7 @@ class TestOverview:
         sockets = [await opened(client=["192.0.2.1", 5]) for _ in range(30)]
         told = Reporter(store, open_sockets).listed("", most=20)
         assert (told["open"], len(told["sockets"])) == (30, 20)
-        assert told["idents"] == [["ip:192.0.2.1", store.orders.tag("ip:192.0.2.1"), 30]]
+        assert told["idents"] == [["ip:192.0.2.1", store.control.tag("ip:192.0.2.1"), 30]]
         for one in sockets:
             await one.disconnect()
 

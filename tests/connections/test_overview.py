@@ -14,7 +14,7 @@ from django_throttle.connections.control import Duties, Reporter
 from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
-from django_throttle.core.commands import REPORT, Order
+from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.publishing.groups import members
 from django_throttle.stores import RedisStore
 from tests.connections.evictions import redis_store
@@ -193,14 +193,14 @@ class TestList:
         address = Recorder.address
         monkeypatch.setattr(Recorder, "address", property(lambda one: (worded.append(one), address)[1]))
         tags: list[str] = []
-        tag = site.store.orders.tag
-        monkeypatch.setattr(site.store.orders, "tag", lambda ident: (tags.append(ident), tag(ident))[1])
+        tag = site.store.control.tag
+        monkeypatch.setattr(site.store.control, "tag", lambda ident: (tags.append(ident), tag(ident))[1])
         sent: list[int] = []
         pipeline = site.store.pipeline
         monkeypatch.setattr(site.store, "pipeline", lambda calls: (sent.append(len(calls)), pipeline(calls))[1])
         reporter = Reporter(site.store, site.sockets)
         for number in range(8):
-            reporter.want(Order(REPORT, search=f"nobody {number}", most=1))
+            reporter.want(ControlMessage(REPORT, search=f"nobody {number}", most=1))
         for _ in range(2):
             reporter._rests_until = 0.0
             reporter.keep_up()
@@ -212,7 +212,7 @@ class TestList:
     def test_it_rests_four_times_as_long_as_it_took(self, redis_url: str, monkeypatch: Any) -> None:
         site = Site(redis_url, a=1)
         reporter = Reporter(site.store, site.sockets)
-        reporter.want(Order(REPORT))
+        reporter.want(ControlMessage(REPORT))
         pipeline = site.store.pipeline
         monkeypatch.setattr(site.store, "pipeline", lambda calls: (time.sleep(0.05), pipeline(calls))[1])
         began = time.monotonic()
@@ -222,7 +222,7 @@ class TestList:
     def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str) -> None:
         site = Site(redis_url, a=3)
         reporter = Reporter(site.store, site.sockets)
-        reporter.want(Order(REPORT))
+        reporter.want(ControlMessage(REPORT))
         reporter.keep_up()
         assert len(reporter._faces) == 3
         reporter._wanted.clear()

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from django_throttle.connections.overview import Overview, look
 from django_throttle.core import Rule
-from django_throttle.core.commands import CLOSE, CLOSED, Order
+from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.databases import new_database
@@ -161,7 +161,7 @@ class TestOperator:
         one = next(one for one in overview.connections if one.received)
         assert one.address == "127.0.0.1" and one.pid == servers[1].pids()[0]
         began = time.monotonic()
-        store.orders.give((Order(CLOSE, uid=one.uid, socket=one.id, why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, uid=one.uid, socket=one.id, why=CLOSED),))
         told, code, at = await told_goodbye(there)
         print(f"closed after {at - began:.2f} s")
         assert (told["code"], code) == ("closed", 4410)

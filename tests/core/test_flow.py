@@ -13,10 +13,10 @@ from django_throttle.core.commands import (
     RESET,
     Answer,
     Command,
+    ControlMessage,
     Decide,
     DecideLocally,
     Forget,
-    Order,
     Release,
     Tell,
     charge,
@@ -105,7 +105,7 @@ def test_whoever_is_connected_hears_of_a_reset(drive: Callable[..., Any], told: 
     given = charges(rule("a"))
     store = ScriptedStore(1, told)
     assert drive(flow.forget(given), store) == 1
-    assert store.asked == [Forget(given), Tell((Order(RESET, ident="user:1"),))]
+    assert store.asked == [Forget(given), Tell((ControlMessage(RESET, ident="user:1"),))]
 
 
 def test_release_is_one_command(drive: Callable[..., Any]) -> None:

@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from django_throttle.connections.overview import Overview, look
 from django_throttle.core import Rule
-from django_throttle.core.commands import CLOSE, CLOSED, Order
+from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
 from django_throttle.limiter import Limiter
 from django_throttle.publishing.groups import Members, Sizes, name_of
 from django_throttle.stores import RedisStore
@@ -221,11 +221,11 @@ class TestOrders:
         (busy,) = [one for one in seen[-1].connections if one.received]
         assert (busy.uid, busy.received, busy.sent) == (pair[1].ask("uid"), 3, 3)
         began = time.monotonic()
-        store.orders.give((Order(CLOSE, uid=busy.uid, socket=busy.id, why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, uid=busy.uid, socket=busy.id, why=CLOSED),))
         wait_until(lambda: pair[1].ask("ended") == [["closed", 4410]])
         assert elapsed(began) < WITHIN
         began = time.monotonic()
-        store.orders.give((Order(CLOSE, ident="user:7", why=CLOSED),))
+        store.control.give((ControlMessage(CLOSE, ident="user:7", why=CLOSED),))
         wait_until(lambda: [worker.ask("count") for worker in pair] == [0, 0])
         assert elapsed(began) < WITHIN
         wait_until(lambda: used(store, "sockets", "user:7") == used(store, "addresses", f"ip:{ADDRESS}") == 0)

@@ -129,8 +129,8 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
             else:
                 assert run(decided, store).allowed
         assert decide(stores[1], False, Charge(rule, ident, 1), commit=False).remaining == 0
-    assert [order.lease for order in stores[0].orders.fetch()] == [f"~1{number}" for number in range(10)]
-    assert not stores[1].orders.fetch()
+    assert [order.lease for order in stores[0].control.fetch()] == [f"~1{number}" for number in range(10)]
+    assert not stores[1].control.fetch()
 
 
 class TestSeveralSlots:

@@ -53,13 +53,13 @@ class TestWhoGoes:
         for _ in range(3):
             door.open()
         door.open("user:2")
-        assert (door.count(), door.orders()) == (3, [])
+        assert (door.count(), door.messages()) == (3, [])
 
     def test_nobody_by_default(self, make_door: MakeDoor) -> None:
         door = make_door(Rule("sockets", limit=1, algorithm="concurrency"))
         door.open()
         assert not door.open().allowed
-        assert door.orders() == []
+        assert door.messages() == []
 
     def test_the_one_silent_for_longest(self, make_door: MakeDoor) -> None:
         door = make_door(IDLE)
@@ -86,14 +86,14 @@ class TestWhoGoes:
         for _ in range(3):
             assert door.open(socket=False).allowed
         assert not door.open().allowed
-        assert (door.count(), door.orders()) == (3, [])
+        assert (door.count(), door.messages()) == (3, [])
 
     def test_not_for_a_request(self, make_door: MakeDoor) -> None:
         door = make_door(OLDEST)
         for _ in range(3):
             door.open()
         assert not door.open(socket=False).allowed
-        assert (door.count(), door.orders()) == (3, [])
+        assert (door.count(), door.messages()) == (3, [])
 
     def test_many_where_the_limit_was_lowered(self, make_door: MakeDoor) -> None:
         door = make_door(OLDEST)
@@ -106,7 +106,7 @@ class TestWhoGoes:
         narrow = Rule("narrow", limit=1, algorithm="concurrency", at_limit="evict_oldest")
         door = make_door(OLDEST, narrow)
         leases = [lease_of(door.open()) for _ in range(4)]
-        orders = door.orders()
+        orders = door.messages()
         # It holds a slot of the other rule until it has closed.
         assert [order.lease for order in orders if order.rule == "narrow"] == leases[:3]
         assert door.count() == 3
@@ -116,12 +116,12 @@ class TestWhoGoes:
         door = make_door(Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest"), other)
         assert door.open().allowed
         assert not door.open().allowed
-        assert (door.count(), door.orders()) == (1, [])
+        assert (door.count(), door.messages()) == (1, [])
 
     def test_not_under_a_rule_that_only_records(self, make_door: MakeDoor) -> None:
         door = make_door(Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest", action="shadow"))
         assert all(door.open().allowed for _ in range(3))
-        assert door.orders() == []
+        assert door.messages() == []
 
 
 def heard(door: Door, *leases: str) -> None:
@@ -141,9 +141,9 @@ class TestOtherProcesses:
         leases = [lease_of(one.open()) for _ in range(3)]
         (newcomer,) = [lease_of(two.open())]
         assert (two.closed(), three.closed()) == ([], [])
-        (order,) = one.orders()
+        (order,) = one.messages()
         assert (order.lease, order.why, order.rule, order.limit) == (leases[0], "evicted", "sockets", 3)
-        assert one.orders() == []
+        assert one.messages() == []
         assert two.store.leases.has(OLDEST.id, "user:1", newcomer)
         assert one.count() == two.count() == 3
 
@@ -189,7 +189,7 @@ class TestOtherProcesses:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
-        one.orders()
+        one.messages()
         refresher = one.refresher()
         refresher.extend()
         refresher.resend()
@@ -224,8 +224,8 @@ class TestWhenItFails:
             evictions_fail(broken)
             assert two.open().allowed
         assert one.closed() == []
-        two.store.orders.resend()
-        two.store.orders.resend()
+        two.store.control.resend()
+        two.store.control.resend()
         assert one.closed() == leases[:1]
 
     def test_without_the_store_nobody_is_evicted(self, redis_server: RedisServer) -> None:

@@ -47,11 +47,11 @@ class TestLostReply:
             lose(two, broken)
             assert not two.open().allowed
         two.refresher().resend()
-        (order,) = one.orders()
+        (order,) = one.messages()
         assert (order.lease, order.why, order.rule, order.limit) == (leases[0], "evicted", "sockets", 3)
         assert one.count() == 2, "the newcomer's slot is free again"
         two.refresher().resend()
-        assert (one.orders(), len(redis(two).leases)) == ([], 0)
+        assert (one.messages(), len(redis(two).leases)) == ([], 0)
 
     async def test_a_newcomer_is_cancelled_meanwhile(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
         one, two = site(), site()
@@ -137,7 +137,7 @@ class TestLostOrder:
             evictions_fail(broken)
             broken.setattr(control, "KEEP_SECONDS", 0.0)
             assert two.open().allowed
-        two.store.orders.resend()
+        two.store.control.resend()
         assert one.closed() == []
         two.refresher().resend()
         assert one.closed() == leases[:1]
