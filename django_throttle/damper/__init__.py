@@ -1,1 +1,1 @@
-"""Account-wide suppression: local meters, one aggregate of what they saw, and the share to refuse that follows."""
+"""Dampers and batched quotas: limits that each process decides by itself, and reports to the store afterwards."""

@@ -1,4 +1,4 @@
-"""The reference aggregator and its estimators: what every process has attempted, and the share to refuse."""
+"""The reference aggregator: what all processes have attempted, and the estimators of the share to refuse."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SUB_US: Final = 6_000_000
 SUB: Final = SUB_US / 1_000_000
 KEPT: Final = 4  # sub-intervals, the one in progress included
 ABOVE: Final = 0.05
-NOISE: Final = 5.0  # square roots of a count, which is about what calls at random differ by
+NOISE: Final = 5.0  # square roots of a count, the standard deviation of random arrivals
 
 
 class Count(NamedTuple):
     """What was attempted in one sub-interval.
 
-    ``attempted`` is what has been reported; ``projected`` is what it comes to when it goes on like that,
-    the same once everyone has reported the whole of it; ``pace`` is what a whole one comes to, like that.
+    ``attempted`` has been reported. ``projected`` is the total expected at its end: the same once every process has
+    reported the whole of it. ``pace`` is what a whole sub-interval comes to at the recent rate.
     """
 
     attempted: int
@@ -36,7 +36,7 @@ EMPTY: Final[Counts] = (NOTHING,) * KEPT
 
 
 class Allowance(NamedTuple):
-    """A rule's limit, so much in so many microseconds, as estimators compute with it."""
+    """A rule's limit in a window of microseconds, as estimators compute with it."""
 
     limit: int
     window_us: int
@@ -58,7 +58,7 @@ class Allowance(NamedTuple):
 def fast(counts: Counts) -> float:
     """The larger of the rates of the sub-interval in progress and the last one, as cost in a sub-interval.
 
-    The pace of the last seconds takes their place where it is above both by more than chance explains.
+    The pace replaces them where it is above both by more than chance explains.
     """
     larger = max(counts[0].projected, counts[1].projected)
     pace = max(counts[0].pace, counts[1].pace)
@@ -68,7 +68,7 @@ def fast(counts: Counts) -> float:
 def average(counts: Counts) -> float:
     """The mean of four sub-intervals; the one in progress is ignored while it is below the mean without it.
 
-    So it does not ripple every six seconds, and is still quick on a spike.
+    So it does not ripple every six seconds, and still reacts to a spike.
     """
     current, *whole = counts
     mean = sum(count.projected for count in whole) / len(whole)
@@ -81,7 +81,7 @@ ESTIMATORS: Final[dict[str, tuple[Callable[[Counts], float], int]]] = {"fast": (
 def attempted(estimator: str, counts: Counts, allowance: Allowance) -> float:
     """The attempted cost in a sub-interval, or 0.0 when none that the estimator looks at had too much.
 
-    What was reported has the say in that, never a projection: who keeps to the limit is never refused.
+    Only reported counts decide that, never a projection: an ident within the limit is never refused.
     """
     estimate, looks_at = ESTIMATORS[estimator]
     if not any(allowance.is_exceeded(count.attempted) for count in counts[:looks_at]):
@@ -95,21 +95,21 @@ def factor(attempted: float, allowed: float) -> float:
 
 
 def shifted(counts: Counts, by: int) -> Counts:
-    """The counts as they stand ``by`` sub-intervals later, as far as they are known: what was projected has come."""
+    """The counts ``by`` sub-intervals later, assuming that the projections came true."""
     if by <= 0:
         return counts
     known = tuple(Count(count.projected, count.projected, count.pace) for count in counts)
     return (EMPTY[:by] + known)[:KEPT]
 
 
-# A report whose sender's idea of the time is this far off is not counted: it would go to the wrong sub-interval.
+# A report whose sender is this far off the store's time is not counted: it would go to the wrong sub-interval.
 TOLERANCE_US: Final = 1_500_000
 FIRST_SWEEP: Final = 1024
-RESET_US: Final = 2 * KEPT * SUB_US  # for so long a reset is remembered
+RESET_US: Final = 2 * KEPT * SUB_US  # how long a reset is remembered
 
 
 class Own(NamedTuple):
-    """What one meter has attempted in one sub-interval; ``sub`` is its number, counted from the epoch."""
+    """The attempts of one meter in one sub-interval; ``sub`` is its number, counted from the epoch."""
 
     sub: int
     attempted: int
@@ -118,11 +118,11 @@ class Own(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one meter tells of one rule and ident; times are the store's, in microseconds, as the sender knows them.
+    """The report of one meter, of one rule and ident; times are the store's, in microseconds, as the sender knows them.
 
     ``counts`` are totals, not additions: a report that arrives twice, late or after a newer one changes nothing.
-    ``since`` is when the meter began to count; ``sent_at`` is None when the sender does not know the time yet,
-    and then there are no counts.
+    ``since`` is when the meter began to count. ``sent_at`` is None when the sender does not know the store's time
+    yet; then there are no counts.
     """
 
     rule_id: str
@@ -134,10 +134,10 @@ class Report(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What all meters together have attempted.
+    """The attempts of all meters together.
 
     ``now`` is the store's time. ``taken`` is False when the report was not counted: its sender's clock is off, or
-    the budget was given back at ``reset_at``, after the meter began.
+    the budget was reset at ``reset_at``, after the meter began.
     """
 
     now: int
@@ -148,13 +148,13 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Aggregate:
-    """What was attempted under one rule and ident: by sub-interval, what each meter has said last."""
+    """The attempts under one rule and ident: by sub-interval, each meter's latest count."""
 
-    told: dict[int, dict[str, Count]] = field(default_factory=dict)
+    by_sub: dict[int, dict[str, Count]] = field(default_factory=dict)
     reset_at: int = 0
 
     def take(self, report: Report, now: int) -> Reply:
-        """Count a report, unless it is out of time, and say how things stand."""
+        """Count a report, unless its sender's clock is off, and return the counts of all meters."""
         current = now // SUB_US
         self._expire(current)
         reset_at = self._reset_at(now)
@@ -168,37 +168,37 @@ class Aggregate:
         return Reply(now, taken, reset_at, counts)
 
     def reset(self, now: int) -> int:
-        """Forget it all, and what meters tell of the time before ``now``; returns the sub-intervals removed."""
+        """Forget all counts, and those that meters began before ``now``; returns the sub-intervals removed."""
         current = now // SUB_US
         self.reset_at = now
-        return sum(self.told.pop(index, None) is not None for index in range(current - KEPT + 1, current + 2))
+        return sum(self.by_sub.pop(index, None) is not None for index in range(current - KEPT + 1, current + 2))
 
     def is_idle(self, now: int) -> bool:
-        """True when nothing of it matters any more."""
+        """True when all of it has expired."""
         self._expire(now // SUB_US)
-        return not self.told and not self._reset_at(now)
+        return not self.by_sub and not self._reset_at(now)
 
     def _count(self, own: Own, meter: str) -> None:
-        meters = self.told.setdefault(own.sub, {})
+        meters = self.by_sub.setdefault(own.sub, {})
         known = meters.get(meter, NOTHING)
         if own.attempted >= known.attempted:
             meters[meter] = Count(*own[1:])
 
     def _sum(self, index: int) -> Count:
-        meters = self.told.get(index, {}).values()
+        meters = self.by_sub.get(index, {}).values()
         return Count(*map(sum, zip(*meters, strict=True))) if meters else NOTHING
 
     def _expire(self, current: int) -> None:
         """Forget what is too old, or too new, even should the clock be set by some intervals."""
-        for index in [index for index in self.told if abs(index - current) > 2 * KEPT]:
-            del self.told[index]
+        for index in [index for index in self.by_sub if abs(index - current) > 2 * KEPT]:
+            del self.by_sub[index]
 
     def _reset_at(self, now: int) -> int:
         return self.reset_at if 0 <= now - self.reset_at < RESET_US else 0
 
 
 class Aggregates:
-    """An Aggregate for each rule and ident; ``clock`` says seconds. Idle ones are forgotten."""
+    """An Aggregate for each rule and ident; ``clock`` returns seconds. Idle ones are removed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -206,7 +206,7 @@ class Aggregates:
         in_child(self, type(self)._renew)
 
     def damp(self, reports: Sequence[Report]) -> list[Reply]:
-        """Take each report, and say how things stand."""
+        """Count each report and reply to it."""
         with self._lock:
             now = micros(self.clock())
             replies = [self._find(report.rule_id, report.ident).take(report, now) for report in reports]
@@ -215,7 +215,7 @@ class Aggregates:
             return replies
 
     def reset(self, rule_id: str, ident: str) -> int:
-        """Give a budget back; returns the number of sub-intervals removed."""
+        """Reset a budget; returns the number of sub-intervals removed."""
         with self._lock:
             return self._find(rule_id, ident).reset(micros(self.clock()))
 

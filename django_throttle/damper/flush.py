@@ -1,4 +1,4 @@
-"""Reports of all meters, sent to whoever aggregates them, a few round trips for any number of idents."""
+"""Sends the reports and charges of all meters to the store, in few round trips for any number of idents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JITTER: Final = 0.1  # most that an interval is prolonged by, as a share of it
 
 
 class Aggregator(Protocol):
-    """Takes reports, and charges, in one round trip; an error may stand in place of a reply. Raises StoreError."""
+    """Takes reports or charges in one round trip; an error may stand in place of a reply. Raises StoreError."""
 
     def damp(self, reports: Sequence[Report]) -> Sequence[Reply | BaseException]: ...
 
@@ -25,9 +25,9 @@ class Aggregator(Protocol):
 
 
 def flush(meters: Meters, aggregator: Aggregator) -> int:
-    """Send what changed; returns the number of reports. Raises StoreError, and what was counted is told later."""
+    """Send what changed; returns the number of messages. Raises StoreError, and the counts are sent later."""
     sent = _report(meters, aggregator)
-    if any(report.sent_at is None for _, report in sent):  # they know the time now
+    if any(report.sent_at is None for _, report in sent):  # now they know the time
         sent += _report(meters, aggregator)
     return len(sent) + _charge(meters, aggregator)
 
@@ -38,7 +38,7 @@ def _report(meters: Meters, aggregator: Aggregator) -> list[Sent]:
     for at in range(0, len(sent), BATCH):
         batch = sent[at : at + BATCH]
         sent_at = meters.clock()
-        late = micros(sent_at - began)  # of very many the last leave a while after they were made
+        late = micros(sent_at - began)  # of very many, the last are sent a while after they were made
         try:
             replies = aggregator.damp([_leaving(report, late) for _, report in batch])
         except StoreError:
@@ -53,20 +53,20 @@ def _leaving(report: Report, late: int) -> Report:
 
 
 def _charge(meters: Meters, aggregator: Aggregator) -> int:
-    billed = meters.bills()
-    for at in range(0, len(billed), BATCH):
-        batch = billed[at : at + BATCH]
+    due = meters.charges_due()
+    for at in range(0, len(due), BATCH):
+        batch = due[at : at + BATCH]
         try:
             answers = aggregator.charge([charge for _, charge in batch])
         except StoreError as error:
-            meters.pay(batch, [error] * len(batch))
+            meters.charged(batch, [error] * len(batch))
             raise
-        meters.pay(batch, answers)
-    return len(billed)
+        meters.charged(batch, answers)
+    return len(due)
 
 
 class Flusher:
-    """The periodic flush of one store's meters; processes that start together drift apart."""
+    """The periodic flush of one store's meters, with jitter, so that processes do not flush at the same time."""
 
     def __init__(self, meters: Meters, aggregator: Aggregator, processes: Callable[[], int]) -> None:
         self.meters, self.aggregator, self._processes = meters, aggregator, processes

@@ -1,4 +1,4 @@
-"""The meter of one rule and ident in one process: counts every attempt, and says which to refuse."""
+"""The meter of one rule and ident in one process: counts every attempt, and decides which to refuse."""
 
 from __future__ import annotations
 
@@ -26,40 +26,42 @@ from django_throttle.damper.aggregate import (
 )
 from django_throttle.store_time import StoreTime, micros
 
-FINE: Final = 0.1  # seconds; while the store's time is unknown, attempts are kept apart by so much
-RECENT: Final = 1.5  # seconds at least that say how a sub-interval goes on
-LEAST: Final = 1.0  # and where there have not been so many
+FINE: Final = 0.1  # seconds; the resolution of counts while the store's time is unknown
+RECENT: Final = 1.5  # seconds at least from which the recent rate is computed
+LEAST: Final = 1.0  # and where the meter is younger than that
 
 
 class Attempts:
-    """Counts what is attempted; ``current`` is that of the sub-interval in progress. Times are seconds on our clock.
+    """Counts attempts by sub-interval; ``current`` is the one in progress. Times are seconds on our clock.
 
-    What it tells are totals of sub-intervals, so nothing is lost or counted twice when a report is.
+    Reports hold totals of sub-intervals, so a report that is lost or arrives twice changes no count.
     """
 
-    __slots__ = ("_before", "_early", "_index", "_last", "_marks", "_opened", "_told", "_unsent", "current", "time")
+    __slots__ = (
+        "_before", "_confirmed", "_early", "_index", "_last", "_marks", "_opened", "_unsent", "current", "time",
+    )  # fmt: skip
 
     def __init__(self, time: StoreTime, now: float) -> None:
         self.time = time
         self.restart(now)
 
     def restart(self, now: float) -> None:
-        """Forget everything: what is counted from now on has nothing before it."""
+        """Forget everything."""
         self.current = 0
         self._index: int | None = None  # of the sub-interval in progress
         self._before = 0  # attempted until it began
         self._last = (0, 0)  # the index and number of one before it
         self._unsent: dict[int, Own] = {}
-        self._told: Own | None = None  # confirmed of the one in progress
+        self._confirmed: Own | None = None  # of the one in progress
         self._opened = now
         self._early: deque[tuple[float, int]] = deque(maxlen=round(KEPT * SUB_US / 1_000_000 / FINE))
         self._marks: deque[tuple[float, int]] = deque([(now, 0)])  # when, attempted until then
 
     def roll(self, now: float) -> float:
-        """Put what was counted where it belongs; returns the moment from which on to do so again."""
+        """Assign counts to their sub-interval; returns the moment at which to do so again."""
         offset = self.time.offset
         if offset is None:
-            self._set_apart()
+            self._keep_early()
             self._before, self.current, self._opened = self._before + self.current, 0, now
             return now + FINE
         index = (micros(now) + offset) // SUB_US
@@ -69,46 +71,46 @@ class Attempts:
             self._open(index)
         return ((index + 1) * SUB_US - offset) / 1_000_000
 
-    def untold(self, now: float) -> tuple[Own, ...]:
-        """What the aggregator does not know yet, once the store's time is known."""
+    def unconfirmed(self, now: float) -> tuple[Own, ...]:
+        """The counts that the aggregator has not confirmed, once the store's time is known."""
         whole = tuple(self._unsent.values())
-        if self._index is None or self.time.offset is None or not (self.current or self._told):
+        if self._index is None or self.time.offset is None or not (self.current or self._confirmed):
             return whole
         left = (self._index + 1) * SUB_US - micros(now) - self.time.offset
-        recent = self._recent(now)  # a microsecond
-        known = self._told or Own(self._index, 0, 0, 0)
+        recent = self._recent(now)
+        known = self._confirmed or Own(self._index, 0, 0, 0)
         projected, pace = self.current + round(recent * max(0, left)), round(recent * SUB_US)
         current = Own(self._index, self.current, projected, pace)
         return (*whole, current) if current != known else whole
 
     @property
-    def is_told(self) -> bool:
-        """True when nothing was attempted that the aggregator does not know: no need to look any closer."""
-        return not self.current and not self._unsent and not self._early and self._told is None
+    def is_confirmed(self) -> bool:
+        """True when the aggregator has confirmed everything."""
+        return not self.current and not self._unsent and not self._early and self._confirmed is None
 
     def mark(self, now: float) -> None:
-        """Note how much there is now, from which the recent rate is read later on."""
+        """Note the present total, from which the recent rate is computed later."""
         while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT:
             self._marks.popleft()
         self._marks.append((now, self._before + self.current))
 
-    def confirm(self, told: tuple[Own, ...]) -> None:
-        """The aggregator has counted this."""
-        for own in told:
+    def confirm(self, counts: tuple[Own, ...]) -> None:
+        """The aggregator has counted these."""
+        for own in counts:
             if own.sub == self._index:
-                self._told = own
+                self._confirmed = own
             elif self._unsent.get(own.sub) == own:
                 del self._unsent[own.sub]
 
     def in_sub(self, now: float) -> int:
-        """The most that this process has attempted of late in a sub-interval."""
+        """The most that this process has attempted in one of the latest sub-intervals."""
         index, number = self._last
         if self._index is None:
             return self.current + sum(count for at, count in self._early if at > now - SUB_US / 1_000_000)
         return max(self.current, number if index == self._index - 1 else 0)
 
     def _recent(self, now: float) -> float:
-        """Attempts in a microsecond, of late."""
+        """The recent rate, in attempts a microsecond."""
         at, number = self._marks[0]
         for mark in self._marks:
             if mark[0] <= now - RECENT:
@@ -116,8 +118,8 @@ class Attempts:
         return (self._before + self.current - number) / max(now - at, LEAST) / 1_000_000
 
     def _align(self, index: int, offset: int) -> None:
-        """The store's time is known at last: what was kept apart goes where it belongs."""
-        self._set_apart()
+        """The store's time is known now: assign the early counts to their sub-intervals."""
+        self._keep_early()
         found: dict[int, int] = {}
         for at, number in self._early:
             belongs = (micros(at + FINE / 2) + offset) // SUB_US
@@ -130,34 +132,34 @@ class Attempts:
         self._unsent = {past: own for past, own in whole.items() if past > index - KEPT}
         self._index = index
 
-    def _set_apart(self) -> None:
+    def _keep_early(self) -> None:
         if self.current:
             self._early.append((self._opened, self.current))
 
     def _open(self, index: int) -> None:
         assert self._index is not None
-        known = self._told or Own(self._index, 0, 0, 0)
+        known = self._confirmed or Own(self._index, 0, 0, 0)
         whole = Own(self._index, self.current, self.current, known.pace)
         if whole != known:
             self._unsent[self._index] = whole
-        self._last, self._told = whole[:2], None
+        self._last, self._confirmed = whole[:2], None
         self._before += self.current
-        again = self._unsent.pop(index, None)  # our clock was set right, and that one goes on
+        again = self._unsent.pop(index, None)  # our clock was corrected, and that one goes on
         self.current = again.attempted if again else 0
         self._before -= self.current
         self._unsent = {past: own for past, own in self._unsent.items() if -KEPT < past - index <= 1}
         self._index = index
 
 
-# Of the limit, at once: so nobody is above 1.5 times the limit over two seconds, the luck of the draw included.
+# Of the limit, at once: so no process exceeds 1.5 times the limit over two seconds, chance included.
 BURST_SECONDS: Final = 0.9
 LEAST_BURST: Final = 10.0  # a page's few calls at once, under small limits
 
 
 class Bucket:
-    """What one process lets through and the limit has not drained yet; whoever finds it full is refused.
+    """A leaky bucket in one process; an attempt that finds it full is refused.
 
-    A costly call is let through like a cheap one, and paid off afterwards, in a sub-interval's time at most.
+    A costly call passes like a cheap one, and is drained afterwards, within a sub-interval.
     """
 
     __slots__ = ("_at", "_burst", "_level", "_most", "_per_second")
@@ -167,7 +169,7 @@ class Bucket:
         self.adopt(allowance)
 
     def adopt(self, allowance: Allowance) -> None:
-        """Go by another limit from now on."""
+        """Adopt another limit."""
         self._per_second = allowance.per_second
         least = min(LEAST_BURST, allowance.per_sub)
         self._burst = max(BURST_SECONDS * self._per_second, least)
@@ -180,16 +182,16 @@ class Bucket:
         self._level = level = level if level > 0.0 else 0.0  # noqa: FURB136 - a call costs more than all of this
         if level < self._burst:
             return 0.0
-        self._level = level = min(level, self._most)  # more only after a step back of the clock
+        self._level = level = min(level, self._most)  # more only after the clock was set back
         return (level - self._burst) / self._per_second + 0.000_001
 
     def charge(self, cost: float) -> None:
-        """Let through; ``wait`` was asked in the same moment."""
+        """Charge a call that passes; ``wait`` was called at the same moment."""
         level = self._level + cost
         self._level = level if level < self._most else self._most  # noqa: FURB136
 
 
-DECAY: Final = 3.0  # seconds in which the last factor loses two thirds of its say
+DECAY: Final = 3.0  # seconds in which the weight of the last factor falls to a third
 
 
 class Suppression:
@@ -204,26 +206,26 @@ class Suppression:
         self.adopt(rule)
 
     def adopt(self, rule: Rule) -> None:
-        """Go by this edition of the rule: another limit is in force at once."""
+        """Adopt this edition of the rule; another limit holds at once."""
         self._rule = rule
         self._allowance = Allowance(rule.plan.limit, rate_of(rule).window_us)
         self._held = self._figure(0)
 
     def take(self, reply: Reply) -> None:
-        """Go by what the aggregator has said."""
+        """Adopt the aggregator's reply."""
         self._reply, self._failing_from = reply, float("inf")
         self._held = self._figure(0)
 
     def fail(self, now: float, grace: float) -> None:
-        """The aggregator cannot be reached; after ``grace`` seconds of that a process goes by itself."""
+        """The aggregator cannot be reached; after ``grace`` seconds the process computes the factor by itself."""
         self._failing_from = min(self._failing_from, now + grace)
 
     @property
     def is_failing(self) -> bool:
         return self._failing_from < float("inf")
 
-    def refigure(self, now: float, now_us: int | None, own: int, processes: int) -> None:
-        """The factor as it is now: never higher than the last reply's while the store answers.
+    def recompute(self, now: float, now_us: int | None, own: int, processes: int) -> None:
+        """Compute the factor for now; while the store answers, never higher than its last reply makes it.
 
         ``now_us`` is the store's time, ``own`` what this process attempts in a sub-interval.
         """
@@ -237,14 +239,14 @@ class Suppression:
 
     @property
     def left(self) -> int:
-        """How much of the limit nobody had attempted, by the last reply."""
+        """How much of the limit was not attempted, by the last reply."""
         if self._reply is None:
             return self._allowance.limit
         attempted = max(count.attempted for count in self._reply.counts[:2])
         return 0 if self.factor else max(0, int(self._allowance.limit * (1 - attempted / self._allowance.per_sub)))
 
     def rest(self, now_us: int | None) -> float:
-        """Seconds until nothing counts any more of what the last reply has told, if nothing else happens."""
+        """Seconds until what the last reply counts has expired, if nothing else happens."""
         if self._reply is None or now_us is None or not any(count.attempted for count in self._reply.counts):
             return 0.0
         _, looks_at = ESTIMATORS[self._rule.estimator]
@@ -258,20 +260,20 @@ class Suppression:
         return factor(found, self._allowance.per_sub)
 
     def _alone(self, own: int, processes: int) -> float:
-        """What keeps this process to its fair share of the limit."""
+        """The factor that keeps this process to its share of the limit."""
         if self._rule.on_store_failure != "local":
             return 0.0
         return factor(own, self._allowance.per_sub / max(1, processes))
 
 
 def passing(rule: Rule, ident: str, left: int, rest: float, factor: float) -> Outcome:
-    """It passes; ``left`` is what nobody had attempted lately, ``rest`` the seconds until that is the whole limit."""
+    """The outcome of a call that passes; ``left`` of the limit was not attempted, all of it in ``rest`` seconds."""
     shadow, window = rule.is_shadow, rule.window
     return Outcome(rule.name, ident, True, rule.plan.limit, left, 0.0, rest, Reason.WITHIN, shadow, window, 0.0, factor)
 
 
 def suppressed(rule: Rule, ident: str, wait: float, rest: float, factor: float) -> Outcome:
-    """It is refused, and may be tried again after ``wait`` seconds."""
+    """The outcome of a call that is refused, and may be tried again after ``wait`` seconds."""
     shadow, window = rule.is_shadow, rule.window
     rest = max(wait, rest)
     return Outcome(
@@ -280,42 +282,26 @@ def suppressed(rule: Rule, ident: str, wait: float, rest: float, factor: float) 
 
 
 def decided(outcome: Outcome) -> Decision:
-    """The decision on a call that is under this rule alone: what ``conclude`` says, in a third of its time."""
+    """The decision on a call under this rule alone: as by ``conclude``, in a third of its time."""
     if outcome.shadow:
         return Decision(outcomes=(outcome,))
     _, _, allowed, limit, remaining, retry_after, reset_after, *_ = outcome
     return Decision(allowed, limit, remaining, retry_after, reset_after, outcome.rule, (outcome,))
 
 
-RECHECK: Final = 0.25  # seconds; how often the factor is figured anew while the store is away
+RECHECK: Final = 0.25  # seconds; how often the factor is computed while the store is unavailable
 NEXT: Final = float("inf")  # not before the next factor
-GRACE: Final = 2.0  # flushes that may fail before it is
+GRACE: Final = 2.0  # flushes that may fail before the store counts as unavailable
 _numbers: Final = count(1)
 
 
 class Meter:
-    """Times are seconds on our clock; ``maker`` names the process, and no two meters share a name."""
+    """Decides attempts; times are seconds on our clock. ``maker`` names the process; no two meters share a name."""
 
     __slots__ = (
-        "_maker",
-        "_refused_for",
-        "_refuses",
-        "_rest",
-        "_since",
-        "attempts",
-        "bucket",
-        "factor",
-        "ident",
-        "name",
-        "passed",
-        "passes",
-        "processes",
-        "rule",
-        "seen_at",
-        "suppression",
-        "time",
-        "until",
-    )
+        "_maker", "_refused_for", "_refuses", "_rest", "_since", "attempts", "bucket", "factor", "ident", "name",
+        "passed", "passes", "processes", "rule", "seen_at", "suppression", "time", "until",
+    )  # fmt: skip
 
     def __init__(self, rule: Rule, ident: str, maker: str, now: float, time: StoreTime) -> None:
         self.ident, self.time, self._maker = ident, time, maker
@@ -325,22 +311,22 @@ class Meter:
         self.bucket = Bucket(Allowance(rule.plan.limit, rate_of(rule).window_us))
         self.processes = 1  # live ones
         self._refused_for = -1  # milliseconds, of the last refusal
-        self.until = self.seen_at = now  # from ``until`` on, look at the time again before counting
+        self.until = self.seen_at = now  # from ``until`` on, roll before counting
         self._begin(now)
         self.roll(now)
 
     def adopt(self, rule: Rule, now: float) -> None:
-        """Go by this edition of the rule: another limit is in force at once."""
+        """Adopt this edition of the rule; another limit holds at once."""
         self.rule = rule
         self.suppression.adopt(rule)
         self.bucket.adopt(Allowance(rule.plan.limit, rate_of(rule).window_us))
-        self._refigure(now)
+        self._recompute(now)
 
     def attempt(self, now: float, cost: int, chance: float) -> float:
-        """Count it, whatever comes of it; returns 0.0 when it passes, else the seconds until there is room, or NEXT.
+        """Count an attempt; returns 0.0 when it passes, else the seconds until the bucket has room, or NEXT.
 
-        The local limiter is charged with what the factor is expected to let through, so it steps in where that is
-        more than the whole limit, and only there: the stricter of the two holds, and they do not compound.
+        The bucket is charged with what the factor is expected to admit, so it refuses only where that is more than
+        the whole limit: the stricter of the two holds, and they do not compound.
         """
         factor = self.factor
         cost = min(cost, MAX_DAMPED)
@@ -352,11 +338,11 @@ class Meter:
         return NEXT if chance < factor else 0.0
 
     def refused(self, wait: float) -> Outcome:
-        """What is said of an attempt that is refused; ``wait`` is until it may be tried again, to a millisecond."""
+        """The outcome of a refused attempt, which may be tried again in ``wait`` seconds, rounded to a millisecond."""
         return self.refuses(wait).outcomes[0]
 
     def refuses(self, wait: float) -> Decision:
-        """The decision on a call that is under this rule alone, and refused."""
+        """The decision on a refused call under this rule alone."""
         said = ceil(wait * 1000)
         if said != self._refused_for:
             self._refused_for = said
@@ -364,28 +350,28 @@ class Meter:
         return self._refuses
 
     def roll(self, now: float) -> None:
-        """A sub-interval has ended, or the factor is to be figured anew."""
+        """Assign counts to their sub-interval and compute the factor."""
         self.until = self.attempts.roll(now)
         if self.suppression.is_failing:
             self.until = min(self.until, now + RECHECK)
-        self._refigure(now)
+        self._recompute(now)
 
     def report(self, now: float) -> Report | None:
-        """What to tell the aggregator; None when it knows, and there is no factor that it may have changed."""
+        """The report to send; None when the aggregator knows everything, and nothing is suppressed."""
         self.roll(now)
-        told = self.attempts.untold(now)
+        counts = self.attempts.unconfirmed(now)
         offset = self.time.offset
         if offset is None:
-            return None if self.attempts.is_told else Report(self.rule.id, self.ident, self.name, 0, None, ())
+            return None if self.attempts.is_confirmed else Report(self.rule.id, self.ident, self.name, 0, None, ())
         self.attempts.mark(now)
-        if not told and not self.factor:
+        if not counts and not self.factor:
             return None
-        if told:
+        if counts:
             self.seen_at = now
-        return Report(self.rule.id, self.ident, self.name, micros(self._since) + offset, micros(now) + offset, told)
+        return Report(self.rule.id, self.ident, self.name, micros(self._since) + offset, micros(now) + offset, counts)
 
     def take(self, report: Report, reply: Reply, sent: float, now: float) -> None:
-        """The aggregator has answered a report that was sent at ``sent``."""
+        """Adopt the reply to a report that was sent at ``sent``."""
         was_set = self.time.learn(reply.now, sent, now)
         if reply.taken:
             self.attempts.confirm(report.counts)
@@ -395,24 +381,24 @@ class Meter:
         self.roll(now)
 
     def fail(self, now: float, interval: float) -> None:
-        """A report did not arrive, as far as anybody knows; its counts are told again."""
+        """A report may not have arrived; its counts are sent again."""
         self.suppression.fail(now, GRACE * interval)
         self.roll(now)
 
     def _begin(self, now: float) -> None:
-        """Count from nothing: what was counted belongs to a time that is no more."""
+        """Count from nothing, under a new name: earlier counts are void."""
         self.name = f"{self._maker}{next(_numbers):x}"
         self._since = now
         self.attempts.restart(now)
 
-    def _refigure(self, now: float) -> None:
+    def _recompute(self, now: float) -> None:
         offset = self.time.offset
         now_us = None if offset is None else micros(now) + offset
-        self.suppression.refigure(now, now_us, self.attempts.in_sub(now), self.processes)
+        self.suppression.recompute(now, now_us, self.attempts.in_sub(now), self.processes)
         self.factor = self.suppression.factor
         left = self.suppression.left
         self._rest = self.suppression.rest(now_us)
-        # Made once here, and told many times.
+        # Made once here, and returned many times.
         self.passed = passing(self.rule, self.ident, left, self._rest, self.factor)
         self.passes = decided(self.passed)
         self._refused_for = -1

@@ -1,4 +1,4 @@
-"""The meters of one process: dampers by their meters, and quotas that are charged in batches."""
+"""The limits that one process decides by itself: dampers, by their meters, and batched quotas."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from typing import Final, NamedTuple
 from django_throttle.core.commands import Answer, Charge
 from django_throttle.core.decision import Crossing, Decision, Outcome
 from django_throttle.damper.aggregate import Reply, Report
-from django_throttle.damper.batched import Billed, Tabs
+from django_throttle.damper.batched import BatchedQuotas, Due
 from django_throttle.damper.meter import NEXT, Meter
 from django_throttle.lifecycle import in_child
 from django_throttle.store_time import StoreTime
 
-LOOKS: Final = 16  # meters among which one is chosen to go
+LOOKS: Final = 16  # meters among which the one to remove is chosen
 IDLE: Final = 30.0  # seconds after its last attempts in which a meter is forgotten
-ASKS: Final = 60.0  # and for so long one that suppresses asks on: or rare and costly calls of many processes all pass
+ASKS: Final = 60.0  # so long one that suppresses keeps asking, or rare, costly calls of many processes would all pass
 
 Key = tuple[str, str]  # rule id, ident
 
 
 class Sent(NamedTuple):
-    """A report on its way, and the meter that it is from."""
+    """A report to send, and the meter that it is from."""
 
     meter: Meter
     report: Report
 
 
-class Shelf:
+class MeterCache:
     """Meters by rule and ident, under a name that no other process has; times are seconds on our clock."""
 
-    __slots__ = ("_leaving", "_meters", "_name", "most", "time")
+    __slots__ = ("_removed", "_meters", "_name", "most", "time")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.time = StoreTime()
         self._name = secrets.token_urlsafe(6)
         self._meters: dict[Key, Meter] = {}  # those that reported longest ago first
-        self._leaving: list[Meter] = []  # there were too many; what they have counted is still to be told
+        self._removed: list[Meter] = []  # removed for lack of room, with counts that are still to be reported
 
     def __len__(self) -> int:
         return len(self._meters)
@@ -58,15 +58,15 @@ class Shelf:
         return meter
 
     def forget(self, rule_id: str, ident: str) -> None:
-        """Begin again from nothing."""
+        """Start again from nothing."""
         self._meters.pop((rule_id, ident), None)
 
     def keys(self) -> list[Key]:
-        """Which meters there are."""
+        """The keys of all meters."""
         return list(self._meters)
 
     def report(self, key: Key, now: float) -> Sent | None:
-        """What this meter is to report; None when there is nothing, and after a while it is forgotten."""
+        """The report of this meter; None when there is nothing new, and after IDLE seconds of that it is forgotten."""
         meter = self._meters.get(key)
         if meter is None:
             return None
@@ -77,29 +77,29 @@ class Shelf:
             del self._meters[key]
         return sent
 
-    def farewells(self, now: float) -> list[Sent]:
-        """What those are to report that had to go: until there is nothing left to tell, lest a report was lost."""
-        sent = [one for meter in self._leaving if (one := _sent(meter, now))]
-        self._leaving = [meter for meter, _ in sent]
+    def reports_of_removed(self, now: float) -> list[Sent]:
+        """The reports of removed meters, which stay until everything is confirmed."""
+        sent = [one for meter in self._removed if (one := _sent(meter, now))]
+        self._removed = [meter for meter, _ in sent]
         return sent
 
     def _add(self, charge: Charge, now: float) -> Meter:
         if len(self._meters) >= self.most:
             oldest = self._meters.pop(self._least_used())
-            if len(self._leaving) < self.most and not oldest.attempts.is_told:
-                self._leaving.append(oldest)
+            if len(self._removed) < self.most and not oldest.attempts.is_confirmed:
+                self._removed.append(oldest)
         meter = Meter(charge.rule, charge.ident, self._name, now, self.time.copy())
         self._meters[charge.rule.id, charge.ident] = meter
         return meter
 
     def _least_used(self) -> Key:
-        """The one that reported longest ago; who is suppressed is not forgotten for the sake of many others."""
+        """The one that reported longest ago, unless it suppresses: many other idents must not end a suppression."""
         found = next((key for key, meter in islice(self._meters.items(), LOOKS) if not meter.factor), None)
         return found or next(iter(self._meters))
 
 
 def _sent(meter: Meter, now: float, *, asks: bool = False) -> Sent | None:
-    if meter.attempts.is_told and not asks:
+    if meter.attempts.is_confirmed and not asks:
         meter.attempts.mark(now)
         return None
     report = meter.report(now)
@@ -112,9 +112,9 @@ MOST: Final = 10_000
 class Meters:
     """Decides local charges; safe to use from any thread, and empty, under a new name, after a fork.
 
-    ``clock`` (seconds, monotonic) and ``chance`` (0 ≤ x < 1) may be replaced. ``interval`` is how often
-    reports are sent, ``due`` when they are sent next. ``processes`` are the live ones. ``on_due`` sends them, where
-    that takes no time and nobody else does; it is called by whoever is decided then.
+    ``clock`` (seconds, monotonic) and ``chance`` (0 ≤ x < 1) may be replaced. Reports are sent every ``interval``
+    seconds, next at ``due``, by the agent; or by ``on_due``, which the next decision calls, where sending takes no
+    time. ``processes`` is the number of live ones.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Meters:
         in_child(self, type(self)._renew)
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._cache)
 
     def decide(self, charge: Charge, *, commit: bool = True) -> Decision:
         """Count an attempt under a damper and say whether it passes."""
@@ -141,53 +141,53 @@ class Meters:
         if self._on_due is not None:
             self._keep_up(now)
         with self._lock:
-            meter = self._shelf.find(charge, now)
+            meter = self._cache.find(charge, now)
             wait = meter.attempt(now, charge.cost if commit else 0, self.chance() if meter.factor else 1.0)
             return meter.refuses(self._until_then(wait, now)) if wait else meter.passes
 
     def judge(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]:
-        """Count these attempts and say which pass; one chance decides for all, so that the strictest holds."""
+        """Count these attempts and decide each; they share one random number, so that the strictest rule holds."""
         now, chance = self.clock(), self.chance()
         if self._on_due is not None:
             self._keep_up(now)
         with self._lock:
-            told: list[Outcome] = []
+            outcomes: list[Outcome] = []
             for charge in charges:
                 if not charge.rule.is_damper:
-                    told.append(self._tabs.look(charge, now))
+                    outcomes.append(self._quotas.look(charge, now))
                     continue
-                meter = self._shelf.find(charge, now)
+                meter = self._cache.find(charge, now)
                 wait = meter.attempt(now, charge.cost if commit else 0, chance)
-                told.append(meter.refused(self._until_then(wait, now)) if wait else meter.passed)
-            return tuple(told)
+                outcomes.append(meter.refused(self._until_then(wait, now)) if wait else meter.passed)
+            return tuple(outcomes)
 
     def passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]:
-        """A call with these charges has passed: its quotas owe them; returns the shares to be told of."""
+        """A call with these charges has passed: add it to its batched quotas. Returns the warnings that are due."""
         now = self.clock()
         with self._lock:
-            crossed = [self._tabs.owe(charge, now) for charge in charges if not charge.rule.is_damper]
+            crossed = [self._quotas.add(charge, now) for charge in charges if not charge.rule.is_damper]
         return tuple(chain.from_iterable(crossed))
 
     def forget(self, rule_id: str, ident: str) -> None:
-        """Count and suppress from nothing."""
+        """Start again from nothing: the budget was reset."""
         with self._lock:
-            self._shelf.forget(rule_id, ident)
-            self._tabs.forget(rule_id, ident)
+            self._cache.forget(rule_id, ident)
+            self._quotas.forget(rule_id, ident)
 
     def collect(self) -> list[Sent]:
-        """What is to be reported now; a meter that does not know the store's time asks for it first."""
+        """The reports to send now; a meter that does not know the store's time yet asks for it first."""
         now = self.clock()
         with self._lock:
-            found, keys = self._shelf.farewells(now), self._shelf.keys()
+            found, keys = self._cache.reports_of_removed(now), self._cache.keys()
         for key in keys:
-            with self._lock:  # for each of them, so that no decision waits for all
-                sent = self._shelf.report(key, now)
+            with self._lock:  # for each by itself, so that no decision waits for all of them
+                sent = self._cache.report(key, now)
             if sent is not None:
                 found.append(sent)
         return found
 
     def take(self, sent: Sequence[Sent], replies: Sequence[Reply | BaseException], sent_at: float) -> None:
-        """The replies to these reports, which were sent at ``sent_at`` on our clock; an error is none."""
+        """Adopt the replies to reports sent at ``sent_at`` on our clock; an error stands for a failed report."""
         now = self.clock()
         for (meter, report), reply in zip(sent, replies, strict=True):
             with self._lock:
@@ -196,36 +196,36 @@ class Meters:
                     meter.fail(now, self.interval)
                     continue
                 meter.take(report, reply, sent_at, now)
-                self._shelf.time = meter.time
+                self._cache.time = meter.time
 
     def fail(self, sent: Sequence[Sent]) -> None:
-        """These reports did not arrive, as far as anybody knows."""
+        """These reports may not have arrived."""
         self.take(sent, [TimeoutError()] * len(sent), 0.0)
 
-    def bills(self) -> list[Billed]:
-        """What quotas owe now."""
+    def charges_due(self) -> list[Due]:
+        """The charges of batched quotas to send now."""
         with self._lock:
-            return self._tabs.collect(self.clock())
+            return self._quotas.collect(self.clock())
 
-    def pay(self, billed: Sequence[Billed], answers: Sequence[Answer | BaseException]) -> None:
-        """What became of these bills; an error where nobody knows."""
+    def charged(self, due: Sequence[Due], answers: Sequence[Answer | BaseException]) -> None:
+        """Adopt the answers to these charges; an error where the store may have charged or not."""
         with self._lock:
-            self._tabs.take(billed, answers, self.clock())
+            self._quotas.take(due, answers, self.clock())
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._shelf = Shelf(self.most)
-        self._tabs = Tabs()
+        self._cache = MeterCache(self.most)
+        self._quotas = BatchedQuotas()
         self.due = self.clock() + self.interval
 
     def _keep_up(self, now: float) -> None:
-        """Report, when it is time; or when the clock was set back."""
+        """Send reports when they are due, or when the clock was set back."""
         if self._on_due is not None and not self.due - 2 * self.interval <= now < self.due:
             self.due = now + self.interval
             self._on_due()
 
     def _until_then(self, wait: float, now: float) -> float:
-        """Seconds until the attempt may be tried again: until the local limiter has room, else the next factor."""
+        """Seconds until the attempt may be tried again: until the bucket has room, else until the next factor."""
         if wait != NEXT:
             return wait
         return self.due - now if self.due > now else self.interval

@@ -11,7 +11,7 @@ from django_throttle import limiter as doors
 from django_throttle import signals
 from django_throttle.core import Reason, Rule
 from django_throttle.core.commands import Answer, Charge
-from django_throttle.damper.batched import IDLE, MOST, Tabs
+from django_throttle.damper.batched import IDLE, MOST, BatchedQuotas
 from django_throttle.damper.flush import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
@@ -167,29 +167,29 @@ def charge(cost: int, ident: str = "u") -> Charge:
 
 
 def test_what_may_have_been_charged_is_not_charged_again() -> None:
-    tabs = Tabs()
-    tabs.owe(charge(5), 0.0)
-    lost = tabs.collect(0.0)
-    tabs.owe(charge(7), 1.0)
-    tabs.take(lost, [StoreError(Cause.UNAVAILABLE)], 1.0)
-    (asked,) = tabs.collect(2.0)
+    quotas = BatchedQuotas()
+    quotas.add(charge(5), 0.0)
+    lost = quotas.collect(0.0)
+    quotas.add(charge(7), 1.0)
+    quotas.take(lost, [StoreError(Cause.UNAVAILABLE)], 1.0)
+    (asked,) = quotas.collect(2.0)
     assert asked.charge.cost == 0, "first it is asked whether there is anybody"
-    tabs.owe(charge(1), 3.0)
-    tabs.take([asked], [Answer(0, 995, 10_000_000)], 3.0)
-    (paid,) = tabs.collect(4.0)
+    quotas.add(charge(1), 3.0)
+    quotas.take([asked], [Answer(0, 995, 10_000_000)], 3.0)
+    (paid,) = quotas.collect(4.0)
     assert paid.charge.cost == 8
 
 
 def test_what_may_have_been_charged_counts_here_until_the_store_says_more() -> None:
     """Else a process lets a whole limit pass each time that a report fails."""
-    tabs = Tabs()
-    tabs.owe(charge(1000), 0.0)
-    tabs.take(tabs.collect(0.0), [StoreError(Cause.UNAVAILABLE)], 1.0)
-    assert not tabs.look(charge(1), 2.0).allowed
-    assert tabs.look(charge(1), 3602.0).allowed, "by then the window is over"
-    (asked,) = tabs.collect(2.0)
-    tabs.take([asked], [Answer(0, 995, 10_000_000)], 3.0)
-    assert tabs.look(charge(1), 4.0).remaining == 995
+    quotas = BatchedQuotas()
+    quotas.add(charge(1000), 0.0)
+    quotas.take(quotas.collect(0.0), [StoreError(Cause.UNAVAILABLE)], 1.0)
+    assert not quotas.look(charge(1), 2.0).allowed
+    assert quotas.look(charge(1), 3602.0).allowed, "by then the window is over"
+    (asked,) = quotas.collect(2.0)
+    quotas.take([asked], [Answer(0, 995, 10_000_000)], 3.0)
+    assert quotas.look(charge(1), 4.0).remaining == 995
 
 
 def test_what_redis_refuses_to_charge_counts_here_and_is_charged_later(clock: FrozenClock) -> None:
@@ -211,16 +211,16 @@ def test_what_redis_refuses_to_charge_counts_here_and_is_charged_later(clock: Fr
 
 
 def test_tabs_are_bounded_and_forgotten() -> None:
-    tabs = Tabs()
+    quotas = BatchedQuotas()
     for number in range(MOST + 5):
-        tabs.look(charge(1, f"u{number}"), 0.0)
-    assert len(tabs) == MOST
-    assert tabs.collect(IDLE + 1) == [] and len(tabs) == 0
+        quotas.look(charge(1, f"u{number}"), 0.0)
+    assert len(quotas) == MOST
+    assert quotas.collect(IDLE + 1) == [] and len(quotas) == 0
 
 
 def test_another_edition_of_the_rule_is_in_force_at_once() -> None:
-    tabs = Tabs()
-    tabs.owe(charge(900), 0.0)
-    assert not tabs.look(charge(200), 0.0).allowed
+    quotas = BatchedQuotas()
+    quotas.add(charge(900), 0.0)
+    assert not quotas.look(charge(200), 0.0).allowed
     larger = Rule("hourly", "2000/hour", algorithm="fixed_window", batched=True)
-    assert tabs.look(Charge(larger, "u", 200), 0.0).remaining == 1100
+    assert quotas.look(Charge(larger, "u", 200), 0.0).remaining == 1100

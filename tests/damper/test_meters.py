@@ -264,7 +264,7 @@ def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store:
 
 def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock, store: Away) -> None:
     process = Process(clock, store)
-    process.meters._shelf.most = 10
+    process.meters._cache.most = 10
     for number in range(25):
         process.attempt(f"u{number}")
     assert len(process.meters) == 10
@@ -319,11 +319,11 @@ def test_a_clock_of_the_store_that_is_set_costs_what_was_not_told(
 
 def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
     process.run(1, 10)
-    name = process.meters._shelf._name
+    name = process.meters._cache._name
 
     def claim() -> bool:
         process.flush()
-        return len(process.meters) == 0 and store.asked == [] and process.meters._shelf._name != name
+        return len(process.meters) == 0 and store.asked == [] and process.meters._cache._name != name
 
     assert holds_in_child(claim)
     process.flush()

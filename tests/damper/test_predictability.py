@@ -61,7 +61,7 @@ class Node:
 
     @property
     def factors(self) -> Iterator[float]:
-        return (meter.factor for meter in self.meters._shelf._meters.values())
+        return (meter.factor for meter in self.meters._cache._meters.values())
 
 
 class Event(NamedTuple):
