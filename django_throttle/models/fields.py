@@ -88,7 +88,7 @@ class Unbounded(Column):
     validators = []
 
     def formfield(self, **options: Any) -> Any:
-        return super().formfield(**{"min_value": None, **options})
+        return super().formfield(**{"min_value": None, "max_value": None, **options})
 
 
 class WholeColumn(Unbounded, models.PositiveBigIntegerField):  # type: ignore[type-arg]

@@ -277,6 +277,12 @@ class TestForm:
         operator.post(ADD, {**concurrency, "limit": "5"})
         assert ThrottleRule.objects.get().as_rule().is_concurrency
 
+    @pytest.mark.parametrize("limit", [10**15, 2**63, 10**40, -1])
+    def test_a_limit_out_of_bounds_is_refused_by_one_message(self, operator: Client, limit: int) -> None:
+        typed = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
+        errors = operator.post(ADD, {**typed, "limit": str(limit)}).context["adminform"].form.errors
+        assert errors == {"limit": [f"limit is a whole number from 1 to 999,999,999,999,999, not {limit}"]}
+
     def test_a_rule_of_settings_fills_the_form_that_replaces_it(self, operator: Client, settings: Any) -> None:
         options = {"rate": "9/s", "scopes": ["chat", "search"], "events": ["request", "message"], "key": "ip"}
         settings.DJANGO_THROTTLE = {"RULES": {"a&b": options}}
