@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
@@ -130,7 +130,7 @@ class Option:
 def option(kind: str, default: Any = None, *, required: bool = False, **row: Any) -> Any:
     """A field of a dataclass that is a row of the table."""
     given = {} if required else {"default": default}
-    return field(**given, metadata={"row": Option(kind=kind, default="" if required else default, **row)})
+    return field(**given, metadata={"row": Option(kind=kind, default=MISSING if required else default, **row)})
 
 
 _TABLES: Final[dict[type[Options], dict[str, Option]]] = {}

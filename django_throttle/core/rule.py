@@ -73,13 +73,13 @@ class Rule(Options):
         self._derive()
 
     def _check(self) -> None:
-        """Read each option by its row of the table, then see whether they fit together."""
-        rows = table(type(self)).values()
-        for row in rows:
+        """Read each option that is given by its row of the table, then see whether they fit together."""
+        given = [row for row in table(type(self)).values() if getattr(self, row.name) is not row.default]
+        for row in given:
             self._set(row.name, row.read(getattr(self, row.name)))
         self._set("factor", self.cost if isinstance(self.cost, int) else 1)
         _check_amount(self)
-        for row in rows:
+        for row in given:
             is_given = row.name not in AMOUNTS and getattr(self, row.name) != row.default
             if is_given and not row.takes(self.algorithm):
                 raise row.refuse(self.algorithm)
