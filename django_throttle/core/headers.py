@@ -8,6 +8,7 @@ from math import ceil
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from django_throttle.core.algorithms import Plan
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.rate import Rate
 
@@ -102,17 +103,15 @@ def _name(rule: str, window: float | None) -> str:
 
 
 def _policy(outcome: Outcome, name: str) -> Policy:
-    window = _window(outcome)
+    window = None if outcome.window is None else _window(outcome.plan, outcome.limit, outcome.window)
     more = None if window is None or outcome.remaining >= outcome.limit else _more_after(outcome)
     return Policy(name, outcome.limit, outcome.remaining, window, more, outcome.reset_after, outcome.unit)
 
 
-def _window(outcome: Outcome) -> int | None:
+@lru_cache(maxsize=1024)
+def _window(plan: Plan | None, limit: int, seconds: float) -> int:
     """The time in which the whole quota comes back: a bucket's, whose size is not always what its rate says."""
-    if outcome.window is None:
-        return None
-    plan, seconds = outcome.plan, outcome.window
-    return max(1, ceil(plan.quota_seconds(outcome.limit, seconds) if plan is not None else seconds))
+    return max(1, ceil(plan.quota_seconds(limit, seconds) if plan is not None else seconds))
 
 
 def _more_after(outcome: Outcome) -> int | None:

@@ -32,20 +32,27 @@ def parse(text: object) -> Address | None:
     address. An IPv4 address with leading zeros is none, because they are octal to some and decimal to others.
     """
     text = str(text or "")
-    return _read(text) if len(text) <= MAX_TEXT else _parse(_undressed(text))
+    return short_address(text) if len(text) <= MAX_TEXT else _parse(_undressed(text))
 
 
 def network(address: object, ipv6_prefix: int) -> str | None:
     """The address in one notation: IPv4 whole, IPv6 by its prefix; None when it is not an address."""
     found = address if isinstance(address, (IPv4Address, IPv6Address)) else parse(address)
-    if not isinstance(found, IPv6Address):
-        return None if found is None else str(found)
-    spare = 128 - ipv6_prefix
-    return f"{IPv6Address(int(found) >> spare << spare)}/{ipv6_prefix}"
+    return None if found is None else notation(found, ipv6_prefix)
 
 
 @lru_cache(maxsize=4096)
-def _read(text: str) -> Address | None:
+def notation(address: Address, ipv6_prefix: int) -> str:
+    """IPv4 whole, IPv6 by its prefix."""
+    if isinstance(address, IPv4Address):
+        return str(address)
+    spare = 128 - ipv6_prefix
+    return f"{IPv6Address(int(address) >> spare << spare)}/{ipv6_prefix}"
+
+
+@lru_cache(maxsize=4096)
+def short_address(text: str) -> Address | None:
+    """The same of a text that is not long, remembered."""
     return _parse(_undressed(text))
 
 
@@ -150,8 +157,6 @@ def client_address(peer: object, header: Callable[[str], str]) -> Address | None
     """The client's address; None where nobody knows one. ``header`` gives all lines of a header, joined by commas."""
     settings = conf()
     near = parse(peer)
-    if settings.TRUSTED_PROXIES is None:
-        return near
     proxies = declared(settings.TRUSTED_PROXIES)
     if not proxies.trust(peer, near):
         return near

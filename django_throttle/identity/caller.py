@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core.options import KEYS
 from django_throttle.identity import keys
-from django_throttle.identity.address import Address, client_address, network
+from django_throttle.identity.address import MAX_TEXT, Address, client_address, notation, short_address
 from django_throttle.identity.keys import api_key, bounded, combined, key_of, plain, tagged, text_of
 
 logger = logging.getLogger("django_throttle")
@@ -61,7 +61,9 @@ class Caller(ABC):
     def address(self) -> Address | None:
         """The client's address, through the proxies that the site declared; None where nobody knows it."""
         if self._address is _UNASKED:
-            self._address = client_address(self.peer(), self.header)
+            peer, proxies = str(self.peer() or ""), conf().TRUSTED_PROXIES
+            is_it = proxies is None and len(peer) <= MAX_TEXT  # on the hot path
+            self._address = short_address(peer) if is_it else client_address(self.peer(), self.header)
         found: Address | None = self._address
         return found
 
@@ -74,7 +76,7 @@ class Caller(ABC):
         if found is None:
             self._warn(key)
             return None
-        return f"ip:{network(found, conf().IPV6_PREFIX)}"
+        return f"ip:{notation(found, conf().IPV6_PREFIX)}"
 
     def _by_user_or_address(self) -> str | None:
         return self._by_user() or self._by_address("user_or_ip")

@@ -233,6 +233,7 @@ def test_whatever_a_client_writes_it_is_itself(left: list[str], client: str) -> 
 
 
 def test_the_address_is_looked_for_once(trust: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    trust(["10.0.0.0/8"])
     calls: list[object] = []
     monkeypatch.setattr(caller, "client_address", lambda *given: calls.append(given))
     who = scope(PEER, "X-Forwarded-For", ())
