@@ -18,7 +18,7 @@ from django.dispatch import receiver
 
 from django_throttle import observe, rulebook, testrun
 from django_throttle.conf import conf
-from django_throttle.connections.control import HEARD_SECONDS, Activity, Duties
+from django_throttle.connections.control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.damper.flush import Flusher
@@ -61,11 +61,11 @@ class _Service:
         if testrun.is_on() and not self.store.is_remote:
             return  # a thread that reads the rules would have a connection to the database of the tests
         agent = Agent()
-        duties = Duties(self.store)
+        duties = SocketControl(self.store)
         agent.every(settings.RULES_POLL, duties, "executing control messages", wait=settings.RULES_POLL)
-        agent.every(HEARD_SECONDS, Activity(self.store), "telling who was heard of", wait=HEARD_SECONDS)
+        agent.every(HEARD_SECONDS, Activity(self.store), "reporting active sockets", wait=HEARD_SECONDS)
         if self.store.is_remote:
-            refresher = self.refresher = Refresher(self.store, duties.gone)
+            refresher = self.refresher = Refresher(self.store, duties.evict)
             agent.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
             agent.every(RESEND_SECONDS, refresher.resend, "sending leases again")
             agent.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
@@ -98,10 +98,10 @@ class _Service:
     def _report_to(self, agent: Agent, store: RedisStore) -> None:
         store.meters.interval = conf().DAMPER_INTERVAL
         flusher = self.flusher = Flusher(store.meters, store.aggregates, lambda: store.processes.seen)
-        agent.every(store.meters.interval, flusher, "reporting what dampers count", wait=flusher.first)
+        agent.every(store.meters.interval, flusher, "reporting counts of dampers", wait=flusher.first)
 
     def end(self) -> None:
-        """Stop, tell what was counted, and give back what this process holds; bounded to about a second a step."""
+        """Stop, report what was counted, and release what this process holds; about a second a step at most."""
         if self.agent is not None:
             self.agent.stop()
         groups = self.teller.leave if self.teller else None
@@ -110,18 +110,18 @@ class _Service:
                 if last is not None:
                     last()
             except Exception as error:  # noqa: BLE001 - at exit nobody can act on it, and others sweep us
-                logger.info("left without saying goodbye: %s", error)
+                logger.info("shutdown cleanup failed; what this process holds counts until others expire it: %s", error)
 
 
 _services: dict[int, _Service] = {}  # by the identity of their store
 _not_before = 0.0  # on the monotonic clock: when to try again after a failed start
 _lock = threading.Lock()
 _stopping = threading.RLock()  # whoever stops waits for another one who does
-_farewell: Finalize | None = None
+_finalizer: Finalize | None = None
 
 
 def ensure(store: AnyStore, *, rules: bool = False) -> None:
-    """See to it that an agent serves this store, and watches its ``rules``; only the first call does anything."""
+    """Start the agent of this store, and have it watch the ``rules``; only the first call does anything."""
     service = _services.get(id(store))
     if service is None or (rules and not service.watches):
         with _lock:
@@ -135,14 +135,14 @@ def exempt(store: AnyStore) -> bool:
 
 
 def leave(store: AnyStore) -> None:
-    """End the agent of one store, and give back what this process holds there."""
+    """End the agent of one store, and release what this process holds there."""
     watched.discard(id(store))
     if service := _services.pop(id(store), None):
         service.end()
 
 
 def stop() -> None:
-    """End the agents of all stores, and give back what this process holds."""
+    """End the agents of all stores, and release what this process holds."""
     with _stopping:
         with _lock:
             services = list(_services.values())
@@ -153,7 +153,7 @@ def stop() -> None:
 
 
 async def socket_ended() -> None:
-    """A socket of this process is over. When it was the last, and the process ends, nothing more is to come."""
+    """A socket of this process has ended; when it was the last and the process ends, stop."""
     if ending.has_begun and not len(open_sockets):
         await asyncio.to_thread(stop)
 
@@ -187,22 +187,22 @@ def _serve(store: AnyStore, rules: bool) -> None:
         elif rules and not service.watches:
             service.watch_rules()
     except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
-        logger.warning("no background thread, trying again: %s", error)
+        logger.warning("the background thread was not started, and its work waits; trying again soon: %s", error)
         _not_before = time.monotonic() + QUIET_SECONDS / 10
         return
     _services[id(store)] = service
     if service.watches:
         watched.add(id(store))
-    _say_goodbye()
+    _stop_at_exit()
 
 
-def _say_goodbye() -> None:
-    """Have what this process holds given back when it ends, once."""
-    global _farewell
+def _stop_at_exit() -> None:
+    """Have what this process holds released when it ends, once."""
+    global _finalizer
     ending.watch()
-    if _farewell is None:
+    if _finalizer is None:
         # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
-        _farewell = Finalize(None, stop, exitpriority=0)
+        _finalizer = Finalize(None, stop, exitpriority=0)
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.agent")
@@ -221,8 +221,8 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 
 
 def _forked() -> None:
-    global _farewell, _lock, _not_before, _stopping
-    _farewell, _lock, _not_before, _stopping = None, threading.Lock(), 0.0, threading.RLock()
+    global _finalizer, _lock, _not_before, _stopping
+    _finalizer, _lock, _not_before, _stopping = None, threading.Lock(), 0.0, threading.RLock()
     _services.clear()
     watched.clear()
 

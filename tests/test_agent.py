@@ -14,7 +14,7 @@ import django
 import pytest
 
 from django_throttle import agent, observe, rulebook
-from django_throttle.connections.control import Activity, Duties
+from django_throttle.connections.control import Activity, SocketControl
 from django_throttle.core import Rule
 from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter, decide
@@ -241,7 +241,7 @@ def test_what_redis_does_not_take_back_is_closed(
     """It was taken away from its socket, and the order to close that one was never heard."""
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
     gone: list[str] = []
-    monkeypatch.setattr(Duties, "gone", lambda duties, leases: gone.extend(leases))
+    monkeypatch.setattr(SocketControl, "evict", lambda duties, leases: gone.extend(leases))
     store = RedisStore(redis_url, deadline=5.0)
     with redis_server.client() as client:
         client.zadd(f"{store.key('rule', 'user:1')}:!", {"~lost": 0})

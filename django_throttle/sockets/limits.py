@@ -143,7 +143,8 @@ class Limits:
         self, scope: str, event: str, who: Who, counters: Counters, calls: CallLimit, outer: Limits | None
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
-        self._counters, self.calls, self._prepaid = counters, calls, Prepaid(calls)
+        self._counters, self.calls = counters, calls
+        self._prepaid: Prepaid | None = None  # most sockets have no shared rules in both directions
         self._matched: MatchedRules | None = None
         self._own_refusal: OwnRefusal | None = None
 
@@ -187,11 +188,13 @@ class Limits:
         Or budgets were reset, and nobody is ``charged`` for what was paid for before.
         """
         self._matched = self._own_refusal = None
-        self._prepaid.forget(charged=charged)
+        if self._prepaid is not None:
+            self._prepaid.forget(charged=charged)
 
     def end(self) -> None:
         """The socket has ended."""
-        self._prepaid.end()
+        if self._prepaid is not None:
+            self._prepaid.end()
 
     def _by_own(self, matched: MatchedRules, cost: int, size: int) -> Decision | None:
         """None when nobody needs to know more than that it passes."""
@@ -239,7 +242,10 @@ class Limits:
         costs = tuple([charge.cost for charge in matched.priced(matched.shared, cost, size)])
         if not any(costs):  # free, or empty
             return Decision()
-        decision, wait = await self._prepaid.take(matched.shared, costs)
+        prepaid = self._prepaid
+        if prepaid is None:
+            prepaid = self._prepaid = Prepaid(self.calls)
+        decision, wait = await prepaid.take(matched.shared, costs)
         return decision if wait == decision.delay else decision._replace(delay=wait)
 
 

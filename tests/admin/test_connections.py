@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
 from django_throttle.connections import overview
-from django_throttle.connections.control import Duties
+from django_throttle.connections.control import SocketControl
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.models import ThrottleConnection
@@ -61,7 +61,7 @@ def process(store: Store, search: str = "") -> Store:
     if isinstance(store, RedisStore):
         Refresher(store).beat()
     overview.look(store, search)
-    Duties(store)()
+    SocketControl(store)()
     overview.look_again()
     return store
 
@@ -94,7 +94,7 @@ class TestPermissions:
         assert rows.status_code == seen
         answer = client.post(CLOSE, {"uid": store.leases.uid, "socket": "a"})
         assert answer.status_code == closed
-        Duties(store)()
+        SocketControl(store)()
         may = who in ("both", "superuser")
         assert (one.closed is not None) == (LogEntry.objects.count() == 1) == may
         assert ("<button" in rows.content.decode()) == may
@@ -115,7 +115,7 @@ class TestPermissions:
         assert client.get(CLOSE, given).status_code == 405
         assert client.post(CLOSE, given).status_code == 403
         assert client.post(PAGE, given).status_code == 403
-        Duties(store)()
+        SocketControl(store)()
         assert one.closed is None
 
     @pytest.mark.parametrize("name", ["add", "change", "delete", "history"])
@@ -181,7 +181,7 @@ class TestPage:
         answer = operator.post(CLOSE, {"uid": store.leases.uid, "socket": "a", "q": "user"})
         assert said(answer) == ["The connection of user:1 (chat, /ws/chat) is being closed."]
         assert answer["Location"] == f"{PAGE}?q=user"
-        Duties(store)()
+        SocketControl(store)()
         assert first.closed is not None and second.closed is None
         assert (first.closed.code, first.closed.payload["code"]) == (4410, "closed")  # type: ignore[index]
         row = LogEntry.objects.get()
@@ -199,7 +199,7 @@ class TestPage:
         (one,) = sockets(("a", "user:\x1b[1m"), path="/ws/\x00\n\u202e\ud800")
         process(store)
         answer = operator.post(CLOSE, {"uid": store.leases.uid, "socket": "a"})
-        Duties(store)()
+        SocketControl(store)()
         assert one.closed is not None
         assert LogEntry.objects.get().object_repr == "user:\ufffd[1m (chat, /ws/\ufffd\ufffd\ufffd\ufffd)"
         assert all(map(str.isprintable, said(answer)))
@@ -210,7 +210,7 @@ class TestPage:
         process(store)
         answer = operator.post(CLOSE, {"tag": store.control.tag("user:1")})
         assert said(answer) == ["All 2 connections of user:1 are being closed."]
-        Duties(store)()
+        SocketControl(store)()
         assert [one.closed is not None for one in found] == [True, True, False]
         assert LogEntry.objects.get().object_repr == "user:1"
 
@@ -227,7 +227,7 @@ class TestPage:
         (one,) = sockets(("a", "user:1"))
         process(store)
         assert said(operator.post(CLOSE, typed)) == ["It has gone already."]
-        Duties(store)()
+        SocketControl(store)()
         assert one.closed is None
         assert LogEntry.objects.count() == 0
 
@@ -254,7 +254,7 @@ class TestBurden:
             client.slowlog_reset()
             client.config_resetstat()
             pages = [operator.get(PAGE, {"part": "rows"}) for _ in range(10)]
-            Duties(store)()
+            SocketControl(store)()
             stats = client.info("commandstats")
             asked = stats["cmdstat_evalsha"]["calls"]
             figure("scripts for ten looks at 1,000 sockets", asked)

@@ -12,7 +12,7 @@ from channels.testing import WebsocketCommunicator
 
 from django_throttle import limiter
 from django_throttle.connections import control, overview
-from django_throttle.connections.control import Activity, Duties, Reporter
+from django_throttle.connections.control import Activity, Reporter, SocketControl
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
@@ -53,7 +53,7 @@ async def crowd(clock: FrozenClock, number: int, app: Any = KINDS["async"]) -> l
 
 async def duties(store: Store) -> None:
     """What the agent does twice a second, and the loops then."""
-    await asyncio.to_thread(Duties(store))
+    await asyncio.to_thread(SocketControl(store))
     await asyncio.sleep(0)
 
 
@@ -92,7 +92,7 @@ class TestCarriedOut:
         for _ in range(3):
             leases.append((await limiter.adecide(facts)).lease)
             clock.tick(0.001)
-        work = Duties(store)
+        work = SocketControl(store)
         await asyncio.to_thread(work)
         one = await opened()
         (guard,) = open_sockets.everyone()
@@ -105,13 +105,13 @@ class TestCarriedOut:
         self, enforce: Enforce, clock: FrozenClock, monkeypatch: Any
     ) -> None:
         """It holds its lease while it waits for its turn."""
-        monkeypatch.setattr(control, "PATIENCE", 0.0)
+        monkeypatch.setattr(control, "SOCKET_TIMEOUT", 0.0)
         store = enforce(sockets=EVICTING)
         leases = []
         for _ in range(3):
             leases.append((await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease)
             clock.tick(0.001)
-        work = Duties(store)
+        work = SocketControl(store)
         for _ in range(3):
             await asyncio.to_thread(work)
         one = await opened()
@@ -122,17 +122,17 @@ class TestCarriedOut:
 
     async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Nobody waits for it for longer than an answer of the store may take."""
-        monkeypatch.setattr(control, "PATIENCE", 0.0)
+        monkeypatch.setattr(control, "SOCKET_TIMEOUT", 0.0)
         store = enforce(sockets=EVICTING)
         leases = [(await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease for _ in "123"]
-        work = Duties(store)
+        work = SocketControl(store)
         for _ in range(2):
             await asyncio.to_thread(work)
-            assert len(work._early) == 1
+            assert len(work._waiting) == 1
         for lease in leases:
             await limiter.arelease(lease)
         await asyncio.to_thread(work)
-        assert len(work._early) == 0
+        assert len(work._waiting) == 0
 
     async def test_a_site_has_its_own_codes(self, enforce: Enforce, clock: FrozenClock) -> None:
         class Own(AsyncEcho):
@@ -174,7 +174,7 @@ class TestCarriedOut:
         """An order of a time when nothing was open here, and nothing asked for."""
         store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
         introduce(store)
-        work = Duties(store)
+        work = SocketControl(store)
         work()
         store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
         one = await opened(client=["192.0.2.1", 5])
@@ -192,7 +192,7 @@ class TestCarriedOut:
         """Nothing has been asked for since it came: the order is for it all the same."""
         store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
         introduce(store)
-        work = Duties(store)
+        work = SocketControl(store)
         work()
         one = await opened(client=["192.0.2.1", 5])
         store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
@@ -387,6 +387,6 @@ def session(scope: dict[str, Any]) -> str:
 async def seen(store: Store, search: str = "") -> Overview:
     """The second look: by then the process has been asked, and has answered."""
     await asyncio.to_thread(look, store, search)
-    await asyncio.to_thread(Duties(store))
+    await asyncio.to_thread(SocketControl(store))
     overview.look_again()
     return await asyncio.to_thread(look, store, search)

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from django_throttle.connections import control, overview
-from django_throttle.connections.control import Duties, Reporter
+from django_throttle.connections.control import Reporter, SocketControl
 from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Refresher
@@ -50,10 +50,10 @@ class Site:
             for one in sockets(*((f"{name}{at}", f"user:{name}") for at in range(number))):
                 open_sockets.remove(one)
                 self.sockets.add(one)
-        self.duties = Duties(self.store, self.sockets)
+        self.duties = SocketControl(self.store, self.sockets)
 
     def answer(self) -> None:
-        self.duties._reporter._rests_until = 0.0
+        self.duties._reporter._pauses_until = 0.0
         self.duties()
 
 
@@ -202,10 +202,10 @@ class TestList:
         for number in range(8):
             reporter.want(ControlMessage(REPORT, search=f"nobody {number}", most=1))
         for _ in range(2):
-            reporter._rests_until = 0.0
+            reporter._pauses_until = 0.0
             reporter.keep_up()
         assert (len(worded), len(tags), sent) == (50, 50, [8, 8])
-        reporter._rests_until = time.monotonic() + 60
+        reporter._pauses_until = time.monotonic() + 60
         reporter.keep_up()
         assert sent == [8, 8]
 
@@ -217,24 +217,24 @@ class TestList:
         monkeypatch.setattr(site.store, "pipeline", lambda calls: (time.sleep(0.05), pipeline(calls))[1])
         began = time.monotonic()
         reporter.keep_up()
-        assert reporter._rests_until >= began + 0.05 * (1 + control.RESTS)
+        assert reporter._pauses_until >= began + 0.05 * (1 + control.PAUSE)
 
     def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str) -> None:
         site = Site(redis_url, a=3)
         reporter = Reporter(site.store, site.sockets)
         reporter.want(ControlMessage(REPORT))
         reporter.keep_up()
-        assert len(reporter._faces) == 3
+        assert len(reporter._entries) == 3
         reporter._wanted.clear()
         reporter.keep_up()
-        assert len(reporter._faces) == 0
+        assert len(reporter._entries) == 0
 
     def test_a_socket_that_has_gone_is_forgotten(self, redis_url: str) -> None:
         site = Site(redis_url, a=1)
         reporter = Reporter(site.store, site.sockets)
         reporter.listed("", 10)
         site.sockets.clear()
-        assert (len(reporter._faces), len(reporter._known)) == (0, 0)
+        assert (len(reporter._entries), len(reporter._idents)) == (0, 0)
 
     def test_other_leases_are_seen(self, redis_url: str) -> None:
         site = Site(redis_url, a=1)

@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 from redis.exceptions import NoPermissionError, ResponseError
 
-from django_throttle.connections.control import Duties
+from django_throttle.connections.control import SocketControl
 from django_throttle.connections.overview import look
 from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
@@ -179,11 +179,11 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
     other.evictions.doubt(Evict(charge(rule, "user:1", 1), "~another"), withdraws=True)
     other.evictions.look()
     look(other)
-    Duties(store)()
+    SocketControl(store)()
     assert look(other).processes
     assert Limiter(RULES, other).reset("user:1") == 0
     run(release(decision.lease), other)
-    Duties(store)()
+    SocketControl(store)()
     assert denied(server) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
-from django_throttle.connections.control import Duties
+from django_throttle.connections.control import SocketControl
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
@@ -63,7 +63,7 @@ async def test_a_reset_elsewhere_reaches_a_flooded_socket(enforce: Live, redis_u
     store = enforce(chat={**CHAT, "count_denied": counts_denied}, MAX_VIOLATIONS=0)
     Refresher(store).beat()
     line = await flooded()
-    duties = Duties(store)
+    duties = SocketControl(store)
     await asyncio.to_thread(duties)
     elsewhere = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
     assert await Limiter([rulebook.current().rules[0]], elsewhere).areset(IDENT) == 1

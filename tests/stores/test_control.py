@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.control import Duties
+from django_throttle.connections.control import SocketControl
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.commands import CLOSE, CLOSED, RESET, ControlMessage
@@ -167,7 +167,7 @@ class TestOnTheWay:
         with redis_server.client() as client:
             client.rpush(one.process_key(f"orders:{one.leases.uid}"), nonsense)
         for _ in range(2):
-            Duties(one)()
+            SocketControl(one)()
         assert not one.control.fetch()
 
     def test_a_foreign_value_in_the_way_is_replaced(self, pair: Pair, redis_server: RedisServer) -> None:
@@ -183,7 +183,7 @@ class TestOnTheWay:
 
     def test_where_no_socket_is_open_nothing_is_asked(self, pair: Pair, redis_server: RedisServer) -> None:
         one, _ = pair
-        work = Duties(one)
+        work = SocketControl(one)
         with redis_server.client() as client:
             before = client.info("commandstats")
             for _ in range(5):

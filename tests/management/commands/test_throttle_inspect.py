@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_throttle.connections import overview
-from django_throttle.connections.control import Duties
+from django_throttle.connections.control import SocketControl
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.management.commands import throttle_inspect
@@ -36,7 +36,7 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
     assert run().splitlines()[0] == "0 sockets open in 2 processes"
     for one in (store, other):
-        Duties(one)()
+        SocketControl(one)()
     overview.look_again()
     lines = run().splitlines()
     assert lines[0] == "6 sockets open in 2 processes"  # both are this process

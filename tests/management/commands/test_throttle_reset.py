@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
-from django_throttle.connections.control import Duties
+from django_throttle.connections.control import SocketControl
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
@@ -72,7 +72,7 @@ def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     resets: list[str] = []
     monkeypatch.setattr(Recorder, "reset", lambda self: resets.append(self.id))
     Refresher(store).beat()
-    duties = Duties(store)
+    duties = SocketControl(store)
     duties()
     Limiter(RATES, store).acquire("user:1")
     run("user:1")
