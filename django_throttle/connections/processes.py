@@ -88,17 +88,17 @@ class ProcessRecords:
         dead: Sequence[str] = (),
         *,
         report: str = "",
-        buries: bool | None = None,
+        expires: bool | None = None,
         most: int = MAX_CLAIMS,
     ) -> Seen:
         """These live, those are dead; with a ``report`` the first living uid is the caller's own.
 
-        ``buries`` says whether silence means death; by default only to a caller that has itself beaten
+        ``expires`` says whether silence means death; by default only to a caller that has itself beaten
         without interruption for a while, since Redis may have been away for everybody.
         """
         silence, sent, told = _micros(conf().PROCESS_TTL), self._clock(), self._told
-        may_bury = self._is_steady() if buries is None else buries
-        args = [self.store.now_arg(), silence, _micros(CLAIM_SECONDS), int(may_bury), most, self.store.lease_ttl_ms]
+        may_expire = self._is_steady() if expires is None else expires
+        args = [self.store.now_arg(), silence, _micros(CLAIM_SECONDS), int(may_expire), most, self.store.lease_ttl_ms]
         args += [report, told.now + _micros(sent - told.sent) if told else "", told.wrote if told else ""]
         reply = self._ask("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])
         self._last_beat = time.monotonic()
@@ -313,7 +313,7 @@ class Status(NamedTuple):
 
 
 class HostRefresher:
-    """Beats for this host's processes that run, buries those that do not, sweeps what any dead one left.
+    """Beats for this host's processes that run, expires those that do not, sweeps what any dead one left.
 
     It extends what those hold that do not beat for themselves. It is no process that holds connections: it never
     counts as alive. Running twice, late or not at all changes nothing for processes that beat for themselves.

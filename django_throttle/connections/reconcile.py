@@ -1,4 +1,4 @@
-"""Keeps Redis true to what this process holds: beats, detects lost writes, sends again, extends, sweeps."""
+"""Keeps the leases in Redis equal to those of this process: beats, detects losses, sends again, extends, sweeps."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ SPREAD: Final = 64  # names of marks, of which every node of a Cluster has one
 
 
 class Loss(NamedTuple):
-    """What was seen: writes are lost; keys were evicted, or are soon; marks of servers that went back in time."""
+    """What was detected: lost writes; keys that were evicted, or soon are; marks of servers that went back in time."""
 
     writes: bool
     evicted: bool
     older: tuple[str, ...]
 
 
-class Losses:
-    """Looks at each server once a beat, with few commands however much is held; used by one thread.
+class LossDetector:
+    """Detects writes that Redis has lost, once a beat, with few commands however much is held; used by one thread.
 
-    A mark is left on each server. Where an older one is found, or none, the server has gone back in time. One that has
-    another run id was started anew and may lack what came last. So may one that lacks the last lease that it was told
-    of, or has the one that it gave back last: the last resort where INFO is forbidden.
+    A mark is left on each server. Where an older one is found, or none, the server has gone back in time. One with
+    another run id was restarted and may lack the last writes. So may one that lacks the last lease that it was sent,
+    or has the one that it released last: the last resort where INFO is forbidden.
     """
 
     def __init__(self, store: RedisStore, records: ProcessRecords) -> None:
@@ -52,7 +52,7 @@ class Losses:
         self._last: dict[str, Mark] = {}  # what each server has said, with the mark that it has now
         self._mark = 0
 
-    def look(self) -> Loss:
+    def detect(self) -> Loss:
         """What was lost since the last time; nothing at the first time. Raises StoreError."""
         self._mark += 1
         names = list({self.store.transport.node_of(name): name for name in reversed(self._names)}.values())
@@ -88,36 +88,29 @@ class Losses:
         return any(there is not None and there != is_held for (_, is_held), there in zip(asked, found, strict=True))
 
 
-FAREWELL_SECONDS: Final = 1.0
-SHARE_SECONDS: Final = 0.3  # of a turn of each work that may be long: beats and other jobs come between
-BUSY_SECONDS: Final = 0.02  # to the next turn while some is left
-CLUSTER_PAIRS: Final = 5000  # of a Cluster, that are looked for in one beat where keys are evicted
-
-
-class Registration(NamedTuple):
-    """Some leases of one pair, with their ages in seconds."""
-
-    pair: Pair
-    leases: Mapping[str, float]
+SHUTDOWN_SECONDS: Final = 1.0  # for the sweep of what this process holds
+SHARE_SECONDS: Final = 0.3  # of a turn of work that may be long, so that beats and other jobs come between
+BUSY_SECONDS: Final = 0.02  # until the next turn while work is left
+CLUSTER_PAIRS: Final = 5000  # that are checked in one beat of a Cluster which evicts keys
 
 
 class Refresher:
     """The periodic work for one store and one process; used by one thread. Its methods raise StoreError.
 
-    ``on_gone`` hears of leases that were taken away from sockets which are open still.
+    ``on_evicted`` is called with leases that were taken away from sockets which are still open.
     """
 
-    def __init__(self, store: RedisStore, on_gone: Callable[[list[str]], object] = list) -> None:
-        self.store, self.on_gone = store, on_gone
+    def __init__(self, store: RedisStore, on_evicted: Callable[[list[str]], object] = list) -> None:
+        self.store, self.on_evicted = store, on_evicted
         self.leases = store.leases
         self.records = ProcessRecords(store)
         self.sweeper = Sweeper(self.records)
-        self.losses = Losses(store, self.records)
-        self._has_looked_around = False
-        self._replaced: set[str] = set()  # uids of ours that live until all they held is registered anew
-        self._older: set[str] = set()  # servers that had gone back in time then, each by the name of a key of its
-        self._unseen: Iterator[list[Pair]] = iter(())  # what is still to be looked for, as some was evicted
-        self._looked = 0  # where the next look begins in a Cluster
+        self.losses = LossDetector(store, self.records)
+        self._has_judged_neighbours = False
+        self._replaced: set[str] = set()  # former uids that live until all they held is registered again
+        self._older: set[str] = set()  # servers that went back in time, each by the name of one of its keys
+        self._unchecked: Iterator[list[Pair]] = iter(())  # of which Redis may have evicted some
+        self._checked = 0  # where the next check begins in a Cluster
         self._failovers = store.transport.failovers
 
     def beat(self) -> None:
@@ -131,16 +124,16 @@ class Refresher:
             self._announce(())
         living = [leases.uid, *self._replaced]
         seen = self.records.beat(living, self._dead_neighbours(), report=leases.report())
-        loss = self.losses.look()
+        loss = self.losses.detect()
         self._older.update(loss.older)
         lost = not seen.known or loss.writes or self.store.transport.failovers != self._failovers
         self.store.processes.note(seen.alive - seen.own + 1, lost=lost)
         if not lost:
             leases.keep()
         else:
-            self._start_anew()
+            self._restart()
         if loss.evicted:
-            self._look_for_all()
+            self._check_all()
         self._retire()
         self.sweeper.take_on(seen.claimed)
         self.sweeper.go_on()
@@ -158,53 +151,53 @@ class Refresher:
                 self.leases.release(*pair, lease.id)
         self.store.evictions.look()
         failed = self._register_some()
-        owed = self.leases.unconfirmed()
-        failed += self._release_some(owed)
+        releases = self.leases.unconfirmed()
+        failed += self._release_some(releases)
         if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
             failed += self._compare(suspects)
-        self._look_for_some()
+        self._check_some()
         if self._replaced and not self.leases.has_unsent:
-            self._bury_replaced()
+            self._expire_replaced()
         self.sweeper.go_on()
         self.store.fallback.flush()
         check(failed)
-        is_busy = self.leases.has_unsent or self.sweeper.is_busy or len(owed) > BATCH
+        is_busy = self.leases.has_unsent or self.sweeper.is_busy or len(releases) > BATCH
         return BUSY_SECONDS if is_busy else None
 
     def extend(self) -> None:
-        """Renew the TTL of everything held, and make Redis and registry agree on it."""
+        """Renew the TTL of everything held, and make Redis agree with this process."""
         check([error for pairs in batches(self.leases.holdings()) for error in self._compare(pairs)])
 
     def leave(self) -> None:
-        """Give back all that is held, because the process ends; what that takes too long for, others sweep."""
+        """Release all that is held, because the process ends; what takes too long is left to other processes."""
         uids = [*self._replaced, *([] if self.leases.introduction else [self.leases.renew()])]
         if uids:
-            self.records.beat((), uids, buries=False, most=0)
+            self.records.beat((), uids, expires=False, most=0)
             own = Sweeper(self.records)
             own.take_on(uids)
-            own.go_on(FAREWELL_SECONDS)
+            own.go_on(SHUTDOWN_SECONDS)
         self.losses.leave()
 
     def _dead_neighbours(self) -> list[str]:
-        """Once, at the start: the successor of a crashed worker frees its slots, without waiting for the silence."""
-        if self._has_looked_around:
+        """Once, at the start: the successor of a crashed worker frees its leases without waiting for its silence."""
+        if self._has_judged_neighbours:
             return []
         dead = judge(self.records.census()).dead
-        self._has_looked_around = True
+        self._has_judged_neighbours = True
         return dead
 
-    def _start_anew(self) -> None:
-        """Under a uid of which Redis knows nothing that could be wrong: what nobody holds stays with the old one."""
+    def _restart(self) -> None:
+        """Take a new uid, under which Redis has nothing wrong: leases that nobody holds stay with the old one."""
         self._failovers = self.store.transport.failovers
         self._replaced.add(self.leases.renew())
-        self._has_looked_around = False
+        self._has_judged_neighbours = False
         self._announce(())
         self.resend()
 
-    def _bury_replaced(self) -> None:
-        """All that is held is registered under the present uid: whatever the former ones have left, nobody holds."""
+    def _expire_replaced(self) -> None:
+        """All that is held is registered under the present uid: expire the former ones with all they have left."""
         uids = dict.fromkeys((*self._replaced, *self.leases.former))
-        self.records.beat([self.leases.uid], [*uids], buries=False, most=0)
+        self.records.beat([self.leases.uid], [*uids], expires=False, most=0)
         self.sweeper.take_on(uids)
         self.sweeper.add(f"unnamed by {self.leases.uid}", self._clear(self.leases.unnamed()))
         if self.store.transport.slot_of is not None:  # what came back on one node need not be named on another
@@ -219,21 +212,21 @@ class Refresher:
             check(errors_of(self.store.pipeline([self._registration(self.leases.uid, pair, {}) for pair in some])))
             yield 0
 
-    def _look_for_all(self) -> None:
+    def _check_all(self) -> None:
         held = self.store.process_key(f"held:{self.leases.uid}")
         if self.leases.has_announced and self.records.count_keys([[held]]) == [0]:
             self.leases.announce_again()
         pairs = self.leases.sent_pairs()
         if self.store.transport.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # a command for each
-            first = self._looked % len(pairs)
+            first = self._checked % len(pairs)
             pairs = (pairs + pairs)[first : first + CLUSTER_PAIRS]
-            self._looked = first + CLUSTER_PAIRS
-        self._unseen = batches(pairs)
+            self._checked = first + CLUSTER_PAIRS
+        self._unchecked = batches(pairs)
 
-    def _look_for_some(self) -> None:
-        """Whether Redis has all that was sent, which it had until it evicted some of it."""
+    def _check_some(self) -> None:
+        """Send again what Redis has evicted."""
         until = time.monotonic() + SHARE_SECONDS
-        for pairs in self._unseen:
+        for pairs in self._unchecked:
             # One command for all of them, where one server has all.
             try:
                 missing = self._missing([pairs]) if self.store.transport.slot_of is None else pairs
@@ -261,30 +254,30 @@ class Refresher:
     def _register_some(self) -> list[Exception]:
         """Announced before registered: what a process holds is always named where a sweeper looks."""
         errors: list[Exception] = []
-        doubtful: set[Pair] = set()
+        failing: set[Pair] = set()
         until = time.monotonic() + SHARE_SECONDS
         try:
             while time.monotonic() < until and (pairs := self.leases.take_unsent(BATCH)):
-                doubtful.update(pairs)
+                failing.update(pairs)
                 if not self._announce(pairs):
                     break
                 failed = self._register(pairs)
                 errors += failed.values()
-                doubtful.difference_update(set(pairs).difference(failed))
+                failing.difference_update(set(pairs).difference(failed))
         finally:
-            self.leases.send_again(doubtful)
+            self.leases.send_again(failing)
         return errors
 
     def _register(self, pairs: Iterable[Pair]) -> dict[Pair, Exception]:
-        uid, sent = self.leases.uid, list(_registrations(self.leases.to_register(pairs)))
-        failed: dict[Pair, Exception] = {}
+        uid, held, failed = self.leases.uid, self.leases.to_register(pairs), dict[Pair, Exception]()
+        sent = [(pair, dict(some)) for pair, leases in held.items() for some in batches(leases.items())]
         replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
         for (pair, leases), reply in zip(sent, replies, strict=True):
             if isinstance(reply, Exception):
                 failed[pair] = reply
             else:
                 self.leases.registered(uid, pair, leases)
-                self.on_gone(list(map(text, reply[1:])))
+                self.on_evicted(list(map(text, reply[1:])))
         return failed
 
     def _registration(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[Any]]:
@@ -315,18 +308,18 @@ class Refresher:
                 leases.suspect([pair])
         return errors_of(found)
 
-    def _release_some(self, owed: Iterable[Release]) -> list[Exception]:
+    def _release_some(self, releases: Iterable[Release]) -> list[Exception]:
         failed, until = [], time.monotonic() + SHARE_SECONDS
-        for some in batches(owed):
+        for some in batches(releases):
             failed += self._release(some)
             if time.monotonic() > until:
                 break
         return failed
 
-    def _release(self, owed: list[Release]) -> list[Exception]:
-        calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in owed]
+    def _release(self, releases: list[Release]) -> list[Exception]:
+        calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in releases]
         replies = self.store.pipeline(calls)
-        done = [one for one, reply in zip(owed, replies, strict=True) if not isinstance(reply, Exception)]
+        done = [one for one, reply in zip(releases, replies, strict=True) if not isinstance(reply, Exception)]
         self.leases.confirm_released(*done)
         return errors_of(replies)
 
@@ -339,9 +332,3 @@ class Refresher:
 
     def _indexes(self, pairs: Iterable[Pair]) -> list[str]:
         return [self.store.key(*pair) for pair in pairs]
-
-
-def _registrations(taken: Mapping[Pair, Mapping[str, float]]) -> Iterator[Registration]:
-    for pair, leases in taken.items():
-        for some in batches(leases.items()):
-            yield Registration(pair, dict(some))

@@ -399,7 +399,7 @@ class TestOneNodeAway:
             dead.take(f"user:{number}")
         living.beat()
         partial, onlooker, turns = away(living), make_site(), 0
-        living.refresher.records.beat((), [dead.leases.uid], buries=False, most=0)
+        living.refresher.records.beat((), [dead.leases.uid], expires=False, most=0)
         while self.counts(onlooker) != (30, 0) and turns < 100:  # a batch of those that fail ends a turn
             clock.step(3.1)
             turns += 1
@@ -578,7 +578,7 @@ def test_every_key_expires(make_site: Make, clock: FrozenClock, redis: Redis) ->
     assert len(ttls) == 9, "the bookkeeping, and of each process what it announced, what it holds and its mark"
     assert all(0 < ttl <= 600_000 for ttl in ttls.values()), ttls
     redis.zincrby("dt:{p}:live", -30_000_000, dead.leases.uid)
-    site.refresher.records.beat([site.leases.uid], report=site.leases.report(), buries=True, most=0)
+    site.refresher.records.beat([site.leases.uid], report=site.leases.report(), expires=True, most=0)
     assert "dt:{p}:dead" in keys(redis)
     assert all(0 < ttl <= 600_000 for ttl in keys(redis).values())
     for key in ttls:

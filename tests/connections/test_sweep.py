@@ -58,7 +58,7 @@ class TestShare:
         monkeypatch.setattr(Sweeper.go_on, "__defaults__", (0.0,))
         living = make_site()
         living.beat()
-        living.refresher.records.beat((), [site.leases.uid for site in graves], buries=False, most=0)
+        living.refresher.records.beat((), [site.leases.uid for site in graves], expires=False, most=0)
 
         def left() -> int:
             return sum(living.count(f"user:{number}") for number in range(20))
@@ -104,7 +104,7 @@ class TestShare:
     ) -> None:
         monkeypatch.setattr(Sweeper.go_on, "__defaults__", (0.0,))
         command = HostRefresher(make_site().store)
-        command.records.beat((), [site.leases.uid for site in graves], buries=False, most=0)
+        command.records.beat((), [site.leases.uid for site in graves], expires=False, most=0)
         assert command.once().freed == 40
 
 

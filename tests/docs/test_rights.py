@@ -153,7 +153,7 @@ def test_a_dead_process_is_swept(server: RedisServer) -> None:
     limiter.acquire("user:1")
     Refresher(store).beat()
     ledger = HostRefresher(other).records
-    seen = ledger.beat((), [store.leases.uid], buries=True)
+    seen = ledger.beat((), [store.leases.uid], expires=True)
     assert sum(ledger.sweeping(*seen.claimed)) == 1
     assert denied(server) == []
 
