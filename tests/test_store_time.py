@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_throttle.core import Rule
+from django_throttle.core.algorithms.fixed_window import CalendarWindow
 from django_throttle.store_time import STEP_US, Calendar, StoreTime, micros
 
 SECOND = 1_000_000
@@ -55,16 +56,18 @@ def test_a_copy_learns_by_itself() -> None:
 
 def test_bounds_are_unknown_until_the_time_is_and_hold_it_then() -> None:
     calendar, now = Calendar(), 1_750_000_000 * SECOND
-    assert (calendar.plan(MONTHLY).a, calendar.plan(MONTHLY).b, calendar.plan(MONTHLY).c) == (0, 0, 0)
+    assert (calendar.plan(MONTHLY).start, calendar.plan(MONTHLY).middle, calendar.plan(MONTHLY).finish) == (0, 0, 0)
     calendar.learn(now)
     plan = calendar.plan(MONTHLY)
-    assert plan.a <= now < plan.b < plan.c
-    assert 28 * DAY <= plan.b - plan.a <= 31 * DAY
+    assert plan.start <= now < plan.middle < plan.finish
+    assert 28 * DAY <= plan.middle - plan.start <= 31 * DAY
 
 
 def test_a_store_that_knows_its_time_has_the_bounds_of_it() -> None:
     calendar, now = Calendar(), 1_750_000_000 * SECOND
     first = calendar.plan_at(MONTHLY, now)
-    assert calendar.plan_at(MONTHLY, first.b) == first, "of two periods, so that nothing is asked at their turn"
-    later = calendar.plan_at(MONTHLY, first.c)
-    assert later.a >= first.b and later.a <= first.c < later.c
+    assert isinstance(first, CalendarWindow)
+    assert calendar.plan_at(MONTHLY, first.middle) == first, "of two periods, so that nothing is asked at their turn"
+    later = calendar.plan_at(MONTHLY, first.finish)
+    assert isinstance(later, CalendarWindow)
+    assert later.start >= first.middle and later.start <= first.finish < later.finish
