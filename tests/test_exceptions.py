@@ -9,7 +9,7 @@ import pytest
 
 from django_throttle import exceptions
 from django_throttle.core import Decision
-from django_throttle.exceptions import AskAgain, Cause, PublishRefused, Refused, StoreError, ThrottleError
+from django_throttle.exceptions import PublishRefused, Refused, ThrottleError
 
 OURS = [one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, Exception)]
 
@@ -31,11 +31,3 @@ def test_a_refusal_comes_back_from_another_process(error: Any) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (vars(copy), str(copy)) == (vars(error), str(error))
-
-
-@pytest.mark.parametrize("cause", Cause)
-def test_a_store_says_why_and_when_to_ask_again(cause: Cause) -> None:
-    error = StoreError(cause)
-    assert (str(error), error.cause, error.retry_after) == (cause.value, cause, 1.0)
-    assert str(StoreError(cause, "no route to host")) == "no route to host"
-    assert AskAgain(cause).cause is cause

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_throttle.channels import ThrottleMiddleware
+from django_throttle.connections.open_sockets import OpenSocket, open_sockets
 from django_throttle.sockets.frames import Event
 from django_throttle.stores import RedisStore, get_store
 from tests.servers import slack
@@ -117,3 +118,17 @@ def _decoded(text: str | None) -> Any:
 def texts(line: Line) -> list[str]:
     """What the application received."""
     return [event["text"] for event in line.got if event["type"] == "websocket.receive"]
+
+
+def only() -> OpenSocket:
+    (found,) = open_sockets.everyone()
+    return found
+
+
+class Deaf(Line):
+    """A client that reads nothing but the answer to its handshake."""
+
+    async def take(self, event: Any) -> None:
+        if event["type"] != "websocket.accept":
+            await asyncio.Event().wait()
+        await super().take(event)

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.crc import key_slot
 
-from django_throttle.core import Rule
+from django_throttle.core import Decision, Rule, flow
+from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from django_throttle.stores.base import arun, run
+from tests.conftest import immortal_keys
+from tests.crew import Crew
+from tests.fleet import RedisCluster
 from tests.servers import RedisServer
 
 RATES = [
@@ -51,3 +57,45 @@ def commands(client: Redis) -> dict[str, int]:
     """How often each command ran since the last ``config resetstat``."""
     stats: dict[str, Any] = client.info("commandstats")
     return {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as servers:
+        yield servers
+        for node in servers.nodes:
+            with node.client() as client:
+                assert "CROSSSLOT" not in str(client.info("errorstats"))
+
+
+@pytest.fixture
+def cluster(module_cluster: RedisCluster) -> Iterator[RedisCluster]:
+    """Empty and calm; afterwards nothing of ours may live for ever."""
+    module_cluster.flush()
+    yield module_cluster
+    module_cluster.settle()
+    assert [key for node in module_cluster.masters() for key in immortal_keys(node)] == []
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    workers = Crew(8)
+    yield workers
+    workers.close()
+
+
+def decide(store: Any, on_loop: bool, *charges: Charge, lease: str | None = None, commit: bool = True) -> Decision:
+    command = flow.decide(charges, commit=commit, lease=lease)
+    return asyncio.run(arun(command, store)) if on_loop else run(command, store)
+
+
+def different_slots(store: RedisStore, count: int) -> list[str]:
+    """Idents of which no two are in one slot."""
+    found = {key_slot(store.key("rule", ident).encode()): ident for ident in map("user:{}".format, range(3 * count))}
+    return list(found.values())[:count]
+
+
+def different_nodes(store: RedisStore, cluster: RedisCluster, count: int) -> list[str]:
+    """Idents of which no two are on one node."""
+    found = {cluster.owner(store.key("rule", ident)).port: ident for ident in map("user:{}".format, range(40))}
+    return list(found.values())[:count]

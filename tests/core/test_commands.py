@@ -1,0 +1,101 @@
+"""Commands of a flow: what one call charges, and what goes back of a charge that does not count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_throttle.core import Rule
+from django_throttle.core.commands import (
+    CLOSE,
+    EVICTED,
+    RESET,
+    Answer,
+    ControlMessage,
+    Decide,
+    Refund,
+    answered,
+    charge,
+    charges_of,
+    check_cost,
+    closing,
+    evicted,
+    paid_under,
+    passes,
+    receipt,
+    tagged,
+)
+from django_throttle.exceptions import InvalidCost
+
+API, DOUBLE = Rule("api", "9/min"), Rule("double", "9/min", cost=2)
+CAP = Rule("cap", limit=3, algorithm="concurrency")
+
+
+@pytest.mark.parametrize("cost", [-1, 0.5, "1", None, True, float("nan")])
+def test_a_cost_is_a_whole_number(cost: Any) -> None:
+    with pytest.raises(InvalidCost, match="whole number from 0 on"):
+        check_cost(cost)
+
+
+@pytest.mark.parametrize(
+    ("rule", "cost", "charged"), [(API, 3, 3), (DOUBLE, 3, 6), (CAP, 3, 1), (CAP, 0, 0), (API, 0, 0)]
+)
+def test_a_rule_multiplies_and_a_connection_holds_one_slot(rule: Rule, cost: int, charged: int) -> None:
+    assert charge(rule, "user:1", cost).cost == charged
+
+
+def test_each_rate_is_a_charge() -> None:
+    charges = charges_of(Rule("api", rates=("9/min", "90/h")), "user:1", 2)
+    assert [(one.rule.limit, one.ident, one.cost) for one in charges] == [(9, "user:1", 2), (90, "user:1", 2)]
+
+
+def test_only_a_rule_that_refuses_stands_in_the_way() -> None:
+    full = Answer(retry=5, remaining=0, reset=5)
+    assert not passes(charge(API, "user:1", 1), full)
+    assert passes(charge(API, "user:1", 1), full._replace(retry=0))
+    assert passes(charge(Rule("api", "9/min", action="shadow"), "user:1", 1), full)
+
+
+LOGIN = Rule("login", "9/min", count_on=[401])
+FITS, FULL = Answer(retry=0, remaining=1, reset=60, at=1000), Answer(retry=5, remaining=0, reset=5)
+
+
+def of(refund: Refund | None) -> list[str]:
+    return [one.charge.rule.name for one in refund.paid] if refund else []
+
+
+@pytest.mark.parametrize(
+    ("rules", "answers", "whole", "kept"),
+    [
+        ([API], [FITS], False, []),
+        ([API, LOGIN], [FITS, FITS], False, ["login"]),
+        ([API, LOGIN], [FITS, FITS], True, ["api", "login"]),
+        ([API, LOGIN], [FITS, FULL], True, ["api"]),
+        ([CAP, API], [FITS, FITS], True, ["api"]),
+    ],
+    ids=str,
+)
+def test_what_can_go_back_was_charged_under_a_rate(
+    rules: list[Rule], answers: list[Answer], whole: bool, kept: list[str]
+) -> None:
+    decide = Decide(tuple(charge(rule, "user:1", 1) for rule in rules), whole=whole)
+    assert of(receipt(decide, tuple(answers))) == kept
+
+
+def test_what_goes_back_is_what_the_answer_does_not_count_for() -> None:
+    charges = tuple(charge(rule, "user:1", 1) for rule in (API, LOGIN))
+    paid = receipt(Decide(charges, whole=True), (FITS, FITS), locally=True)
+    assert paid is not None and paid.locally
+    assert of(answered(paid, 401)) == []
+    assert of(answered(paid, 200)) == ["login"]
+    assert of(paid_under(paid, {("api", "user:1")})) == ["api"]
+    assert of(paid_under(paid, {("api", "user:1")}, others=True)) == ["login"]
+    assert paid_under(paid, {("api", "user:2")}) is None
+
+
+def test_an_order_travels_without_its_ident() -> None:
+    reset, close = ControlMessage(RESET, ident="user:1"), ControlMessage(CLOSE, lease="~1")
+    assert tagged((reset, close), str.upper) == (ControlMessage(RESET, tag="USER:1"), close)
+    assert closing(CAP, [("p1", "~1")]) == (ControlMessage(CLOSE, "p1", "~1", why=EVICTED, rule="cap", limit=3),)
+    assert [order.lease for order in evicted(["~1", "~2", "~1"])] == ["~1", "~2"]

@@ -1,0 +1,15 @@
+"""Errors of the core: what a store says when it does not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_throttle.core.errors import AskAgain, Cause, StoreError
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_a_store_says_why_and_when_to_ask_again(cause: Cause) -> None:
+    error = StoreError(cause)
+    assert (str(error), error.cause, error.retry_after) == (cause.value, cause, 1.0)
+    assert str(StoreError(cause, "no route to host")) == "no route to host"
+    assert AskAgain(cause).cause is cause
