@@ -1,4 +1,4 @@
-"""What Django is told of this app."""
+"""The configuration of the Django app."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class ThrottleConfig(AppConfig):
-    """Connects what must be told of an edited rule, and the checks; touches no database."""
+    """Connects the signals of edited rules, and registers the checks; uses no database."""
 
     name = "django_throttle"
     verbose_name = "Throttling"

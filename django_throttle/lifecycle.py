@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do it neither on the event loop nor on the one thread that all synchronous consumers share.
+    """Call ``work`` in a thread of the pool, not in the one that all synchronous consumers share.
 
-    No request ends on that thread, so its connections to databases are looked at as at the end of one.
+    No request ends in that thread, so its database connections are closed as at the end of one.
     """
 
     def closing() -> T:
@@ -62,14 +62,14 @@ def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return task
 
 
-SERVERS: Final = ("uvicorn",)  # packages whose handlers lead to such an end
-LAST_SECONDS: Final = 2.0  # for what is to be done in the end
+SERVERS: Final = ("uvicorn",)  # packages whose handlers of SIGTERM end the process without atexit
+LAST_SECONDS: Final = 2.0  # at most, for the work at the end
 
 Caught = Callable[[int, FrameType | None], Any]
 
 
 class Ending:
-    """Whether the process ends, and who is to hear of it; a forked child has a life of its own."""
+    """Whether the process is ending, and what is called then; a forked child starts anew."""
 
     def __init__(self) -> None:
         self._listeners: list[tuple[Callable[[], object], Callable[[], object]]] = []
@@ -81,7 +81,7 @@ class Ending:
         self._watches = False
 
     def watch(self) -> None:
-        """Notice SIGTERM where one of those servers catches it; only the main thread can see to that."""
+        """Notice SIGTERM where one of those servers handles it; only the main thread can do that."""
         if self._watches or threading.current_thread() is not threading.main_thread():
             return
         former = signal.getsignal(signal.SIGTERM)
@@ -105,7 +105,7 @@ class Ending:
         return handle
 
     def _finish(self, number: int, frame: FrameType | None) -> None:
-        """In a thread, as whoever was interrupted may hold a lock."""
+        """In a thread, as the interrupted code may hold a lock."""
         self.has_begun = True
         thread = threading.Thread(target=self._do_last, daemon=True)
         thread.start()

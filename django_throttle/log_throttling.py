@@ -1,4 +1,4 @@
-"""Log throttling: log lines that must not become a flood."""
+"""Log throttling: at most one line a minute about each subject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUIET_SECONDS: Final = 60.0
 
 
 class Complaints:
-    """Says of each subject whether a line about it is due: at most one a minute."""
+    """Whether a line about a subject is due."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What happened, for whoever wants to know."""
+"""Signals: refusals, shadows, quota warnings, store failures and edited rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Store time: what a process knows of its store's clock, and the bounds of calendar periods by it."""
+"""The store's clock, as a process knows it, and the bounds of calendar periods by it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_throttle.core.algorithms.fixed_window import CalendarWindow
 from django_throttle.core.rate import Bounds, bounds, period_of
 from django_throttle.core.rule import Rule
 
-# A store whose clock has moved by more than this has been set, or is another one.
+# A clock that has moved by more than this was set, or is another store's.
 STEP_US: Final = 500_000
 
 
@@ -23,15 +23,15 @@ class StoreTime:
         self._doubt = float("inf")
 
     def copy(self) -> StoreTime:
-        """What is known so far, to be made better by itself: on a Cluster each node has a clock of its own."""
+        """A copy that learns by itself: on a Cluster each node has a clock of its own."""
         copied = StoreTime()
         copied.offset, copied._doubt = self.offset, self._doubt
         return copied
 
     def learn(self, there: int, sent: float, heard: float) -> bool:
-        """The store said ``there`` between two moments of our clock; True when its clock was set since.
+        """Adopt the store's time ``there``, read between two moments of our clock; True when its clock was set since.
 
-        What fits in between stays as it is, unless this answer was quicker than those before.
+        An offset that agrees stays as it is, unless this answer came sooner than those before.
         """
         least, most = there - micros(heard), there - micros(sent)
         known, doubt = self.offset, most - least
@@ -51,8 +51,8 @@ UNKNOWN: Bounds = (0, 0, 0)
 class Calendar:
     """Bounds by (period, time zone), found for the last time that the store's clock told.
 
-    The clock is the store's, so a script that gets bounds which do not hold its time says what time it
-    is; ``learn`` notes it. That costs one more round trip every other period, and at the first use.
+    A script that gets bounds which do not hold the store's time returns that time, and ``learn`` notes it: one more
+    round trip at the first use and every other period.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Calendar:
         self._bounds: dict[tuple[str, str], Bounds] = {}
 
     def learn(self, now: int) -> None:
-        """The store's clock says ``now``, in microseconds, and some bounds do not hold it."""
+        """Note the store's time, in microseconds, and drop bounds that do not hold it."""
         self._now = now
         self._bounds = {name: known for name, known in self._bounds.items() if known[0] <= now < known[2]}
 

@@ -135,7 +135,7 @@ def test_rules_are_watched_where_a_limiter_came_before_the_doors(
         decide(Facts("search", ("request",), SameByEveryKey()))  # type: ignore[arg-type]
     assert len(agent_threads()) == 1
     (jobs,) = [service.agent._jobs for service in served().values() if service.agent]
-    assert [job.name for job in jobs].count("asking for rules") == 1
+    assert [job.name for job in jobs].count("polling the rules") == 1
 
 
 @pytest.mark.agent

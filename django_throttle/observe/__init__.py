@@ -1,4 +1,4 @@
-"""Who is told of a decision: hooks, the log, and receivers of signals."""
+"""Reports decisions to hooks, the log and receivers of signals."""
 
 from django_throttle.observe.hooks import Hook, Report, atell, tell
 from django_throttle.observe.logs import keep_up

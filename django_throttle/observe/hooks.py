@@ -1,4 +1,4 @@
-"""Hooks: a site's own functions that are told of decisions."""
+"""Hooks: functions of the site that are called with a report of each decision."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Hook(Protocol):
 
 @lru_cache(maxsize=1)
 def installed() -> tuple[Hook, ...]:
-    """The hooks of the setting; one that cannot be imported is logged, and left out."""
+    """The hooks of the setting HOOKS; one that cannot be imported is logged and ignored."""
     return tuple(hook for path in conf().HOOKS if (hook := _load(path)) is not None)
 
 
@@ -58,14 +58,14 @@ def call(report: Report) -> None:
             hook(report)
         except Exception:  # whatever it is, the call that is reported goes on
             if _complaints.due(repr(hook)):
-                logger.exception("the hook %r failed", hook)
+                logger.exception("the hook %r failed: the call went on, its report is lost to this hook", hook)
 
 
 def _load(path: str) -> Hook | None:
     try:
         return load(path)
     except Exception:
-        logger.exception("the hook %r is left out", path)
+        logger.exception("the hook %r cannot be imported and is ignored: correct HOOKS", path)
         return None
 
 
@@ -87,7 +87,7 @@ def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
         try:
             signal.send_robust(sender=None, facts=facts, **told)
         except Exception:  # an asynchronous receiver, where an event loop runs in this thread
-            logger.exception("a receiver could not be called")
+            logger.exception("an asynchronous receiver could not be called, as an event loop runs in this thread")
 
 
 async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:

@@ -20,7 +20,7 @@ from django_throttle.lifecycle import in_child
 logger = logging.getLogger("django_throttle.decisions")
 
 QUIET_SECONDS: Final = 10.0
-MOST: Final = 10_000  # rules and reasons: more are a site that makes rules up as it goes
+MOST: Final = 10_000  # rules and reasons
 LONGEST: Final = 200
 
 
@@ -31,7 +31,7 @@ class _Line:
 
 
 class Quiet:
-    """Says of each subject whether a line about it is due, and counts those that are not."""
+    """Whether a line about a rule and reason is due, and how many were left out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ quiet = Quiet()
 
 
 def write(facts: Facts, decision: Decision) -> None:
-    """A line for each rule that refuses the call, or would if it did not only record."""
+    """Write a line for each rule that refuses the call, or would if it were no shadow."""
     if not logger.isEnabledFor(logging.WARNING):
         return
     for outcome in decision.outcomes:
@@ -80,7 +80,7 @@ def write(facts: Facts, decision: Decision) -> None:
 
 
 def catch_up() -> None:
-    """A line for each storm of refusals that is over, with the number of those that had none."""
+    """Write a line for each series of refusals that has ended, with the number of lines left out."""
     for rule, reason, left_out in quiet.overdue():
         said = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
         logger.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=said)
@@ -115,7 +115,7 @@ def short_hash(ident: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of one line, whatever a formatter makes of it."""
+    """The text on one line: control characters are escaped."""
     text = text[:LONGEST]
     return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()
 
@@ -124,11 +124,11 @@ _work: list[Callable[[], object]] = [catch_up]
 
 
 def every_second(work: Callable[[], object]) -> None:
-    """Have this done, too, in each process whose background thread runs."""
+    """Call this every second in each process whose agent runs."""
     _work.append(work)
 
 
 def keep_up() -> None:
-    """Do it all."""
+    """Do the work of each second."""
     for work in _work:
         work()

@@ -37,9 +37,9 @@ _unsent: str | None = None
 
 
 def publish() -> str | None:
-    """Put a new version into Redis and return it; None where there is no Redis, or it does not answer now.
+    """Put a new version into Redis and return it; None without a Redis, or when it does not answer.
 
-    In the latter case the next ``fetch`` sends it.
+    Then the next ``fetch`` sends it.
     """
     global _unsent
     store = get_store()
@@ -50,7 +50,7 @@ def publish() -> str | None:
 
 
 def fetch(store: AnyStore) -> str | None:
-    """The version in Redis, which makes one up where it has none; None where nobody can say."""
+    """The version in Redis, which creates one where it has none; None without a Redis, or when it does not answer."""
     global _unsent
     if not store.is_remote:
         return None
@@ -58,7 +58,7 @@ def fetch(store: AnyStore) -> str | None:
     try:
         version = store.rules_version(mine or secrets.token_hex(8), publish=mine is not None)
     except StoreError as error:
-        logger.debug("the version of the rules is not known: %s", error)
+        logger.debug("the version of the rules cannot be read from Redis: %s", error)
         return None
     if _unsent == mine:
         _unsent = None
@@ -66,10 +66,10 @@ def fetch(store: AnyStore) -> str | None:
 
 
 class First:
-    """What the thread that reads knows so far: the rules of settings, and then all of them.
+    """The first reading, by a thread: the rules of settings, and then those of the database too.
 
-    The moment is ``seconds`` after the first call of ``wait`` or ``await_``; there is none where that one gave None.
-    Both return all rules, or after it those of settings, and raise what the reading raises.
+    ``wait`` and ``await_`` return all rules; after ``seconds`` from the first call of either, those of settings. None
+    waits without an end. Both raise what the reading raises.
     """
 
     def __init__(self) -> None:
@@ -77,16 +77,16 @@ class First:
         self._ends: float | None = None
 
     def have(self, settings: Snapshot) -> None:
-        """The rules of settings, while the database is asked for the others."""
+        """The rules of settings are known, and the database is being read."""
         _resolve(self._settings, settings)
 
     def know(self, rules: Snapshot) -> None:
-        """All of them."""
+        """All rules are known."""
         _resolve(self._all, rules)
         _resolve(self._settings, rules)
 
     def fail(self, error: BaseException) -> None:
-        """There are none, because of this."""
+        """The reading has failed."""
         for future in (self._all, self._settings):
             if not future.done():
                 future.set_exception(error)
@@ -97,12 +97,12 @@ class First:
         return (self._all if self._all.done() else self._settings).result()
 
     async def await_(self, seconds: float | None) -> Snapshot:
-        """Wait without blocking the event loop, nor for any thread that others may keep busy."""
+        """Wait without blocking the event loop, and without a thread of the pool, which may be busy."""
         waiting = asyncio.wrap_future(self._all)
         await asyncio.wait([waiting], timeout=self._left(seconds))
         if waiting.done():
             return waiting.result()
-        waiting.cancel()  # so that it is told nothing when the loop is closed by then
+        waiting.cancel()  # the loop may be closed before the reading ends
         return await asyncio.wrap_future(self._settings)
 
     def _left(self, seconds: float | None) -> float | None:
@@ -115,7 +115,7 @@ class First:
 
 def _future() -> Future[Snapshot]:
     future: Future[Snapshot] = Future()
-    future.set_running_or_notify_cancel()  # so that a caller who is cancelled takes it from nobody else
+    future.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it for others
     return future
 
 
@@ -124,41 +124,41 @@ def _resolve(future: Future[Snapshot], found: Snapshot) -> None:
         future.set_result(found)
 
 
-# Where each poll reads, very many rows are read somewhat less often: a fortieth of the time goes into that.
+# Without a Redis each poll reads all rows; where that takes long, less often, so that it takes a fortieth of the time.
 RESTS: Final = 40
-LONGEST_REST: Final = 0.6  # with the next poll after it, an edit is in force within a second and a half
+LONGEST_REST: Final = 0.6  # seconds; with the next poll an edit is in force within a second and a half
 
 
 def _reread(seen: str | None) -> None:
-    """What the thread does that reads: a database may take its time, so the rules of settings are ready before."""
+    """Read in the thread; the rules of settings are ready before those of a database, which may be slow."""
     first = _book.first
     try:
         if _book.snapshot is None and sources.are_in_database():
             first.have(_without_database())
         refresh(seen)
     except BaseException as error:
-        _book.first = First()  # whoever asks next tries again
+        _book.first = First()  # the next caller tries again
         first.fail(error)
         raise
 
 
 @dataclass(slots=True)
 class _Book:
-    """What this process knows of the rules.
+    """The rules of this process, and how they were read.
 
-    ``settled`` is False until the database was read, and well; ``open_in`` is the transaction that it was read
-    in, as long as nobody has read again since.
+    ``settled`` is False until the database was read outside a transaction; ``open_in`` is the transaction of the
+    last reading.
     """
 
     snapshot: Snapshot | None = None
-    pinned: Snapshot | None = None  # what holds in its place as long as a test wants it to
+    pinned: Snapshot | None = None  # by a test, in place of the snapshot
     settled: bool = False
     open_in: Transaction | None = None
-    seen: str | None = None  # the version in Redis that the snapshot is at least as new as
+    seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0
-    took: float = 0.0  # seconds, the last reading
-    newest: int = -1  # the reading that the snapshot is from
-    database: Found = NOTHING  # what was in the database then
+    took: float = 0.0  # seconds that the last reading took
+    newest: int = -1  # the number of the reading that the snapshot is from
+    database: Found = NOTHING  # as it was read last
     faults: frozenset[tuple[str, str, str]] = frozenset()
     unfit: frozenset[tuple[int, str]] = frozenset()
     failing: bool = False
@@ -174,12 +174,12 @@ _readings: Final = count()
 def current() -> Snapshot:
     """The rules in force. The first calls in a process wait until they are read, for DEADLINE at most.
 
-    From then on those of settings are in force until the database has answered; with RULES_WAIT they wait for that.
+    After that the rules of settings hold until the database has answered; with RULES_WAIT calls wait for it.
     """
     if _book.pinned is not None:
         return _book.pinned
     if _read_in_what_is_over():
-        # Before the reading, so that it is tried once, however it ends.
+        # Before the reading, so that it is tried only once.
         _book.open_in = None
         return refresh()
     if _book.snapshot is not None:
@@ -189,7 +189,7 @@ def current() -> Snapshot:
 
 
 def present() -> Snapshot | None:
-    """The same where they are at hand; None where they have to be read."""
+    """The rules in force if they are known without reading; else None."""
     if _book.open_in is None or not _read_in_what_is_over():  # asked for each frame of a socket
         return _book.pinned or _book.snapshot
     return _book.pinned
@@ -206,9 +206,9 @@ async def acurrent() -> Snapshot:
 
 
 def pin(snapshot: Snapshot | None) -> Snapshot | None:
-    """Put these rules in force, whatever settings and database say, until others are pinned; None ends it.
+    """Put these rules in force in place of those of settings and database; None ends it.
 
-    Returns what was pinned before. What is read or edited meanwhile is in force afterwards.
+    Returns what was pinned before. Edits made meanwhile are in force afterwards.
     """
     before, _book.pinned = _book.pinned, snapshot
     old, new = before or _book.snapshot, snapshot or _book.snapshot
@@ -221,16 +221,16 @@ def refresh(seen: str | None = None) -> Snapshot:
     """Read settings and database again and put the result in force.
 
     When the database fails, the rules in force stay; when none are, those of settings hold. What was read inside
-    a transaction is in force while it lasts, and read again when it has ended, lest it was rolled back.
+    a transaction is in force until it ends, and then read again, as it may have been rolled back.
     ``seen`` is the version that was in Redis before the reading.
     """
     number, began = next(_readings), monotonic()
     reading = sources.read(_book.database)
     _book.took = monotonic() - began
-    new = None if _is_known(reading) else _made(reading)  # of very many rules it takes long, so nobody waits for it
+    new = None if _is_known(reading) else _made(reading)  # outside the lock, as it takes long for many rules
     with _book.lock:
         old = _book.snapshot
-        if number > _book.newest:  # else a reading that began later is in force already
+        if number > _book.newest:  # else a later reading is in force already
             _install(reading, new, number, seen)
         new = _book.snapshot
     if new is None:
@@ -244,18 +244,18 @@ def refresh(seen: str | None = None) -> Snapshot:
 def changed() -> None:
     """An edit was committed: put it in force here and tell the other processes. Never raises."""
     try:
-        # Told first and read afterwards: whatever another process commits after our reading, it tells after
-        # our telling, so that we hear of it.
+        # Publish first, then read: what another process commits after our reading, it publishes after our version,
+        # so this process learns of it.
         refresh(publish())
     except Exception:
-        logger.exception("the edited rules could not be put in force")
+        logger.exception("edited rules could not be read: the rules in force stay until the next poll reads them")
 
 
 def poll(store: AnyStore) -> None:
-    """Learn of edits made elsewhere. Cheap unless there is one; never raises StoreError.
+    """Learn of edits by other processes. Cheap unless there is one; never raises StoreError.
 
-    The rules are read in a thread of their own, so that a database that hangs holds up nothing else. Where no
-    Redis says whether they changed, each poll reads them, over a connection that the thread keeps.
+    The rules are read in a separate thread, so that a database that hangs holds up nothing else. Without a Redis,
+    which has their version, each poll reads them, over a connection that the thread keeps.
     """
     if not conf().DATABASE_RULES or sources.is_private():
         return
@@ -270,15 +270,15 @@ def poll(store: AnyStore) -> None:
 
 
 def _reads_here() -> bool:
-    """True where no other thread sees what the calling one does: in tests, and of a database in memory."""
+    """True where another thread would not see the same database: in tests, and of a database in memory."""
     return testrun.has_begun() or (sources.are_in_database() and sources.is_private())
 
 
 def _begin() -> bool:
-    """Have the thread read, unless it does so already; False where there is none."""
+    """Have the thread read, unless it does so already; False where no thread can be started."""
     try:
         return _book.reader.ask(None)
-    except RuntimeError:  # the system gives none
+    except RuntimeError:
         return False
 
 
@@ -287,13 +287,13 @@ def _patience() -> float | None:
 
 
 def _put_in_force(first: First, found: Snapshot) -> Snapshot:
-    """What was waited for; where the database is late, the rules of settings are in force until it answers."""
+    """Adopt what was waited for: the rules of settings where the database has not answered yet."""
     with _book.lock:
         is_late = _book.snapshot is None and _book.first is first
         if is_late:
             _book.snapshot = found
     if is_late:
-        late = "the database has not said its rules in %g s (DEADLINE): only those in settings hold until it does"
+        late = "the database has not answered within %g s (DEADLINE): only the rules in settings hold until it does"
         logger.warning(late, conf().DEADLINE)
     return _book.pinned or _book.snapshot or found
 
@@ -305,7 +305,7 @@ def _read_in_what_is_over() -> bool:
 
 
 def _is_known(reading: Reading) -> bool:
-    """True where it changes nothing that is in force: the database failed, or says the same; settings do not change."""
+    """True where the reading changes nothing: the database failed or is the same, and settings never change."""
     return _book.snapshot is not None and (reading.failure is not None or reading.database is _book.database)
 
 
@@ -319,7 +319,7 @@ def _install(reading: Reading, new: Snapshot | None, number: int, seen: str | No
         return
     _book.database = reading.database
     new = new or _made(reading)
-    # The same rules are the same object, so that what others derived from it stays good.
+    # Equal rules stay the same object, so that what is derived from it stays valid.
     if _book.snapshot is None or _book.snapshot.version != new.version:
         _book.snapshot = new
 
@@ -337,7 +337,7 @@ def _without_database() -> Snapshot:
 
 
 def _report(reading: Reading) -> None:
-    """One line for each new thing that is wrong, not for each time it is found."""
+    """Log each new fault once."""
     if reading.failure is not None:
         if not _book.failing:
             kept = "the rules in force stay" if _book.database is not NOTHING else "only the rules in settings hold"
@@ -364,7 +364,7 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 def _after_fork() -> None:
-    # Whoever held the lock, or was reading, does not exist in this process.
+    # The threads that held the lock, or were reading, do not exist in this process.
     _book.lock, _book.reader, _book.first = Lock(), Reader(_reread), First()
 
 
@@ -377,7 +377,7 @@ atexit.register(_at_exit)
 
 
 class _Batch:
-    """The edits of one connection since the last commit that had any."""
+    """The edits of one connection since its last commit of any."""
 
     __slots__ = ("__weakref__", "told")
 
@@ -396,7 +396,7 @@ def connect() -> None:
 
 
 def announce(alias: str) -> None:
-    """Tell the rulebook when the present transaction is committed, however often this is called in it."""
+    """Put edits in force when the present transaction is committed, once however often this is called in it."""
     connection = transaction.get_connection(alias)
     batch = _batches.get(connection)
     if batch is None or batch.told:

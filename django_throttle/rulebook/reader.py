@@ -29,10 +29,10 @@ NO_ROWS: Final[Rows] = {}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one source holds: the rules that make sense, and for each other one its name and what is wrong.
+    """The rules of one source, and for each invalid one its name and what is wrong (``faults``).
 
-    The database holds overrides too; ``unfit`` says of those that make no sense, by their number, what is wrong.
-    ``rows`` are those of both tables that all of it was made of.
+    The database has overrides too, and of each invalid one its number and what is wrong (``unfit``). ``rows`` are
+    those of both tables.
     """
 
     rules: Mapping[str, Rule]
@@ -46,7 +46,7 @@ NOTHING: Final = Found({}, {})
 
 
 class Transaction:
-    """The one that is open in a connection of the database."""
+    """The transaction that is open in a connection of the database."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = ref(connection)
@@ -59,9 +59,9 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Both sources, read one after the other. ``failure`` is why the database could not be read.
+    """Both sources, as they were read. ``failure`` is why the database could not be read.
 
-    ``open_in`` is the transaction that it was read in, which may have edits that are never committed.
+    ``open_in`` is the transaction that it was read in, whose edits may never be committed.
     """
 
     settings: Found
@@ -95,14 +95,14 @@ class Reading:
 
 logger = logging.getLogger("django_throttle")
 
-# Longer than any two polls are apart where each of them reads, unless someone asks for rules very seldom.
+# Longer than two polls are usually apart where each of them reads.
 IDLE_SECONDS: Final = 5.0
 
 
 class Reader:
-    """Calls ``read`` in its own thread, so that a database that hangs holds up nobody else.
+    """Calls ``read`` in a thread of its own, so that a database that hangs holds up nothing else.
 
-    The thread ends, and its connection with it, after ``idle`` seconds without a question.
+    The thread ends, and its connection with it, after ``idle`` seconds without a request.
     """
 
     def __init__(self, read: Callable[[str | None], object], idle: float = IDLE_SECONDS) -> None:
@@ -114,9 +114,9 @@ class Reader:
         self._thread: Thread | None = None
 
     def ask(self, seen: str | None) -> bool:
-        """Have it read, unless it does so at the moment; never waits. False when it was ended.
+        """Have it read, unless it is reading; never waits. False after ``end``.
 
-        Raises RuntimeError where there is no thread.
+        Raises RuntimeError where no thread can be started.
         """
         with self._news:
             if self._asked is not None or self._ended:
@@ -130,12 +130,12 @@ class Reader:
             return True
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until what was asked for is read; False when it takes longer."""
+        """Wait until the reading has ended; False when it takes longer."""
         with self._news:
             return self._news.wait_for(lambda: self._asked is None, seconds)
 
     def end(self) -> None:
-        """End the thread, after the reading that is under way; it answers no more questions."""
+        """End the thread, after the present reading; further requests are ignored."""
         with self._news:
             self._ended = True
             self._news.notify_all()
@@ -159,7 +159,7 @@ class Reader:
             _drop_what_fails()
             self._read(seen)
         except Exception:
-            logger.exception("the rules could not be read")
+            logger.exception("the rules could not be read: those in force stay, and the next poll tries again")
         finally:
             with self._news:
                 self._asked = None
@@ -167,7 +167,7 @@ class Reader:
 
 
 def _drop_what_fails() -> None:
-    """Close the connections that the server has closed, or in which an old transaction would hide new rules."""
+    """Close connections that the server has closed, or whose transaction would hide new rules."""
     for connection in connections.all(initialized_only=True):
         is_open = connection.connection is not None
         if is_open and not (connection.settings_dict["AUTOCOMMIT"] and connection.is_usable()):

@@ -1,4 +1,4 @@
-"""Where rules come from: settings, and the database, which wins where both have a name."""
+"""The sources of rules: settings, and the database, which wins where both have a name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _settings: tuple[Conf, Found] | None = None
 def read(before: Found = NOTHING) -> Reading:
     """Read both sources; a database that fails is reported, never raised.
 
-    ``before`` is what the database held; where it still does, that is what is returned.
+    ``before`` is what the database had at the last reading; where nothing has changed, it is returned as it is.
     """
     settings = from_settings()
     if not are_in_database():
@@ -45,7 +45,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def from_settings() -> Found:
-    """The rules of DJANGO_THROTTLE["RULES"]: the same as long as the settings are, as very many take long to read."""
+    """The rules of DJANGO_THROTTLE["RULES"], made once for these settings."""
     global _settings
     settings, known = conf(), _settings  # another thread may replace both
     if known is None or known[0] is not settings:
@@ -68,7 +68,7 @@ def from_database(before: Found = NOTHING) -> Found:
     Only rows that differ from those of ``before`` are validated; where none does, ``before`` itself is returned.
     """
     using = alias()
-    # In a transaction of somebody else's, a query that fails must not spoil the rest of it.
+    # A query that fails must not break a transaction of the site's.
     guard = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
     with guard:
         rules = _read(_model()._default_manager.using(using).all(), "as_rule", before.rows[0])
@@ -104,17 +104,17 @@ def sentence(name: object, error: Exception) -> str:
 
 
 def advice(error: Exception) -> str:
-    """Why the database cannot be read, in one line that says what to do about it where that is known."""
+    """Why the database cannot be read, in one line, and what to do where that is known."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     tables = (_model()._meta.db_table, _overrides()._meta.db_table)
     lacking = isinstance(error, (OperationalError, ProgrammingError)) and any(table in text for table in tables)
     if lacking and "denied" not in text:
-        return f"its table of rules is not there or not up to date: run `manage.py migrate` ({text})"
+        return f"its table of rules is missing or out of date: run `manage.py migrate` ({text})"
     return text
 
 
 def declared(option: str) -> tuple[str, ...]:
-    """The functions, as dotted paths, that rules in settings have as their key or cost, disabled ones included."""
+    """The dotted paths of functions that rules in settings, disabled ones too, have as ``option`` (key or cost)."""
     found = {getattr(rule, option) for rule in from_settings().rules.values()}
     return tuple(sorted(path for path in found if isinstance(path, str) and "." in path))
 
@@ -157,10 +157,9 @@ def alias() -> str:
 
 
 def check_allowed(rule: Rule) -> Rule:
-    """The rule itself; raises InvalidRule for a function, or a tenant, that the site's settings never name.
+    """The rule itself; raises InvalidRule for a function, or a tenant, that settings do not name.
 
-    A function will be imported and called for every client, so whoever edits rules may only choose among those
-    that rules in settings use.
+    A function is imported and called for every client, so who edits rules may only choose among those of settings.
     """
     _check_functions(rule, "key", functions(rule.key))
     _check_functions(rule, "cost", (rule.cost,) if isinstance(rule.cost, str) else ())

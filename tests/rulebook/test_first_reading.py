@@ -127,8 +127,8 @@ def test_it_answers_by_the_rules_of_settings_until_the_database_has_said_others(
         assert max(seconds for _, seconds in answers) < slack(DEADLINE + MARGIN) + COLD
         hanging()
         wait_until(lambda: is_said(server, ";q=2;w=3600"), timeout=slack(10), every=0.1)
-    (line,) = [line for line in server.log.read_text().splitlines() if "has not said its rules" in line]
-    assert "only those in settings hold" in line
+    (line,) = [line for line in server.log.read_text().splitlines() if "the database has not answered" in line]
+    assert "only the rules in settings hold" in line
 
 
 def is_said(server: Server, limit: str) -> bool:
