@@ -89,11 +89,11 @@ class _Service:
 
     def _watch_rules(self, agent: Agent) -> None:
         poll_seconds = conf().RULES_POLL
-        agent.every(poll_seconds, partial(rulebook.poll, self.store), "asking for rules", wait=poll_seconds)
-        agent.every(TELL_SECONDS, observe.keep_up, "telling observers", wait=TELL_SECONDS)
+        agent.every(poll_seconds, partial(rulebook.poll, self.store), "polling the rules", wait=poll_seconds)
+        agent.every(TELL_SECONDS, observe.keep_up, "writing due log lines and metrics", wait=TELL_SECONDS)
         if self.store.is_remote:
             self.teller = Teller(self.store)
-            agent.every(GROUPS_SECONDS, self.teller, "telling the sizes of groups", wait=GROUPS_SECONDS)
+            agent.every(GROUPS_SECONDS, self.teller, "reporting the sizes of groups", wait=GROUPS_SECONDS)
 
     def _report_to(self, agent: Agent, store: RedisStore) -> None:
         store.meters.interval = conf().DAMPER_INTERVAL
