@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -15,14 +15,11 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import jobs, rulebook
-from django_throttle.conf import conf
-from django_throttle.core import flow, overrides
+from django_throttle.core import Decision, Lease, Rule, flow, overrides
 from django_throttle.core.commands import SOCKET, Charge, charge, check_cost
-from django_throttle.core.decision import Decision, Lease
 from django_throttle.core.flow import making_room
 from django_throttle.core.key import check_ident
 from django_throttle.core.refunds import corrected
-from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule, Refused
 from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_thread
@@ -45,9 +42,7 @@ class Limiter:
         self.store = store
         self._parts = tuple(part for rule in self.rules if rule.enabled for part in rule.parts)
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
-        self._shares = (
-            store.is_remote and conf().AGENT and any(part.on_store_failure == "local" for part in self._parts)
-        )
+        self._shares = store.is_remote and any(part.on_store_failure == "local" for part in self._parts)
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")
@@ -87,27 +82,13 @@ class Limiter:
         """Release without blocking the event loop."""
         await arun(flow.release(lease), self.store)
 
-    @contextmanager
-    def lease(self, ident: str) -> Iterator[Decision]:
-        """Hold a slot of the concurrency rules inside the block; rates are charged once. Raises Refused."""
-        decision = self.acquire(ident)
-        if not decision.allowed:
-            raise Refused(decision)
-        try:
-            yield decision
-        finally:
-            self.release(decision.lease)
+    def lease(self, ident: str) -> AbstractContextManager[Decision]:
+        """Hold a slot of the concurrency rules inside a ``with`` block; rates are charged once. Raises Refused."""
+        return _Held(self, ident)
 
-    @asynccontextmanager
-    async def alease(self, ident: str) -> AsyncIterator[Decision]:
-        """Hold a slot without blocking the event loop."""
-        decision = await self.aacquire(ident)
-        if not decision.allowed:
-            raise Refused(decision)
-        try:
-            yield decision
-        finally:
-            await self.arelease(decision.lease)
+    def alease(self, ident: str) -> AbstractAsyncContextManager[Decision]:
+        """Hold a slot inside an ``async with`` block."""
+        return _Held(self, ident)
 
     def _charges(self, ident: str, cost: int) -> tuple[Charge, ...]:
         check_ident(ident)
@@ -115,6 +96,32 @@ class Limiter:
         if self._shares:
             jobs.ensure(self.store)
         return tuple([charge(part, ident, cost) for part in self._parts])
+
+
+class _Held(AbstractContextManager[Decision], AbstractAsyncContextManager[Decision]):
+    """A block in which a slot is held; raises Refused as it is entered."""
+
+    def __init__(self, limiter: Limiter, ident: str) -> None:
+        self._limiter, self._ident = limiter, ident
+        self._lease: Lease | None = None
+
+    def __enter__(self) -> Decision:
+        return self._begun(self._limiter.acquire(self._ident))
+
+    async def __aenter__(self) -> Decision:
+        return self._begun(await self._limiter.aacquire(self._ident))
+
+    def _begun(self, decision: Decision) -> Decision:
+        if not decision.allowed:
+            raise Refused(decision)
+        self._lease = decision.lease
+        return decision
+
+    def __exit__(self, *_: object) -> None:
+        self._limiter.release(self._lease)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._limiter.arelease(self._lease)
 
 
 def decide_flow(
@@ -182,18 +189,22 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
-    snapshot, store = rulebook.current(), get_store()
-    if id(store) not in jobs.watched:
-        jobs.ensure(store, rules=True)
+    store, snapshot = _watched_store(), rulebook.current()
     return run(_door_flow(snapshot, facts, store, commit), store)
 
 
 async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide, and wait, without blocking the event loop."""
-    snapshot, store = await rulebook.acurrent(), get_store()
+    store, snapshot = _watched_store(), await rulebook.acurrent()
+    return await arun(await _adoor_flow(snapshot, facts, store, commit), store)
+
+
+def _watched_store() -> Store:
+    """The store of the settings; what serves it in the background is started by the first call."""
+    store = get_store()
     if id(store) not in jobs.watched:
         jobs.ensure(store, rules=True)
-    return await arun(await _adoor_flow(snapshot, facts, store, commit), store)
+    return store
 
 
 def release(lease: Lease | None) -> None:

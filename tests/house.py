@@ -28,15 +28,15 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(150, 125),
-    "lines": Limit(22_900, 18_500),
+    "lines": Limit(22_880, 18_500),
     "header lines, %": Limit(9.5, 9.5),
-    "largest fan-out": Limit(16, 14),
+    "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),
     "in circles with types": Limit(0, 0),
-    "lines of sync and async twins": Limit(144, 120),
-    "modules without a test file": Limit(5, 0),
-    "tests' lines at private names": Limit(85, 30),
+    "lines of sync and async twins": Limit(120, 120),
+    "modules without a test file": Limit(2, 0),
+    "tests' lines at private names": Limit(82, 30),
 }
 
 

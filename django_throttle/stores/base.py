@@ -67,60 +67,48 @@ class Step(NamedTuple):
     ado: Callable[[], Awaitable[Any]]
 
 
-def drive(steps: Generator[Any, Any, T], ask: Callable[[Any], Any], abandon: Abandon | None = None) -> T:
+def drive(steps: Generator[Any, Any, T], ask: Callable[[Any], Any], abandon: Abandon = len) -> T:
     """The value that the generator returns; what ``ask`` or a step raises is thrown into it.
 
-    ``abandon`` gets all that was asked when the generator raises.
+    ``abandon`` is called with all that was asked when the generator raises.
     """
     sent: tuple[Any, ...] = ()
     try:
         asked = next(steps)
         while True:
             try:
-                if isinstance(asked, Step):
-                    answer = asked.do()
-                else:
-                    sent += (asked,)
-                    answer = ask(asked)
+                sent += (asked,)
+                answer = asked.do() if isinstance(asked, Step) else ask(asked)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the generator ends by it
                 asked = steps.throw(error)
             else:
                 asked = steps.send(answer)
     except StopIteration as stop:
-        value: T = stop.value
-        return value
+        return stop.value  # type: ignore[no-any-return]
     except BaseException as error:
-        if abandon:
-            abandon(sent)
+        abandon(sent)
         if isinstance(error.__cause__, StopIteration):  # a step's own, of which Python has made a RuntimeError
             raise error.__cause__ from None
         raise
 
 
-async def adrive(
-    steps: Generator[Any, Any, T], ask: Callable[[Any], Awaitable[Any]], abandon: Abandon | None = None
-) -> T:
+async def adrive(steps: Generator[Any, Any, T], ask: Callable[[Any], Awaitable[Any]], abandon: Abandon = len) -> T:
     """The same, awaiting ``ask`` and the steps."""
     sent: tuple[Any, ...] = ()
     try:
         asked = next(steps)
         while True:
             try:
-                if isinstance(asked, Step):
-                    answer = await asked.ado()
-                else:
-                    sent += (asked,)
-                    answer = await ask(asked)
+                sent += (asked,)
+                answer = await (asked.ado() if isinstance(asked, Step) else ask(asked))
             except BaseException as error:  # noqa: BLE001 - whatever it is, the generator ends by it
                 asked = steps.throw(error)
             else:
                 asked = steps.send(answer)
     except StopIteration as stop:
-        value: T = stop.value
-        return value
+        return stop.value  # type: ignore[no-any-return]
     except BaseException:
-        if abandon:
-            abandon(sent)
+        abandon(sent)
         raise
 
 
