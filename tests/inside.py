@@ -6,6 +6,8 @@ of the settings' store, a fork at a bad moment, a failure between two steps, wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from django_throttle import agent, stores
 from django_throttle.log_throttling import Complaints
 from django_throttle.rulebook import in_force
+from tests.servers import wait_until
 
 
 def count_in(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +72,38 @@ def buys(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def kept(memory: Any) -> Any:
     """What a memory of refusals, or of labels, has in it."""
     return memory._known
+
+
+def cache(meters: Any) -> Any:
+    """The meters of a process, in the order of their use."""
+    return meters._cache
+
+
+def pinned() -> Any:
+    """The store that every call of a test counts in, whatever the settings name."""
+    return stores._pinned
+
+
+def labels() -> tuple[Any, ...]:
+    """What metrics remember of rules and callers, which must not grow."""
+    from django_throttle.observe import prometheus
+
+    return prometheus._known, prometheus._rules, prometheus.decisions
+
+
+def end_of(reader: Any) -> bool:
+    """Whether a reader of rules was told to end."""
+    return reader._ended
+
+
+def thread_of(reader: Any) -> Any:
+    """The thread that reads rules; None while nobody has asked for it."""
+    return reader._thread
+
+
+@contextmanager
+def nobody_wakes(pool: Any) -> Iterator[None]:
+    """Once somebody waits for a connection: whoever is woken inside the block runs only after it."""
+    wait_until(lambda: pool._waiting)
+    with pool._freed:
+        yield

@@ -76,7 +76,7 @@ class Reporter:
         self._idents: WeakKeyDictionary[OpenSocket, Idents] = WeakKeyDictionary()
         self._entries: WeakKeyDictionary[OpenSocket, Entry] = WeakKeyDictionary()  # while somebody looks
         self._wanted: dict[str, Search] = {}
-        self._pauses_until = 0.0
+        self.pauses_until = 0.0
 
     def want(self, message: ControlMessage) -> None:
         """Make this list for a few seconds."""
@@ -101,14 +101,14 @@ class Reporter:
         self._wanted = {search: wanted for search, wanted in self._wanted.items() if wanted.until > now}
         if not self._wanted:
             self._entries.clear()
-        if not self.store.is_remote or not self._wanted or now < self._pauses_until:
+        if not self.store.is_remote or not self._wanted or now < self.pauses_until:
             return  # in memory, no other process reads them
         uid, everyone, calls = self.store.leases.uid, self._everyone(), []
         for search, wanted in self._wanted.items():
             text = json.dumps(_listed(everyone, search, wanted.most, wanted.tags), separators=(",", ":"))
             calls.append(("report", (self.store.process_key(report_key(uid, search)),), (TTL_MS, text)))
         check(self.store.pipeline(calls))
-        self._pauses_until = time.monotonic() + PAUSE * (time.monotonic() - now)
+        self.pauses_until = time.monotonic() + PAUSE * (time.monotonic() - now)
 
     def listed(self, search: str, most: int) -> dict[str, Any]:
         """How many sockets are open, under how many idents, and some of them: first those of whoever has most."""

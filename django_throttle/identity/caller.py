@@ -26,7 +26,7 @@ ADDRESSED: Final = frozenset(("ip", "user_or_ip", "api_key"))
 # What a client may send as JSON in place of a text.
 SENT: Final = (list, dict, bool)
 REFUSE: Final = "refuse"
-_warned: Final[set[str]] = set()
+warned: Final[set[str]] = set()
 _UNASKED: Final[Any] = object()
 
 
@@ -94,8 +94,8 @@ class Caller(ABC):
         return keys.tenant_of(self.subject)
 
     def _warn(self, key: str) -> None:
-        if key not in _warned:
-            _warned.add(key)
+        if key not in warned:
+            warned.add(key)
             logger.warning(
                 "rules of key %r %s calls without the address of a client (the server reports %.60r); "
                 "said once in this process",

@@ -200,22 +200,22 @@ def groups_of(user: Any) -> frozenset[str]:
     """
     known: frozenset[str] | None = getattr(user, _GROUPS, None)
     if known is None:
-        known = _read(user)
+        known = read_traits(user)
         if known is not None:
             setattr(user, _GROUPS, known)
     return known or frozenset()
 
 
-def _read(user: Any) -> frozenset[str] | None:
+def read_traits(user: Any) -> frozenset[str] | None:
     if user.pk is None or not hasattr(user, "groups"):  # of a user model without permissions
         return frozenset()
     try:
-        return _names(user)
+        return group_names(user)
     except DatabaseFailure:
         # A socket has no request at whose end a connection that the database has dropped would be noticed.
         _close_dropped_connections()
     try:
-        return _names(user)
+        return group_names(user)
     except DatabaseFailure as error:
         if _complaints.due("groups"):
             logger.warning("the groups of users cannot be read, so that nobody seems to be in one: %s", error)
@@ -229,5 +229,5 @@ def _close_dropped_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def _names(user: Any) -> frozenset[str]:
+def group_names(user: Any) -> frozenset[str]:
     return frozenset(user.groups.values_list("name", flat=True))

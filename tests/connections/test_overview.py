@@ -53,7 +53,7 @@ class Site:
         self.duties = SocketControl(self.store, self.sockets)
 
     def answer(self) -> None:
-        self.duties._reporter._pauses_until = 0.0
+        self.duties._reporter.pauses_until = 0.0
         self.duties()
 
 
@@ -64,6 +64,11 @@ def seen(store: RedisStore, *sites: Site) -> Overview:
         site.answer()
     time.sleep(0.002)  # longer than QUIET_MS
     return found
+
+
+def remembered(reporter: Any) -> tuple[int, int]:
+    """The sockets and the idents of which a process remembers what it has told."""
+    return len(reporter._entries), len(reporter._idents)
 
 
 def counts(found: Overview) -> dict[str, tuple[int, int]]:
@@ -202,10 +207,10 @@ class TestList:
         for number in range(8):
             reporter.want(ControlMessage(REPORT, search=f"nobody {number}", most=1))
         for _ in range(2):
-            reporter._pauses_until = 0.0
+            reporter.pauses_until = 0.0
             reporter.keep_up()
         assert (len(worded), len(tags), sent) == (50, 50, [8, 8])
-        reporter._pauses_until = time.monotonic() + 60
+        reporter.pauses_until = time.monotonic() + 60
         reporter.keep_up()
         assert sent == [8, 8]
 
@@ -217,24 +222,24 @@ class TestList:
         monkeypatch.setattr(site.store, "pipeline", lambda calls: (time.sleep(0.05), pipeline(calls))[1])
         began = time.monotonic()
         reporter.keep_up()
-        assert reporter._pauses_until >= began + 0.05 * (1 + control.PAUSE)
+        assert reporter.pauses_until >= began + 0.05 * (1 + control.PAUSE)
 
     def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str) -> None:
         site = Site(redis_url, a=3)
         reporter = Reporter(site.store, site.sockets)
         reporter.want(ControlMessage(REPORT))
         reporter.keep_up()
-        assert len(reporter._entries) == 3
+        assert remembered(reporter)[0] == 3
         reporter._wanted.clear()
         reporter.keep_up()
-        assert len(reporter._entries) == 0
+        assert remembered(reporter)[0] == 0
 
     def test_a_socket_that_has_gone_is_forgotten(self, redis_url: str) -> None:
         site = Site(redis_url, a=1)
         reporter = Reporter(site.store, site.sockets)
         reporter.listed("", 10)
         site.sockets.clear()
-        assert (len(reporter._entries), len(reporter._idents)) == (0, 0)
+        assert remembered(reporter) == (0, 0)
 
     def test_other_leases_are_seen(self, redis_url: str) -> None:
         site = Site(redis_url, a=1)

@@ -16,7 +16,7 @@ from django_throttle.damper.meters import IDLE, Meters
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import START, FrozenClock
 from tests.forks import holds_in_child
-from tests.inside import lock_of
+from tests.inside import cache, lock_of
 
 RULE = Rule("account", "100/s", algorithm="damper")
 
@@ -264,7 +264,7 @@ def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store:
 
 def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock, store: Away) -> None:
     process = Process(clock, store)
-    process.meters._cache.most = 10
+    cache(process.meters).most = 10
     for number in range(25):
         process.attempt(f"u{number}")
     assert len(process.meters) == 10
@@ -317,13 +317,17 @@ def test_a_clock_of_the_store_that_is_set_costs_what_was_not_told(
     assert [count.attempted for count in reply.counts] == [7, 0, 0, 0]
 
 
+def name_of(process: Process) -> str:
+    return cache(process.meters)._name
+
+
 def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
     process.run(1, 10)
-    name = process.meters._cache._name
+    name = name_of(process)
 
     def claim() -> bool:
         process.flush()
-        return len(process.meters) == 0 and store.asked == [] and process.meters._cache._name != name
+        return len(process.meters) == 0 and store.asked == [] and name_of(process) != name
 
     assert holds_in_child(claim)
     process.flush()

@@ -25,8 +25,8 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import decide, release
-from django_throttle.observe import logs, prometheus
-from tests.inside import kept
+from django_throttle.observe import logs
+from tests.inside import labels
 from tests.servers import RedisServer
 
 EMAIL = "canary.person@example.com"
@@ -235,7 +235,7 @@ class TestA63:
     @pytest.fixture(autouse=True)
     def in_memory(self, settings: Any, enforce: Callable[..., None]) -> None:
         enforce("unused", STORE="memory", AGENT=False)
-        for known in (kept(prometheus), prometheus._rules, prometheus.decisions):
+        for known in labels():
             known.clear()
         rulebook.current()
 

@@ -30,9 +30,9 @@ async def later() -> str:
 
 @pytest.fixture(autouse=True)
 def nobody_warned() -> Iterator[None]:
-    identity.caller._warned.clear()
+    identity.caller.warned.clear()
     yield
-    identity.caller._warned.clear()
+    identity.caller.warned.clear()
 
 
 def over(address: object) -> HttpWho:

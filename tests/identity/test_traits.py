@@ -109,7 +109,7 @@ class TestGroups:
     def test_a_database_that_fails_is_no_error_of_the_call(
         self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        user, read, failures = editor(), keys._names, [6]
+        user, read, failures = editor(), keys.group_names, [6]
 
         def names(user: Any) -> frozenset[str]:
             failures[0] -= 1
@@ -117,21 +117,21 @@ class TestGroups:
                 raise DatabaseError("gone")
             return read(user)
 
-        monkeypatch.setattr(keys, "_names", names)
+        monkeypatch.setattr(keys, "group_names", names)
         assert [caller(user).is_("group:editors") for _ in range(4)] == [False] * 3 + [True]
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
     def test_a_connection_that_was_dropped_is_made_anew(
         self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        user, read, answers = editor(), keys._names, iter([DatabaseError("gone")])
+        user, read, answers = editor(), keys.group_names, iter([DatabaseError("gone")])
 
         def names(user: Any) -> frozenset[str]:
             for error in answers:
                 raise error
             return read(user)
 
-        monkeypatch.setattr(keys, "_names", names)
+        monkeypatch.setattr(keys, "group_names", names)
         assert caller(user).is_("group:editors")
         assert caplog.records == []
 
@@ -158,8 +158,8 @@ class TestOnTheEventLoop:
     async def test_so_does_a_socket_which_asks_once(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
         enforce(api={**AUDIENCE, "events": ["message"]})
         asked: list[object] = []
-        read = keys._read
-        monkeypatch.setattr(keys, "_read", lambda user: (asked.append(user), read(user))[1])
+        read = keys.read_traits
+        monkeypatch.setattr(keys, "read_traits", lambda user: (asked.append(user), read(user))[1])
         who = ScopeWho({"user": await sync_to_async(editor)()})
         facts = Facts("chat", ("message",), who)
         assert [(await limiter.adecide(facts)).allowed for _ in range(4)] == [True, False, False, False]

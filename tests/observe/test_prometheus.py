@@ -21,7 +21,7 @@ from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide, release
 from django_throttle.observe import logs, prometheus
 from django_throttle.stores import RedisStore, get_store
-from tests.inside import kept
+from tests.inside import labels
 from tests.observe.conftest import FACTS, decided
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +134,7 @@ class TestCardinality:
 
     @pytest.fixture(autouse=True)
     def fresh(self, settings: Any) -> None:
-        for known in (kept(prometheus), prometheus._rules, prometheus.decisions):
+        for known in labels():
             known.clear()
         settings.DJANGO_THROTTLE = {"AGENT": False, "HOOKS": HOOKS}
 

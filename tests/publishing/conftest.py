@@ -11,13 +11,14 @@ from django_throttle.publishing.groups import members, sizes
 from tests.doors import enforcer
 
 enforce = pytest.fixture(enforcer)
+renew = members._renew
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    members._renew()
+    renew()
     sizes.forget()
     channel_layers.backends.clear()
     yield
     channel_layers.backends.clear()
-    members._renew()
+    renew()

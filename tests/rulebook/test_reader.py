@@ -19,7 +19,7 @@ from django_throttle.models import ThrottleOverride
 from django_throttle.rulebook import in_force, reader, sources
 from django_throttle.rulebook.reader import Reader
 from django_throttle.stores import MemoryStore
-from tests.inside import book
+from tests.inside import book, end_of, thread_of
 from tests.servers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_it_keeps_its_thread_and_connection_until_nobody_asks(
     threads = set()
     for number in range(5):
         one.ask(str(number))
-        threads.add(one._thread)
+        threads.add(thread_of(one))
         assert one.wait(5)
     assert readings == ["0", "1", "2", "3", "4"]
     assert len(threads) == 1
@@ -134,7 +134,7 @@ def test_nobody_waits_for_a_reading_that_hangs() -> None:
     assert not one.wait(0.01)
     one.end()
     go_on.set()
-    thread = one._thread
+    thread = thread_of(one)
     if thread is not None:
         thread.join(5)
         assert not thread.is_alive()
@@ -191,10 +191,10 @@ def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> 
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "PREFIX": "other"}
     second = book().reader
     assert second is not first
-    assert first._ended
+    assert end_of(first)
     in_force._after_fork()
     assert book().reader is not second
-    assert not book().reader._ended
+    assert not end_of(book().reader)
 
 
 def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path, database: str) -> None:

@@ -49,23 +49,23 @@ class Line:
         self.sent: list[Event] = []
         self.app = app or ThrottleMiddleware(self.echo, scope, **options)
         self.scope = {"type": "websocket", "path": "/chat", "client": [address, next(ports)], "headers": []}
-        self._queue: asyncio.Queue[Event] = asyncio.Queue()
-        self._news = asyncio.Event()
+        self.queue: asyncio.Queue[Event] = asyncio.Queue()
+        self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.say: Any = None  # what the application sends with
 
     async def open(self) -> Line:
-        self._queue.put_nowait({"type": "websocket.connect"})
-        self.task = asyncio.ensure_future(self.app(self.scope, self._queue.get, self.take))
+        self.queue.put_nowait({"type": "websocket.connect"})
+        self.task = asyncio.ensure_future(self.app(self.scope, self.queue.get, self.take))
         await self.until(lambda: self.sent or self.task.done())  # type: ignore[union-attr]
         return self
 
     def send(self, *texts: str) -> None:
         for text in texts:
-            self._queue.put_nowait({"type": "websocket.receive", "text": text})
+            self.queue.put_nowait({"type": "websocket.receive", "text": text})
 
     async def close(self) -> None:
-        self._queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
         assert self.task is not None
         await self.task
 
@@ -73,8 +73,8 @@ class Line:
         """Wait for this, which an event of the line brings about most of the time."""
         async with asyncio.timeout(slack(PATIENCE)):
             while not condition():
-                self._news.clear()
-                waiting = asyncio.ensure_future(self._news.wait())
+                self.news.clear()
+                waiting = asyncio.ensure_future(self.news.wait())
                 tasks = {waiting, self.task} if self.task is not None and not self.task.done() else {waiting}
                 await asyncio.wait(tasks, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
@@ -98,14 +98,14 @@ class Line:
         await send({"type": "websocket.accept"})
         while (event := await receive())["type"] != "websocket.disconnect":
             self.got.append(event)
-            self._news.set()
+            self.news.set()
             await send({"type": "websocket.send", "text": event["text"]})
         self.got.append(event)
-        self._news.set()
+        self.news.set()
 
     async def take(self, event: Event) -> None:
         self.sent.append(event)
-        self._news.set()
+        self.news.set()
 
 
 def _decoded(text: str | None) -> Any:

@@ -151,7 +151,7 @@ class TestRules:
                 return frozenset(["editors"])
             raise SynchronousOnlyOperation
 
-        monkeypatch.setattr("django_throttle.identity.keys._names", names)
+        monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
         enforce(own={**OWN, "rate": "1/min", "audience": ["group:editors"]})
         communicator = await opened(AsyncEcho.as_asgi(), user=User(pk=7))
         for text in ("one", "two"):

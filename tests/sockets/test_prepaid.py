@@ -243,7 +243,7 @@ class TestCancellation:
                 if event["type"] == "websocket.disconnect":
                     return
                 got.append(event["text"])
-                line._news.set()
+                line.news.set()
 
         line = await Line(ThrottleMiddleware(impatient, "chat")).open()
         for n in range(20):

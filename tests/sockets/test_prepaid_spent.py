@@ -43,6 +43,11 @@ def used(store: RedisStore) -> int:
     return decision.limit - decision.remaining
 
 
+def parts_of(prepaid: Any) -> tuple[Any, Any, Any]:
+    """What it has bought, whom it asks, and what it was refused."""
+    return prepaid._payment, prepaid._asking, prepaid._refusal
+
+
 class Held:
     """Holds back what the store answers to questions, until it is let go; counts what is given back."""
 
@@ -92,7 +97,7 @@ async def test_a_lot_given_back_can_neither_be_spent_nor_given_back_again(held: 
     found.go.set()
     allowance = Prepaid(CallLimit())
     await allowance.take(charges(), (1,))
-    lot = allowance._payment
+    lot = parts_of(allowance)[0]
     assert lot is not None
     allowance.refund()
     assert lot.pay((1,), 0.0) is None
@@ -137,7 +142,7 @@ async def test_a_question_that_nobody_waits_for_is_over_when_it_is_answered(held
     taking.cancel()
     await asyncio.wait([taking])
     found.go.set()
-    await becomes(lambda: allowance._payment is not None)
+    await becomes(lambda: parts_of(allowance)[0] is not None)
     allowance.refund()
     await becomes(lambda: found.back == LOT)
     assert await taken(asyncio.ensure_future(allowance.take(frame, (1,)))) == [True]
@@ -157,8 +162,8 @@ async def test_an_old_refusal_is_not_said_to_who_asks_later(held: Set) -> None:
     large.cancel()
     found.go.set()
     await asyncio.wait([large])
-    await becomes(lambda: allowance._asking is None)
-    assert allowance._refusal is None
+    await becomes(lambda: parts_of(allowance)[1] is None)
+    assert parts_of(allowance)[2] is None
     assert await taken(asyncio.ensure_future(allowance.take(frame, (1,)))) == [True]
 
 

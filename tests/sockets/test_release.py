@@ -36,6 +36,11 @@ from tests.doors import BOTH, REDIS, Enforce, enforcer
 enforce = pytest.fixture(enforcer)
 
 
+def pending() -> int:
+    """The tasks that nobody waits for."""
+    return len(lifecycle._tasks)
+
+
 class TestRelease:
     """A slot comes back at once, however a socket ends; see also the tests on real servers."""
 
@@ -105,11 +110,11 @@ class TestRelease:
         monkeypatch.setattr(connection, "RELEASE_TIMEOUT", 0.05)
         communicator = await opened()
         await communicator.disconnect()
-        assert (held(store), len(lifecycle._tasks)) == (1, 1)
+        assert (held(store), pending()) == (1, 1)
         go_on.set()
         await finished.wait()
         await asyncio.sleep(0)
-        assert (held(store), len(lifecycle._tasks)) == (0, 0)
+        assert (held(store), pending()) == (0, 0)
 
     async def test_a_release_that_fails_is_logged_and_nothing_else(
         self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

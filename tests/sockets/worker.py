@@ -99,7 +99,7 @@ class Sockets:
     async def abandon(self, times: int) -> None:
         """The same, and nobody waits until what they held is given back."""
         for line in self._open()[:times]:
-            line._queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
+            line.queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
         await asyncio.sleep(0.05)
 
     async def shut(self) -> None:

@@ -18,6 +18,7 @@ from django_throttle.stores.addresses import find_address
 from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.pool import RESTED, Pool
+from tests.inside import nobody_wakes
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
 
@@ -82,8 +83,7 @@ def test_nobody_overtakes_those_who_wait(redis_url: str) -> None:
 
     waiter = threading.Thread(target=take, args=("waiter",))
     waiter.start()
-    wait_until(lambda: line._waiting)
-    with line._freed:  # whoever is woken cannot run yet
+    with nobody_wakes(line):  # whoever is woken cannot run yet
         line.drop(held)
         take("newcomer")
     waiter.join()
@@ -102,8 +102,7 @@ def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
 
     waiter = threading.Thread(target=take)
     waiter.start()
-    wait_until(lambda: line._waiting)
-    with line._freed:  # both come back, and a newcomer, before whoever is woken can run
+    with nobody_wakes(line):  # both come back, and a newcomer, before whoever is woken can run
         for connection in held:
             line.drop(connection)
         began = time.monotonic()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.test import SimpleTestCase, override_settings
 
-from django_throttle import rulebook, stores
+from django_throttle import rulebook
 from django_throttle.core import Override, Rule
 from django_throttle.exceptions import InvalidIdent, InvalidRule
 from django_throttle.facts import Facts
@@ -21,7 +21,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.stores import RedisStore, get_store
 from django_throttle.testing import FrozenClock, override_rules, use_up
-from tests.inside import book, served
+from tests.inside import book, pinned, served
 from tests.observe.conftest import FACTS, Somebody
 
 ONE: dict[str, Any] = {"one": {"rate": "2/hour", "key": "everyone", "algorithm": "fixed_window"}}
@@ -44,7 +44,7 @@ def site(settings: Any) -> Iterator[None]:
     assert names() == ["site"]
     yield
     assert names() == ["site"]
-    assert (stores._pinned, book().pinned) == (None, None)
+    assert (pinned(), book().pinned) == (None, None)
 
 
 class TestInForce:
