@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 from time import monotonic, perf_counter
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from django_throttle.sockets.frames import Event
 from django_throttle.sockets.prepaid import CallLimit, Prepaid
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
+from django_throttle.stores.denials import Refusal
 
 Charges = tuple[Charge, ...]
 
@@ -113,23 +115,6 @@ async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: ruleboo
     return MatchedRules.of(snapshot, tuple(own), tuple(metered), tuple(shared), blocks)
 
 
-class OwnRefusal(NamedTuple):
-    """A refusal by own rules, which holds until there is room again: nobody else charges their counters."""
-
-    matched: MatchedRules
-    cost: int
-    size: int
-    decision: Decision
-    at: float
-
-    def refuses(self, matched: MatchedRules, cost: int, size: int, now: float) -> Decision | None:
-        """The refusal of a frame that is no smaller; None when it must be decided anew."""
-        wait = self.decision.retry_after
-        if matched is not self.matched or cost < self.cost or size < self.size:
-            return None
-        return self.decision.later(now - self.at) if wait is None or now < self.at + wait else None
-
-
 class Limits:
     """The limits of frames of one ``event``: "message" for those that come in, "send" for those that go out.
 
@@ -146,7 +131,8 @@ class Limits:
         self._counters, self.calls = counters, calls
         self._prepaid: Prepaid | None = None  # most sockets have no shared rules in both directions
         self._matched: MatchedRules | None = None
-        self._own_refusal: OwnRefusal | None = None
+        # It holds until there is room again: nobody else charges the counters of own rules.
+        self._own_refusal: tuple[MatchedRules, Refusal] | None = None
 
     async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
@@ -199,7 +185,8 @@ class Limits:
     def _by_own(self, matched: MatchedRules, cost: int, size: int) -> Decision | None:
         """None when nobody needs to know more than that it passes."""
         now = monotonic()
-        if self._own_refusal is not None and (known := self._own_refusal.refuses(matched, cost, size, now)):
+        before = self._own_refusal
+        if before and before[0] is matched and (known := before[1].again((cost, size), now)):
             return known
         own = matched.priced(matched.own, cost, size)
         taken = self._counters.take(own, now)
@@ -207,7 +194,8 @@ class Limits:
             return None
         decision = decided(own, taken)
         if not taken.allowed and matched.remembers:
-            self._own_refusal = OwnRefusal(matched, cost, size, decision, now)
+            until = inf if decision.retry_after is None else now + decision.retry_after
+            self._own_refusal = matched, Refusal(decision, now, until, (cost, size))
         return _together(decision, Decision(), matched.blocks) if matched.blocks else decision
 
     async def _by_all(self, matched: MatchedRules, cost: int, size: int) -> Decision:

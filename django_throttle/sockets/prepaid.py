@@ -18,7 +18,7 @@ from django_throttle.limiter import decide_flow
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.stores import AnyStore, get_store
 from django_throttle.stores.base import arun
-from django_throttle.stores.denials import LONGEST
+from django_throttle.stores.denials import LONGEST, Refusal
 
 Charges = tuple[Charge, ...]
 Costs = tuple[int, ...]  # of one frame, for each charge
@@ -127,25 +127,6 @@ class CallLimit:
         self.wake()
 
 
-class Remembered(NamedTuple):
-    """A refusal of frames of these costs, when it was decided, and until when it answers for the store.
-
-    ``ends`` is until when it does so while no call may be made; seconds on the monotonic clock.
-    """
-
-    decision: Decision
-    costs: Costs
-    at: float
-    until: float
-    ends: float
-
-    @classmethod
-    def of(cls, decision: Decision, costs: Costs, now: float, *, lasts: bool) -> Remembered:
-        """A refusal of now; one that does not last is asked for again, so that it is counted again."""
-        wait = LONGEST if decision.retry_after is None else decision.retry_after
-        return cls(decision, costs, now, now + (min(wait, LONGEST) if lasts else 0.0), now + wait)
-
-
 class Answer(NamedTuple):
     """The store's answer about frames of these costs; ``payment`` is None when it has refused."""
 
@@ -200,15 +181,16 @@ class Prepaid:
     """What one socket may spend in one direction of the rules that it shares. Used on its event loop alone."""
 
     __slots__ = (
-        "_asked_at", "_asking", "_calls", "_charges", "_ended", "_generation", "_known_left", "_payment", "_refusal",
-        "_size", "_spent", "_timer",
+        "_asked_at", "_asking", "_asks_again_at", "_calls", "_charges", "_ended", "_generation", "_known_left",
+        "_payment", "_refusal", "_size", "_spent", "_timer",
     )  # fmt: skip
 
     def __init__(self, calls: CallLimit) -> None:
         self._calls = calls
         self._charges: Charges = ()
         self._payment: Payment | None = None
-        self._refusal: Remembered | None = None
+        self._refusal: Refusal | None = None
+        self._asks_again_at = 0.0
         self._asking: asyncio.Task[Answer] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._known_left = 0  # frames like the last that the rules had left
@@ -276,11 +258,10 @@ class Prepaid:
                 return payment.decision, wait
             self.refund()
         refusal = self._refusal
-        if refusal is None or any(map(int.__lt__, costs, refusal.costs)):
+        if refusal is None or (now >= self._asks_again_at and not self._calls.wait(now)):
             return None
-        if now < refusal.until or (now < refusal.ends and self._calls.wait(now)):
-            return refusal.decision.later(now - refusal.at), 0.0
-        return None
+        said = refusal.again(costs, now)
+        return None if said is None else (said, 0.0)
 
     async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> Answer | None:
         """The store's answer; None where that call had to wait. A frame that is ``alone`` is asked for by itself."""
@@ -326,8 +307,10 @@ class Prepaid:
         if payment is not None:
             self._keep(payment, charges, now)
         elif store.is_costly and generation == self._generation:
-            lasts = not any(charge.rule.count_denied for charge in charges)
-            self._refusal = Remembered.of(decision, costs, now, lasts=lasts)
+            wait = LONGEST if decision.retry_after is None else decision.retry_after
+            self._refusal = Refusal(decision, now, now + wait, costs)
+            counts = any(charge.rule.count_denied for charge in charges)  # then each refused frame is to be counted
+            self._asks_again_at = now + (0.0 if counts else min(wait, LONGEST))
         return Answer(decision, charges, costs, payment, size == 1)
 
     def _keep(self, payment: Payment, charges: Charges, now: float) -> None:

@@ -27,10 +27,22 @@ A_MOMENT: Final = 0.1
 PUBLISH: Final = "publish"
 
 
-class _Denial(NamedTuple):
+class Refusal(NamedTuple):
+    """A refusal of these costs, when it was decided, and until when it is said again.
+
+    So do processes remember refusals, and sockets those of their own rules and of prepaid frames.
+    """
+
     decision: Decision
     at: float
     until: float
+    costs: tuple[int, ...] = ()
+
+    def again(self, costs: tuple[int, ...], now: float) -> Decision | None:
+        """The decision for what costs no less, with the time that has passed taken off; None where it says nothing."""
+        if now >= self.until or any(map(int.__lt__, costs, self.costs)):
+            return None
+        return self.decision.later(now - self.at)
 
 
 class _Least(NamedTuple):
@@ -57,7 +69,7 @@ class Denials:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.known: dict[tuple[Charge, ...], _Denial] = {}
+        self.known: dict[tuple[Charge, ...], Refusal] = {}
         self._full: dict[tuple[Charge, ...], _Streak] = {}
         self._least: dict[tuple[Rule, str], _Least] = {}  # of publications, whose costs differ
         self.epoch = 0  # budgets given back so far
@@ -95,7 +107,7 @@ class Denials:
             if not waits:
                 wait = self._insisted(charges, now)
             if wait:
-                _keep(self.known, charges, _Denial(decision, now, now + wait))
+                _keep(self.known, charges, Refusal(decision, now, now + wait))
             for (rule, ident, cost), outcome in zip(charges, decision.outcomes, strict=False):
                 if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
                     wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)
