@@ -1,4 +1,4 @@
-"""What a site's own function or number says that a call costs: a whole number, whatever it answers or raises."""
+"""The cost of a call by a site's own function or number: a whole number, whatever that returns or raises."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def cost_of(
     name: str = "throttle_cost",
     lets: tuple[type[Exception], ...] = (),
 ) -> int:
-    """The cost, by a function of ``args`` and ``options`` or a number; 1, and a line in the log, where it says none.
+    """The cost, by a number or a function of ``args`` and ``options``; 1, with a log line, for anything else.
 
-    A client's odd frame must neither end its socket nor fill a budget, and a function that is wrong must neither switch
-    a rule off nor a site. What is larger than any limit stays that. ``what`` is what costs, and ``name`` what a number
-    is called, for the log; ``lets`` are errors that the caller deals with.
+    A frame that the function cannot read must not close its socket, and a wrong function must not switch off a rule.
+    A cost larger than any limit stays larger. ``what`` is what costs, and ``name`` the name of a number, both for the
+    log; ``lets`` are exceptions that the caller handles.
     """
     try:
         cost: Any = said(*args, **options) if callable(said) else said
@@ -36,9 +36,7 @@ def cost_of(
         raise
     except Exception:
         if _complaints.due(f"raises {_name(said, name)}"):
-            logger.exception(
-                "%s raised this instead of saying what a %s costs, which now counts 1", _name(said, name), what
-            )
+            logger.exception("%s raised this exception: the %s counts 1; mend the function", _name(said, name), what)
         return 1
     if type(cost) is int and cost >= 0:
         return min(cost, TOO_COSTLY)
@@ -46,13 +44,8 @@ def cost_of(
         cost.close()  # or Python would complain as well
     if _complaints.due(f"answers {_name(said, name)}"):
         hint = ", and must not be async" if inspect.isawaitable(cost) else ""
-        logger.error(
-            "%s says that a %s costs %.80r, which now counts 1: it has to be a whole number, 0 or more%s",
-            _name(said, name),
-            what,
-            cost,
-            hint,
-        )
+        line = "%s says that a %s costs %.80r: it counts 1; the cost has to be a whole number, 0 or more%s"
+        logger.error(line, _name(said, name), what, cost, hint)
     return 1
 
 

@@ -18,10 +18,7 @@ from django_throttle.core.decision import Lease
 
 
 class Slot:
-    """A lease that is given back once.
-
-    Where nobody can do so any more, because a response was thrown away unclosed, the registry hears of it.
-    """
+    """A lease that is released once; at the latest when it is collected, as of a response that was never closed."""
 
     __slots__ = ("_leases", "lease")
 
@@ -30,12 +27,12 @@ class Slot:
         self._leases = leases
 
     def take(self) -> Lease | None:
-        """The lease, the first time."""
+        """The lease; None from the second time on."""
         lease, self.lease = self.lease, None
         return lease
 
     def drop(self) -> None:
-        """Give it back a little later, without waiting for a store."""
+        """Have the lease released a little later, without waiting for a store."""
         lease = self.take()
         if lease is not None:
             self._leases.abandon(lease)
@@ -44,12 +41,12 @@ class Slot:
 
 
 def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> None:
-    """Give the slots back when all has been sent, or has failed, at the latest when the response is closed.
+    """Release the slots when all has been sent or sending failed, at the latest when the response is closed.
 
-    Where a server sends a file by itself, only its close says that it is sent. Django closes the request with
-    whatever response it ends up with: a 304 in place of a file, whose own response nobody closes then. Where sending
-    fails it may close nothing, so nothing but the response holds the slots, in no circle: they end with it. Under ASGI
-    errors hold each other, and the response, so the slots are dropped as soon as the request is over.
+    When a server sends a file by itself, only closing the response tells that it is sent. Django may answer 304 in
+    place of a file, and then closes the request but not the file's response. When sending fails, nothing may be
+    closed, so only the response refers to the slots, in no reference cycle: they are released when it is collected.
+    Under ASGI, exceptions refer to each other and to the response, so the slots are released when the request ends.
     """
     leases = [slot.lease for slot in slots]
     response._resource_closers.append(partial(_give_back, slots))
@@ -62,7 +59,7 @@ def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> Non
 
 
 def soon(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-    """Have this awaited on the event loop that runs, by nobody who could be cancelled."""
+    """Await this in a task of its own on the running event loop, so that no cancellation ends it."""
     task = asyncio.ensure_future(ending)
     _endings.add(task)  # the loop itself holds tasks only weakly
     task.add_done_callback(_endings.discard)
@@ -75,7 +72,7 @@ _endings: Final[set[asyncio.Future[None]]] = set()
 def _to_the_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[bytes]:
     try:
         yield from content
-    except GeneratorExit:  # whoever closes the response gives them back, and not whoever collects the garbage
+    except GeneratorExit:  # closing the response releases them, not collecting this generator
         raise
     except BaseException:
         _give_back(slots)
@@ -94,10 +91,10 @@ async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> 
 
 
 def _drop_when_over(slots: Sequence[Slot]) -> None:
-    """Under ASGI: when the thread of the request ends, with which Django ends the request, whatever became of it.
+    """Under ASGI, release the slots when the thread of the request ends, which Django ends with the request.
 
-    Not with a task: that may be the server's, which takes an error for its own. Not with the executor of the thread
-    either: where a client leaves before its response is made, errors that hold each other hold that too.
+    Not when a task ends: it may be the server's. Not when the thread's executor is collected: if the client leaves
+    before the response is made, exceptions that refer to each other keep it alive.
     """
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is None:
@@ -113,7 +110,7 @@ def _drop_when_over(slots: Sequence[Slot]) -> None:
 
 
 class _Dropped(list[Slot]):
-    """What a thread holds until it ends."""
+    """The slots that a thread holds until it ends."""
 
     def __del__(self) -> None:
         for slot in self:

@@ -55,7 +55,7 @@ _VISIT: Final = "_throttle_visit"
 
 @dataclass(slots=True)
 class Visit:
-    """What is owed for a request: ``attended`` by the door that settles it, ``callers`` as each door knows it.
+    """What doors know and owe of a request: ``attended`` once a door will finish it, ``callers`` as each door knows it.
 
     ``volumes`` are the rules that count bytes, and the call that each was last asked about. ``scope`` is where the
     middleware took the request to go.
@@ -81,7 +81,7 @@ class Visit:
         return any(who.is_("authenticated") for who in reversed(self.callers))
 
     def forget(self, pairs: Collection[tuple[str, str]]) -> None:
-        """These have gone back already."""
+        """Drop charges that have been refunded."""
         for pair in pairs:
             del self.costs[pair]
         if pairs:
@@ -90,7 +90,7 @@ class Visit:
 
 
 def plain(request: Any) -> Any:
-    """Django's request, of which REST framework's views get one of their own."""
+    """Django's request; REST framework's views get one that wraps it."""
     return getattr(request, "_request", request)
 
 
@@ -123,7 +123,7 @@ def _let_through(request: HttpRequest, stream: Any) -> int:
 
 
 def note(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:
-    """Have a decision of rules that no other door asks about stay on the request, for headers and logs."""
+    """Note a decision on the request for header fields alone, where no other door applies its rules."""
     request.throttle_decisions = (*getattr(request, "throttle_decisions", ()), decision)  # type: ignore[attr-defined]
     if who is not None:
         visit_of(request).callers.append(who)
@@ -161,7 +161,7 @@ def kept(request: HttpRequest) -> tuple[Decision, ...]:
 
 
 def charged(request: HttpRequest) -> Charged:
-    """What was charged for this request already: a dearer door adds the rest, one that knows the caller corrects it."""
+    """What was charged for this request: a door of higher cost adds the rest, one that knows the caller corrects it."""
     visit = visit_of(request)
     if not visit.costs:
         return NOTHING
@@ -170,7 +170,7 @@ def charged(request: HttpRequest) -> Charged:
 
 
 def visit_of(request: HttpRequest) -> Visit:
-    """What is owed for the request."""
+    """The state of the request; an empty one the first time."""
     visit: Visit | None = getattr(request, _VISIT, None)
     if visit is None:
         visit = Visit()
