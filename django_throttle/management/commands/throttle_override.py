@@ -135,7 +135,7 @@ def _until(options: dict[str, Any]) -> datetime | None:
     except ValueError:
         found = None
     if found is None:
-        raise CommandError(f"{options['until']!r} is no moment: write one like 2030-01-31T18:00")
+        raise CommandError(f"{options['until']!r} is not a moment: write 2030-01-31T18:00")
     if timezone.is_naive(found) and timezone.is_aware(now):
         found = timezone.make_aware(found)
     if found <= now:
@@ -144,22 +144,22 @@ def _until(options: dict[str, Any]) -> datetime | None:
 
 
 def _seconds(lasting: str) -> float:
-    """A time is written as the window of a rate is."""
+    """The seconds of a duration, which is written as the window of a rate is."""
     try:
         return Rate.parse(f"1/{lasting}").window
     except InvalidRate as error:
-        raise CommandError(f"{lasting!r} is no time: write one like 30m, 2h or 1d") from error
+        raise CommandError(f"{lasting!r} is not a duration: write 30m, 2h or 1d") from error
 
 
 def _typed(value: str) -> str:
-    """What is on the command line is in the shell's history, where an API key does not belong."""
+    """The value; - reads it from input, as a shell's history must not contain an API key."""
     return sys.stdin.readline().strip() if value == "-" else value
 
 
 def _who() -> str:
     try:
         return getpass.getuser()[:150]
-    except (OSError, KeyError, ImportError):  # a container may have no name for whoever runs it
+    except (OSError, KeyError, ImportError):  # a container may have no name for its user
         return ""
 
 
@@ -172,7 +172,7 @@ def _line(row: ThrottleOverride) -> str:
 def _local(moment: datetime) -> datetime:
     try:
         return timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    except OverflowError:  # at the end of all dates
+    except OverflowError:  # the last date that Python has
         return moment
 
 

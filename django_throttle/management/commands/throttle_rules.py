@@ -29,7 +29,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import")
         parents = django_options()
-        todo.add_parser("list", help="say in words what each rule means, and where it comes from", parents=parents)
+        todo.add_parser("list", help="print what each rule means, in words, and where it comes from", parents=parents)
         todo.add_parser("check", help="exit with status 1 when a rule makes no sense, naming it", parents=parents)
         export = todo.add_parser("export", help="write the database's rules as JSON", parents=parents)
         export.add_argument("--output", metavar="FILE", help="a file rather than standard output")
@@ -67,7 +67,7 @@ class Command(BaseCommand):
             self.stderr.write("SHADOW is on in the settings: rules only record, and nothing is refused")
 
     def check_rules(self, options: dict[str, Any]) -> None:
-        """Say what is wrong with each bad rule; fail when there is one."""
+        """Print what is wrong with each invalid rule; fail when there is one."""
         reading = _read()
         for source, name, fault in sorted(reading.faults):
             self.stderr.write(f"{name} ({source}): {fault}")
@@ -76,7 +76,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{_count(len(reading.rules), 'rule')}, nothing wrong")
 
     def export(self, options: dict[str, Any]) -> None:
-        """Write the database's rules; what is written can be imported, or pasted into settings."""
+        """Write the database's rules; the file can be imported, or pasted into settings."""
         others = sources.from_settings().rules.values() if options["all"] else ()
         text = file.dump(ThrottleRule.objects.all(), others)
         if not options["output"]:
@@ -104,7 +104,7 @@ class Command(BaseCommand):
             if not alike:
                 raise
             raise CommandError(
-                f"nothing was imported: {alike} are one name to this database, which takes capitals for small letters"
+                f"nothing was imported: {alike} are one name to this database, which ignores case"
             ) from error
         self._tell(diff, dry_run=options["dry_run"])
 
@@ -127,7 +127,7 @@ def _unreadable(error: Exception) -> CommandError:
 
 
 def _alike(names: Iterable[str]) -> str:
-    """Names that differ in their capitals alone, as a sentence lists them; nothing where there are none."""
+    """The names that differ in case alone, for a message; empty where there are none."""
     groups: dict[str, list[str]] = {}
     for name in sorted(names):
         groups.setdefault(name.casefold(), []).append(repr(name))
@@ -135,7 +135,7 @@ def _alike(names: Iterable[str]) -> str:
 
 
 def _bytes(name: str) -> bytes:
-    """What is in the file, but not more than is needed to see that it is too much."""
+    """The content of the file, at most one byte more than the most that is read."""
     try:
         if name == "-":
             return sys.stdin.buffer.read(file.MAX_BYTES + 1)
@@ -146,7 +146,7 @@ def _bytes(name: str) -> bytes:
 
 
 def _why(error: OSError | ValueError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "a path has no such characters"
+    return error.strerror or str(error) if isinstance(error, OSError) else "a path cannot contain such characters"
 
 
 def _source(rule: Rule, reading: Reading) -> str:
