@@ -1,4 +1,4 @@
-"""The connections of all processes at a glance: each lists its own when it is asked, and here they are put together."""
+"""The open connections of all processes: each process lists its own when it is asked, and the lists are merged."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Final, NamedTuple
 from django_throttle.conf import conf
 from django_throttle.connections.control import MOST, MOST_IDENTS, Reporter, about, report_key
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.processes import ProcessRecords, batches, held_by
+from django_throttle.connections.processes import ProcessRecords, batches, number
 from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.stores import MemoryStore, RedisStore
 
-FRESH_SECONDS: Final = 1.0  # who looks more often sees the same, and costs nothing
+FRESH_SECONDS: Final = 1.0  # for which an overview is shown again
 QUIET_MS: Final = 1000  # in which processes are not asked the same again
 ANSWERS: Final = 3  # times as long as processes take to ask for messages: by then each has answered
-HASTE_SECONDS: Final = 0.3  # while some process has not been heard
+HASTE_SECONDS: Final = 0.3  # the same while some process has not answered
 MOST_PROCESSES: Final = 1000
 MOST_SOCKETS: Final = 2000  # that all processes together list
-MOST_LOOKS: Final = 8  # searches that are remembered
+MOST_LOOKS: Final = 8  # overviews that are kept
 
 
 class Process(NamedTuple):
@@ -109,7 +109,7 @@ def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
 
 
 def look_again() -> None:
-    """Something was closed: what was seen before holds no more."""
+    """Forget kept overviews, as something was closed."""
     _looks.clear()
 
 
@@ -151,9 +151,9 @@ def _merged(census: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[
 def _idents(reports: Iterable[Iterable[tuple[str, str, int]]]) -> tuple[Ident, ...]:
     found: dict[str, Ident] = {}
     for report in reports:
-        for shown, tag, number in report:
+        for shown, tag, count in report:
             before = found.get(tag, Ident("", tag, 0, 0))
-            found[tag] = Ident(shown or before.shown, tag, before.open + number, before.processes + (number > 0))
+            found[tag] = Ident(shown or before.shown, tag, before.open + count, before.processes + (count > 0))
     known = (ident for ident in found.values() if ident.open)
     return tuple(sorted(known, key=lambda one: (-one.open, one.shown))[:MOST_IDENTS])
 
@@ -161,13 +161,13 @@ def _idents(reports: Iterable[Iterable[tuple[str, str, int]]]) -> tuple[Ident, .
 def _doubtful(idents: Iterable[Ident], reports: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """Tags of those who may have sockets in a process that lists others: it has more idents than it has listed."""
     lists = [(report.get("of", 0), report.get("idents", ())) for report in reports]
-    cut = [{row[1] for row in rows} for number, rows in lists if number > sum(row[2] > 0 for row in rows)]
+    cut = [{row[1] for row in rows} for count, rows in lists if count > sum(row[2] > 0 for row in rows)]
     return tuple(sorted(ident.tag for ident in idents if not all(ident.tag in listed for listed in cut)))
 
 
 def _process(uid: str, meta: Mapping[str, Any], report: Mapping[str, Any]) -> Process:
     name = str(meta.get("host") or "?").partition("/")[0]
-    return Process(uid, name, int(meta.get("pid") or 0), held_by(meta), report.get("open"))
+    return Process(uid, name, number(meta, "pid"), number(meta, "held"), report.get("open"))
 
 
 def _connection(process: Process, row: Mapping[str, Any]) -> Connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few milliseconds of Redis' time
-SCANNED: Final = 1000  # keys that a server goes through at once, as it looks for what nobody holds
-MAX_CLAIMS: Final = 10  # dead processes that one beat takes on
+SCANNED: Final = 1000  # keys of one SCAN
+MAX_CLAIMS: Final = 10  # dead processes that one beat claims, to sweep them
 # A sweeper that dies leaves its work to others after this long; each batch renews the claim.
 CLAIM_SECONDS: Final = 3.0
-# A lease in Redis that is not in the registry is on its way there, or was lost on it; by now it was lost.
+# A lease that Redis has and its process has not may be on its way to the process; after so long nobody holds it.
 GRACE_SECONDS: Final = 10.0
-PATIENCE: Final = 1.2  # beats: in that time each process that lives has given one
+BEATS: Final = 1.2  # within the time of so many beats each process that lives has sent one
 
 
 class Seen(NamedTuple):
-    """What a beat saw: itself known or not, processes alive, dead ones not swept yet, those now ours to sweep.
+    """The reply to a beat: whether Redis knows the caller, processes alive, dead ones not swept yet, those now ours.
 
-    ``silent`` ones are counted as alive, since nobody knows for certain yet. ``own`` are those alive that the caller
-    beat for; ``now`` is the server's time in microseconds.
+    ``silent`` ones are counted as alive, as they may be. ``own`` are those alive that the caller beat for; ``now`` is
+    the server's time in microseconds.
     """
 
     known: bool
@@ -45,8 +45,8 @@ class Seen(NamedTuple):
     now: int
 
 
-class Told(NamedTuple):
-    """The last beat: when it was sent by our own clock, the server's time, and the same once more if it wrote any."""
+class LastBeat(NamedTuple):
+    """When it was sent by our own clock, the server's time, and that again if the server has written it."""
 
     sent: float
     now: int
@@ -54,7 +54,7 @@ class Told(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a server says: the mark that was left on it last (-1: none), its run id, how many keys it has evicted.
+    """The state of a server: the mark that was set last (-1: none), its run id, how many keys it has evicted.
 
     Run id and number are empty where INFO is forbidden. It ``is_tight`` when it will evict some soon.
     """
@@ -73,14 +73,14 @@ class Found(NamedTuple):
 
 
 class ProcessRecords:
-    """Reads and writes who lives and who holds what; raises StoreError."""
+    """Reads and writes which processes live and what each holds; raises StoreError."""
 
     def __init__(self, store: RedisStore) -> None:
         self.store = store
         self._clock = store.clock or time.monotonic  # our own, by which a step of the server's is seen
         self._streak_began: float | None = None
         self._last_beat = 0.0
-        self._told: Told | None = None
+        self._last: LastBeat | None = None
 
     def beat(
         self,
@@ -91,32 +91,32 @@ class ProcessRecords:
         expires: bool | None = None,
         most: int = MAX_CLAIMS,
     ) -> Seen:
-        """These live, those are dead; with a ``report`` the first living uid is the caller's own.
+        """Report processes as living or dead; with a ``report`` the first living uid is the caller's own.
 
-        ``expires`` says whether silence means death; by default only to a caller that has itself beaten
-        without interruption for a while, since Redis may have been away for everybody.
+        ``expires``: silent processes are dead. By default only for a caller that has itself beaten without
+        interruption for a while, since Redis may have been unreachable for all.
         """
-        silence, sent, told = _micros(conf().PROCESS_TTL), self._clock(), self._told
+        silence, sent, last = _micros(conf().PROCESS_TTL), self._clock(), self._last
         may_expire = self._is_steady() if expires is None else expires
         args = [self.store.now_arg(), silence, _micros(CLAIM_SECONDS), int(may_expire), most, self.store.lease_ttl_ms]
-        args += [report, told.now + _micros(sent - told.sent) if told else "", told.wrote if told else ""]
+        args += [report, last.now + _micros(sent - last.sent) if last else "", last.wrote if last else ""]
         reply = self._ask("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])
         self._last_beat = time.monotonic()
         known, alive, unswept, claimed, silent, now, written = reply
-        self._told = Told(sent, int(now), int(now) if written else "")
+        self._last = LastBeat(sent, int(now), int(now) if written else "")
         return Seen(bool(known), alive, unswept, list(map(text, claimed)), silent, written, int(now))
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
-        """This process lives, and may hold leases under these index keys; False when Redis does not know the uid."""
+        """Report that this process may hold leases under these index keys; False when Redis does not know the uid."""
         args = (self.store.now_arg(), uid, introduction, self.store.lease_ttl_ms, *indexes)
         return bool(self.store.call("announce", self._keys("live", "meta", f"held:{uid}"), args))
 
     def retire(self, uid: str, indexes: Iterable[str]) -> None:
-        """It holds nothing under these index keys any more."""
+        """Report that it holds nothing under these index keys any more."""
         self.store.call("retire", self._keys(f"held:{uid}"), tuple(indexes))
 
     def census(self) -> dict[str, dict[str, Any]]:
-        """The living processes: uid, and what each says of itself."""
+        """The living processes: uid, and what each reports of itself."""
         reply = list(map(text, self._ask("census", self._keys("live", "meta"), ())))
         return {uid: process.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
 
@@ -162,14 +162,12 @@ class ProcessRecords:
         ]
 
     def marks(self, names: Iterable[str], mark: int) -> list[Mark | None]:
-        """Leave a mark under each of these keys, and say what was there; None where that cannot be asked."""
-        replies = self.store.pipeline([("mark", (name,), (self.store.lease_ttl_ms, mark)) for name in names])
-        return [None if isinstance(reply, Exception) else _mark(reply) for reply in replies]
+        """Set the mark of each of these keys; returns what was there, None where the server did not answer."""
+        return self._each([("mark", (name,), (self.store.lease_ttl_ms, mark)) for name in names], _mark)
 
     def count_keys(self, groups: Sequence[Sequence[str]]) -> list[int | None]:
-        """How many keys of each group are there, and have them count as used just now; None where nobody can tell."""
-        replies = self.store.pipeline([("present", keys, ()) for keys in groups])
-        return [None if isinstance(reply, Exception) else reply for reply in replies]
+        """How many keys of each group exist, which this marks as used; None where the server did not answer."""
+        return self._each([("present", keys, ()) for keys in groups], int)
 
     def abandoned(self, name: str, uids: Collection[str]) -> Iterator[int]:
         """Take uids that are no more out of every index of one server, in batches; yields the leases freed by each.
@@ -188,12 +186,15 @@ class ProcessRecords:
                 return
 
     def holds(self, uid: str, leases: Iterable[tuple[str, str]]) -> list[bool | None]:
-        """Whether each of these (index key, lease) is there; None where that cannot be asked."""
-        replies = self.store.pipeline([("held", (index,), (uid, lease)) for index, lease in leases])
-        return [None if isinstance(reply, Exception) else bool(reply) for reply in replies]
+        """Whether each of these (index key, lease) is there; None where the server did not answer."""
+        return self._each([("held", (index,), (uid, lease)) for index, lease in leases], bool)
+
+    def _each(self, calls: Sequence[tuple[str, Sequence[str], Any]], read: Callable[[Any], T]) -> list[T | None]:
+        replies = self.store.pipeline(calls)
+        return [None if isinstance(reply, Exception) else read(reply) for reply in replies]
 
     def _ask(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Whoever could not ask does not know who was silent meanwhile."""
+        """A caller that failed does not know which processes were silent meanwhile."""
         try:
             return self.store.call(name, keys, args)
         except StoreError:
@@ -207,7 +208,7 @@ class ProcessRecords:
         now = time.monotonic()
         if self._streak_began is None or now - self._last_beat > conf().PROCESS_TTL:
             self._streak_began = now
-        return now - self._streak_began > PATIENCE * conf().BEAT_INTERVAL
+        return now - self._streak_began > BEATS * conf().BEAT_INTERVAL
 
 
 def check(replies: Iterable[Any]) -> None:
@@ -235,7 +236,7 @@ def _mark(reply: Sequence[Any]) -> Mark:
 
 
 def _escaped(text: str) -> str:
-    """For a pattern that means itself."""
+    """A pattern that matches this text alone."""
     return "".join("\\" + letter if letter in "*?[]^\\" else letter for letter in text)
 
 
@@ -244,7 +245,7 @@ def _micros(seconds: float) -> int:
 
 
 def text(value: str | bytes) -> str:
-    """What Redis has replied, as text."""
+    """A reply of Redis as text."""
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -252,19 +253,19 @@ SHARE_SECONDS: Final = 0.3  # of a turn; the next one comes before a claim ends
 
 
 class Sweeper:
-    """What is left to sweep, and the next share of it; used by one thread."""
+    """Releases what dead processes held, a share in each turn; used by one thread."""
 
     def __init__(self, records: ProcessRecords) -> None:
         self.records = records
         self._waiting: dict[str, Iterator[int]] = {}
 
     def take_on(self, uids: Iterable[str]) -> None:
-        """These are ours to sweep."""
+        """Sweep these processes."""
         for uid in uids:
             self._waiting.setdefault(uid, self.records.sweeping(uid))
 
     def add(self, name: str, batches: Iterator[int]) -> None:
-        """Something else to sweep, which frees so many leases a batch."""
+        """Sweep something else; each batch is the number of leases that it has freed."""
         self._waiting.setdefault(name, batches)
 
     @property
@@ -291,8 +292,8 @@ class Sweeper:
         return freed
 
 
-SWEEP_SECONDS: Final = 5.0  # of a pass: a process that it beats for waits no longer
-WHOLE_SECONDS: Final = 60.0  # of the only pass
+SWEEP_SECONDS: Final = 5.0  # of one of many passes, as processes wait for its next beat
+ONLY_SECONDS: Final = 60.0  # of the only pass
 
 
 class Judgement(NamedTuple):
@@ -330,12 +331,12 @@ class HostRefresher:
         return self._pass(SWEEP_SECONDS)[0]
 
     def once(self) -> Status:
-        """The only pass. Who is silent gets a beat's time: Redis may have been away, and nobody could be heard."""
-        first, seen = self._pass(WHOLE_SECONDS)
+        """The only pass. Silent processes get a beat's time, as Redis may have been unreachable for all."""
+        first, seen = self._pass(ONLY_SECONDS)
         if not seen.silent:
             return first
-        time.sleep(PATIENCE * conf().BEAT_INTERVAL)
-        second, _ = self._pass(WHOLE_SECONDS)
+        time.sleep(BEATS * conf().BEAT_INTERVAL)
+        second, _ = self._pass(ONLY_SECONDS)
         return second._replace(
             dead=max(first.dead, second.dead),
             freed=first.freed + second.freed,
@@ -352,12 +353,11 @@ class HostRefresher:
         idle = [uid for uid in living if not _beats_itself(census[uid], seen.now)]
         extended = sum(self._extend(uid) for uid in self._due(idle))
         gone = {*dead, *seen.claimed}
-        held = sum(held_by(meta) for uid, meta in census.items() if uid not in gone)
+        held = sum(number(meta, "held") for uid, meta in census.items() if uid not in gone)
         return Status(seen.alive, seen.dead, held, freed, extended), seen
 
     def _due(self, living: list[str]) -> list[str]:
         now = time.monotonic()
-        # One that has gone needs no memory.
         self._extended = {uid: self._extended[uid] for uid in living if uid in self._extended}
         due = [uid for uid in living if now >= self._extended.get(uid, now) + conf().EXTEND_INTERVAL]
         new = [uid for uid in living if uid not in self._extended]
@@ -377,14 +377,14 @@ class HostRefresher:
 def judge(census: Mapping[str, Mapping[str, Any]]) -> Judgement:
     """Which of these processes this host sees running, and which it knows to have ended.
 
-    Nobody vouches for a former uid of a process that runs: the process itself sweeps it, or its silence tells.
+    A former uid of a process that runs is in neither list: the process itself sweeps it, or it expires.
     """
     verdicts = {uid: process.is_alive(meta) for uid, meta in census.items()}
     present: dict[tuple[Any, ...], int] = {}
     for meta in census.values():
-        present[_who(meta)] = max(_turn(meta), present.get(_who(meta), 0))
+        present[_who(meta)] = max(number(meta, "turn"), present.get(_who(meta), 0))
     return Judgement(
-        living=[uid for uid, alive in verdicts.items() if alive and _turn(census[uid]) == present[_who(census[uid])]],
+        living=[uid for uid, meta in census.items() if verdicts[uid] and number(meta, "turn") == present[_who(meta)]],
         dead=[uid for uid, alive in verdicts.items() if alive is False],
     )
 
@@ -393,18 +393,13 @@ def _who(meta: Mapping[str, Any]) -> tuple[Any, ...]:
     return meta.get("host"), meta.get("pid"), meta.get("started")
 
 
-def _turn(meta: Mapping[str, Any]) -> int:
-    turn = meta.get("turn")
-    return turn if type(turn) is int else 0
+def number(meta: Mapping[str, Any], name: str) -> int:
+    """A number that a process reports of itself, such as the leases "held"; 0 where it reports none."""
+    found = meta.get(name)
+    return found if type(found) is int else 0
 
 
 def _beats_itself(meta: Mapping[str, Any], now: int) -> bool:
-    """Whether the process has given a sign of life of its own lately, by the server's clock."""
+    """Whether the process has sent a beat of its own lately, by the server's clock."""
     at = meta.get("at")
     return type(at) is int and abs(now - at) < conf().PROCESS_TTL * 1_000_000
-
-
-def held_by(meta: Mapping[str, Any]) -> int:
-    """How many leases a process says that it holds."""
-    held = meta.get("held")
-    return held if type(held) is int else 0

@@ -1,1 +1,1 @@
-"""The machinery behind the WebSocket doors: one guard for every consumer and every ASGI application."""
+"""What the WebSocket doors share: one connection for every consumer and every ASGI application."""

@@ -13,12 +13,12 @@ from django_throttle.core.flow import outcomes_of
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 
-# A frame that waits holds up whatever its client sends after it, in the memory of some servers.
+# Seconds. A frame that waits delays all that its client sends after it, which some servers keep in memory.
 MAX_DELAY: Final = 2.0
 
 
 class Taken(NamedTuple):
-    """What became of charges: made, or refused as a whole; ``steps`` say how each stands."""
+    """The result of charging all or none; ``steps`` has one for each charge."""
 
     allowed: bool
     steps: list[Step]
@@ -38,7 +38,7 @@ class Counters:
         self._states: dict[str, State] = {}
 
     def look(self, charges: tuple[Charge, ...], now: float) -> Taken:
-        """What taking them would come to; charges nothing."""
+        """What ``take`` would return; charges nothing."""
         at, states = round(now * 1_000_000), self._states
         steps, allowed = [], True
         for rule, _, cost in charges:
@@ -51,7 +51,7 @@ class Counters:
         """Charge all of them or none, ``now`` in seconds; refused ones are charged where the rule says so."""
         taken = self.look(charges, now)
         for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
-            # As a store does it: a refused call leaves what it found, or what its rule counts of refused ones.
+            # As in a store: a refused call leaves the state as it was, or as its rule counts refused calls.
             made = step.charged_state is not None and (taken.allowed or rule.count_denied)
             if cost and (state := step.charged_state if made else step.refused_state) is not None:
                 self._states[rule.id] = state
@@ -63,7 +63,7 @@ class Counters:
 
 
 def decided(charges: tuple[Charge, ...], taken: Taken) -> Decision:
-    """What was taken, as a decision."""
+    """The decision that follows from it."""
     answers = []
     for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
         made = cost and step.charged_state is not None and (taken.allowed or rule.count_denied)

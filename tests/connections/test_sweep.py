@@ -158,7 +158,7 @@ class TestOnce:
         assert command.once().alive == 1
 
     def test_it_waits_longer_than_a_beat(self) -> None:
-        assert processes.PATIENCE > 1
+        assert processes.BEATS > 1
 
 
 def test_a_pass_that_failed_at_its_first_question_begins_anew(
