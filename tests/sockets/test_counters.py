@@ -165,11 +165,11 @@ class TestSense:
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            ({"events": ("request",)}, "an open WebSocket"),
-            ({"events": ("message", "connect")}, "an open WebSocket"),
-            ({"warn_at": (0.5,)}, "nobody is warned"),
+            ({"events": ("request",)}, "takes the events message and send only"),
+            ({"events": ("message", "connect")}, "takes the events message and send only"),
+            ({"warn_at": (0.5,)}, "sends no warnings"),
             ({"on_store_failure": "deny"}, "without the store"),
-            ({"algorithm": "damper", "rate": "5/s"}, "a rate of its own"),
+            ({"algorithm": "damper", "rate": "5/s"}, "cannot have the key connection"),
             ({"algorithm": "fixed_window", "timezone": "Europe/Berlin", "rate": "5/day"}, "calendar"),
             ({"algorithm": "fixed_window", "rate": "5/month"}, "calendar"),
         ],
