@@ -24,8 +24,9 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.databases import new_database
 from tests.servers import RedisServer, slack, wait_until
-from tests.sockets.servers import CAP, ROOT, RULES, Server
+from tests.sockets.servers import CAP, RULES, Server
 from tests.sockets.visitor import PATIENCE, Visitor, echo, until
+from tests.web_server import ROOT
 
 EVICTING = {**RULES, "sockets": {**RULES["sockets"], "at_limit": "evict_oldest"}}
 EDITS: dict[str, dict[str, Any]] = {"sockets": {"limit": 1}, "frames": {"rate": "1/h"}}

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
-from tests.http.server import ROOT
-from tests.servers import RedisServer, free_port, need_package, slack, wait_until
+from tests.servers import RedisServer, need_package
+from tests.web_server import WebServer
 
 Command = Callable[[int], list[str]]
 
@@ -43,13 +38,13 @@ ASGI: Final = ("uvicorn-h11", "uvicorn-httptools", "hypercorn", "daphne", "grani
 WSGI: Final = ("gunicorn", "hypercorn-wsgi")
 
 
-class Server:
-    """One server in a session of its own, so that its end reaches its workers and nobody else."""
+class Server(WebServer):
+    """One of them, which serves from its making to the end of the block."""
 
     def __init__(
         self, name: str, redis: RedisServer, rules: dict[str, Any], middleware: list[str] | None = None, **settings: Any
     ) -> None:
-        self.name, self.port = name, free_port()
+        super().__init__(name, redis.folder, "tests.http.real is loaded")
         self.command = SERVERS[name](self.port)
         for package in {self.command[0], "httptools" if name.endswith("httptools") else self.command[0]}:
             need_package(package)
@@ -58,46 +53,20 @@ class Server:
         self.environment["HOME"] = str(redis.folder)  # where gunicorn puts the socket that controls it
         if middleware is not None:
             self.environment["MIDDLEWARE"] = json.dumps(middleware)
-        self.log = redis.folder / f"{name}-{self.port}.log"
         self.start()
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *self.command],
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self.launch(self.command, self.environment)
         try:
-            wait_until(self._serves, timeout=slack(60), every=0.05)
+            self.wait_until_it_serves()
         except BaseException:
             print(self.log.read_text())
-            self.stop()
+            self.kill()
             raise
-
-    def _serves(self) -> bool:
-        assert self.process.poll() is None
-        if "tests.http.real is loaded" not in self.log.read_text():
-            return False
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def signal(self) -> None:
-        """SIGTERM to the process that was started, as a deployment does."""
-        self.process.send_signal(signal.SIGTERM)
-
-    def stop(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
     def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.kill()

@@ -95,4 +95,4 @@ def test_a_server_that_is_stopped(server: Server, redis_server: RedisServer) -> 
     for visit in visits:  # uvicorn kills itself where they stay; that is another test's
         visit.leave()
     wait_until(lambda: caller.held() == 0, timeout=20)
-    server.stop()
+    server.kill()

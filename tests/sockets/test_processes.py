@@ -17,8 +17,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from tests.servers import RedisServer, slack, wait_until
-from tests.sockets.servers import CAP, HASTE, ROOT, USUAL, Server
+from tests.sockets.servers import CAP, HASTE, USUAL, Server
 from tests.sockets.visitor import Visitor, echo
+from tests.web_server import ROOT
 
 MINUTE = 60 / HASTE  # as long as a minute is for a process of default settings
 

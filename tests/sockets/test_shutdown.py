@@ -16,8 +16,9 @@ import pytest
 from redis import Redis
 
 from tests.servers import RedisServer, free_port, slack, wait_until
-from tests.sockets.servers import ROOT, RULES, Server
+from tests.sockets.servers import RULES, Server
 from tests.sockets.visitor import Visitor, ends
+from tests.web_server import ROOT
 
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
 MANY: dict[str, Any] = {
