@@ -1,4 +1,4 @@
-"""The door for what has no class: views, and callables of any kind, under one rule by its name."""
+"""``@throttle``: limits a view, or any callable, by one rule."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
 def _around(function: F, decided: Callable[[Any, Any], Any]) -> F:
     """The function that is called in place of this one.
 
-    It has the globals of the function, as what resolves the names of annotations (Django Ninja) looks there.
+    It has the same globals, as Django Ninja resolves the names of annotations in them.
     """
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ def _adecided(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Awai
 
 
 class _Call:
-    """One call of what is decorated; ``subject`` is the request that it is about, as the view gets it, or None."""
+    """One call of the decorated function; ``subject`` is its request, as the view gets it, or None."""
 
     def __init__(self, rule: str, cost: Cost, ident: Ident, function: Callable[..., Any], args: Any, kwargs: Any):
         self.rule, self.ident = rule, ident
@@ -109,7 +109,7 @@ class _Call:
         return Step(partial(self.facts, caller), partial(self.afacts, caller))
 
     def facts(self, caller: Caller | None) -> Facts:
-        """Raises InvalidIdent where nothing says what the call counts under."""
+        """Raises InvalidIdent for a call without a request whose ident is not given."""
         lets = (SynchronousOnlyOperation,)  # see afacts
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", name="@throttle(cost=)", lets=lets)
         ident, is_claimed = self._counted(caller)
@@ -121,7 +121,7 @@ class _Call:
         return Facts(self.rule, (), who, price, done, self.rule, method, early=True, size=size, ident=ident)
 
     async def afacts(self, caller: Caller | None) -> Facts:
-        """The same on an event loop: in a thread, where a function of the site's asks a database."""
+        """The same on an event loop: in a thread where a function of the site makes a query."""
         if isinstance(caller, HttpWho) and self.subject is not None:
             await caller.aload()
         try:
@@ -130,7 +130,7 @@ class _Call:
             return await sync_to_async(self.facts)(caller)
 
     def _counted(self, caller: Caller | None) -> tuple[str | None, bool]:
-        """The ident, and whether it is all that says who is calling."""
+        """The ident, and whether nothing else identifies the caller."""
         if callable(self.ident):
             value = self.ident(*self._args, **self._kwargs)
             return given_ident("ident", value, caller), caller is None and not is_user(value)
@@ -139,7 +139,7 @@ class _Call:
         return (BY_KEY if self.ident is None else bounded(self.ident)), False
 
     def _bystander(self) -> Caller | None:
-        """Whoever a call without a request of its own is made for: by a request, or a consumer, among its arguments."""
+        """The caller of a function that is no view: of a request, or a consumer, among its arguments."""
         for found in (*self._args, *self._kwargs.values()):
             if isinstance(plain(found), HttpRequest):
                 return HttpWho(plain(found))
@@ -160,7 +160,7 @@ def _limited(facts: Step, go: Step) -> Steps[Any]:
 
 
 def _is_awaited(function: Any) -> bool:
-    """Also of the methods by which an asynchronous class-based view is entered: they return what is to be awaited."""
+    """Whether it returns an awaitable, as ``dispatch`` and ``options`` of an asynchronous class-based view do too."""
     owner = getattr(getattr(function, "func", function), "__self__", None)
     return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
 

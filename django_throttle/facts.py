@@ -1,4 +1,4 @@
-"""What a door knows of a call, before any rule is looked at."""
+"""What a door knows of a call, before rules are matched."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Facts:
             check_cost(self.cost)
 
     def due(self, rule: Rule, ident: str) -> Facts | None:
-        """The call, for what it costs more than the rule was charged for it under this ident; None when no more."""
+        """The call with the cost that this rule was not yet charged under this ident; None when there is none."""
         done = self.charged.costs.get((rule.name, ident))
         if done is None:
             return self

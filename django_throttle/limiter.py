@@ -1,4 +1,4 @@
-"""The facade that every door and script uses: it starts flows and hands them to a store."""
+"""``Limiter``, and the decisions of doors: starts flows and runs them with a store."""
 
 from __future__ import annotations
 

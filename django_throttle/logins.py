@@ -1,4 +1,4 @@
-"""The name that a login is about, whatever way it is sent: a key for rules against guessed passwords."""
+"""The user name of a login request, in any encoding of its body: a key for rules against guessed passwords."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_throttle.http.request_state import plain, size_of
 
 __all__ = ["UNCLEAR", "login_name"]
 
-# What all logins count under together that do not say clearly who it is.
+# All logins without one clear name count together under this.
 UNCLEAR: Final = "(unclear)"
 # The largest body that is read: no login has more.
 MAX_BODY: Final = 65_536
@@ -58,7 +58,7 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
 
 
 def _names(request: Any, fields: Iterable[str]) -> Iterator[object]:
-    """Everything that is under these fields, empty texts left out; raises for a body that nobody can read."""
+    """The values of these fields, empty texts left out; raises for a body that cannot be read."""
     visitor: HttpRequest = plain(request)
     parsed = vars(request).get("_full_data")  # by REST framework, which reads a body once
     pairs = [*_listed(visitor.GET), *_listed(parsed if isinstance(parsed, Mapping) else None)]
@@ -102,7 +102,7 @@ def _in_body(request: HttpRequest) -> Iterator[tuple[Any, Any]]:
 
 
 def _known(encoding: str | None) -> str:
-    """The encoding that a client names; raises ValueError for one that nobody logs in by, as some take seconds."""
+    """The encoding that a client names; raises ValueError for an unusual one, as decoding some takes seconds."""
     name = codecs.lookup(encoding or UTF_8).name
     if not name.startswith(ENCODINGS):
         raise ValueError("no encoding of a login")
@@ -151,5 +151,5 @@ def _folded(name: str) -> str:
 
 
 def _has_body(request: HttpRequest) -> bool:
-    """Also of one that Django does not read, as the server says no length."""
+    """Whether there is a body, also one that Django does not read as its length is unknown."""
     return size_of(request) > 0 or ("HTTP_TRANSFER_ENCODING" in request.META and INPUT in request.META)

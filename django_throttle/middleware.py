@@ -1,4 +1,4 @@
-"""The Django door: every request under the rules of its route, those included that no view answers."""
+"""Django middleware: limits every request by the rules of its route, also requests that no view answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GetResponse = Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseB
 
 
 class ThrottleMiddleware:
-    """Puts each request under the rules of its scope: what it may do, and how many of it may be open; sync and async.
+    """Applies the rules of a request's scope to it, of its rate and of requests in flight; sync and async.
 
     The scope is the ``throttle_scope`` of the view that the path resolves to, else the name of the route, else the
     route itself, never the raw path: ``//``, a suffix or another method do not escape it. Paths without a route
@@ -49,7 +49,7 @@ class ThrottleMiddleware:
         return (arun if self.is_async else run)(answered, get_store())
 
     def process_view(self, request: HttpRequest, *view: Any) -> Any:
-        """Where middleware behind this one has changed where the request goes, the rules of that scope apply too."""
+        """Apply the rules of another scope too, where later middleware has changed the view of the request."""
         return run(_refused_elsewhere(request), get_store()) if _goes_elsewhere(request) else None
 
     async def _aprocess_view(self, request: HttpRequest, *view: Any) -> Any:

@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(150, 125),
-    "lines": Limit(22_870, 18_500),
+    "lines": Limit(22_850, 18_500),
     "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),
@@ -36,7 +36,7 @@ LIMITS = {
     "in circles with types": Limit(0, 0),
     "lines of sync and async twins": Limit(120, 120),
     "modules without a test file": Limit(2, 0),
-    "tests' lines at private names": Limit(55, 30),
+    "tests' lines at private names": Limit(52, 30),
 }
 
 
