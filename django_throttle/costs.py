@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django_throttle.core.rate import TOO_COSTLY
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 
 logger = logging.getLogger("django_throttle")
 
-_complaints: Final = Complaints()
+_log_throttle: Final = LogThrottle()
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -35,14 +35,14 @@ def cost_of(
     except lets:
         raise
     except Exception:
-        if _complaints.due(f"raises {_name(said, name)}"):
+        if _log_throttle.due(f"raises {_name(said, name)}"):
             logger.exception("%s raised this exception: the %s counts 1; mend the function", _name(said, name), what)
         return 1
     if type(cost) is int and cost >= 0:
         return min(cost, TOO_COSTLY)
     if inspect.iscoroutine(cost):
         cost.close()  # or Python would complain as well
-    if _complaints.due(f"answers {_name(said, name)}"):
+    if _log_throttle.due(f"answers {_name(said, name)}"):
         hint = ", and must not be async" if inspect.isawaitable(cost) else ""
         line = "%s says that a %s costs %.80r: it counts 1; the cost has to be a whole number, 0 or more%s"
         logger.error(line, _name(said, name), what, cost, hint)

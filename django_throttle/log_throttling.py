@@ -9,7 +9,7 @@ from typing import Final
 QUIET_SECONDS: Final = 60.0
 
 
-class Complaints:
+class LogThrottle:
     """Whether a line about a subject is due."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from django_throttle import agent, stores
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook import in_force
 from tests.servers import wait_until
 
@@ -41,7 +41,7 @@ def forget_rules() -> None:
 
 def unsaid(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module has complained of nothing yet."""
-    monkeypatch.setattr(module, "_complaints", Complaints())
+    monkeypatch.setattr(module, "_log_throttle", LogThrottle())
 
 
 def lock_of(owner: Any) -> Any:

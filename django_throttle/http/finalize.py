@@ -22,7 +22,7 @@ from django_throttle.core.headers import EPOCH, OFF, Policy, is_own, policies, r
 from django_throttle.core.refunds import settled
 from django_throttle.http.inflight import hold_until_closed, soon
 from django_throttle.http.request_state import Visit, visit_of
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun, run
 
@@ -51,7 +51,7 @@ logger = logging.getLogger("django_throttle")
 
 Response = TypeVar("Response")
 
-_complaints: Final = Complaints()
+_log_throttle: Final = LogThrottle()
 
 
 def finish(request: HttpRequest, response: Response) -> Response:
@@ -152,7 +152,7 @@ def _settled(visit: Visit, status: Any) -> flow.Flow[None]:
     yield from _release_slots(visit)
     for receipt in receipts if status is not None else ():
         done = yield from flow.refund(answered(receipt, status))
-        if not done and _complaints.due("refund"):
+        if not done and _log_throttle.due("refund"):
             logger.warning(
                 "Redis does not answer: calls that count_on excludes could not be refunded, and stay charged until "
                 "their windows end"

@@ -24,7 +24,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core.key import ident_tag, secret_bytes
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 
 MAX_VALUE: Final = 512
 # In front of the hash of what is longer.
@@ -176,7 +176,7 @@ def _on_an_event_loop() -> bool:
 logger = logging.getLogger("django_throttle")
 
 _GROUPS: Final = "_throttle_groups"
-_complaints: Final = Complaints()
+_log_throttle: Final = LogThrottle()
 
 
 def has(trait: str, user: Any, tenant: Callable[[], object]) -> bool:
@@ -217,7 +217,7 @@ def read_traits(user: Any) -> frozenset[str] | None:
     try:
         return group_names(user)
     except DatabaseFailure as error:
-        if _complaints.due("groups"):
+        if _log_throttle.due("groups"):
             logger.warning("the groups of users cannot be read, so that nobody seems to be in one: %s", error)
         return None
 

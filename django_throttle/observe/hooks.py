@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.facts import Facts
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import logs
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 
@@ -57,7 +57,7 @@ def call(report: Report) -> None:
         try:
             hook(report)
         except Exception:  # whatever it is, the call that is reported goes on
-            if _complaints.due(repr(hook)):
+            if _log_throttle.due(repr(hook)):
                 logger.exception("the hook %r failed: the call went on, its report is lost to this hook", hook)
 
 
@@ -69,7 +69,7 @@ def _load(path: str) -> Hook | None:
         return None
 
 
-_complaints: Final = Complaints()
+_log_throttle: Final = LogThrottle()
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.hooks")

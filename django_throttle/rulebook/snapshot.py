@@ -14,14 +14,14 @@ from django_throttle.core import Charge, Outcome, Override, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.options import meant, parts
 from django_throttle.facts import BY_KEY, Facts
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook.conditions import REFUSE, Scopes, cost_of, is_about, refusals
 from django_throttle.rulebook.overrides import MAX_REMEMBERED, Overrides, wall_clock
 
 logger = logging.getLogger("django_throttle")
 # Keys whose ident is the same whoever is logged in.
 WITHOUT_USER: Final = frozenset(("ip", "everyone", "connection"))
-_missed: Final = Complaints()
+_log_throttle: Final = LogThrottle()
 
 
 class Snapshot:
@@ -90,7 +90,7 @@ class Snapshot:
 
     def _named(self, given: str | Rule) -> tuple[Rule, ...]:
         rule = given if isinstance(given, Rule) else self.by_name(given)
-        if rule is None and _missed.due(str(given)):
+        if rule is None and _log_throttle.due(str(given)):
             near = meant(given, self._by_name)
             logger.warning("there is no rule %r, so calls that name it are not limited%s", given, near)
         return (rule,) if rule is not None and rule.enabled else ()

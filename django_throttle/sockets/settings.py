@@ -15,7 +15,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.options import meant
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.sockets.close import CODES, REFUSALS, Refuse, code_of
 from django_throttle.sockets.escalation import ACTIONS
 from django_throttle.sockets.frames import Event, Gap, continuity_payload, encoded, error_payload
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 ON_RULE_CHANGE: Final = ("ignore", "warn", "close")
 
-_complaints: Final = Complaints()
+_log_throttle: Final = LogThrottle()
 
 
 def _no_kind(message: Event) -> Hashable | None:
@@ -134,7 +134,7 @@ def _content(own: Callable[[T], object], standard: Callable[[T], object], subjec
 def _log_failure(own: object, error: Exception, consequence: str) -> None:
     """Log what a function of the site's has raised, at most once a minute for each."""
     name = getattr(own, "__qualname__", None) or repr(own)
-    if _complaints.due(name):
+    if _log_throttle.due(name):
         logger.error("%s failed: %s", name, consequence, exc_info=error)
 
 

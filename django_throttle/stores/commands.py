@@ -157,7 +157,7 @@ class DecideCommand(RedisCommand):
             raise AskAgain
         if len(replies[-1]) != HEAD.size + TOLD.size * len(self.ask.keys):
             raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
-        if repaired and self.context.complaints.due("repaired"):
+        if repaired and self.context.log_throttle.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
         at = int(now)
         told = TOLD.iter_unpack(replies[-1][HEAD.size :])

@@ -12,7 +12,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.key import key_root, secret_bytes
 from django_throttle.damper.meters import Meters
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.log_throttling import Complaints
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.store_time import Calendar
 from django_throttle.stores.cluster import ClusterTransport
 from django_throttle.stores.denials import Denials, NoDenials
@@ -51,7 +51,7 @@ class RedisContext:
         self.secret = secret_bytes(secret)
         self.lease_ttl_ms = round(lease_ttl * 1000)
         self.calendar = Calendar()
-        self.complaints = Complaints()
+        self.log_throttle = LogThrottle()
         self.leases = Leases()
         # A clock that is set leaves ours behind: nothing is remembered by it, nor prepaid.
         self.is_costly = clock is None
@@ -121,6 +121,6 @@ class RedisContext:
                 logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, text)
         else:
             self.breaker.abandoned()
-            if self.complaints.due(cause):
+            if self.log_throttle.due(cause):
                 logger.error("%s (%s: %s)%s", _ADVICE.get(cause, _REFUSED), cause, text, advice(error))
         return StoreError(cause, text + advice(error))
