@@ -8,7 +8,8 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.options import BUCKETS, EVENTS, KEYS, MAX_RESOLUTION, METHODS, table
+from django_throttle.core.key import KEY_KINDS, joined_keys
+from django_throttle.core.options import BUCKETS, EVENTS, MAX_RESOLUTION, METHODS, table
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 
@@ -18,6 +19,8 @@ ACTIONS, FAILURE_POLICIES, REFILLS, UNITS = (
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
 SCOPES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=","), min_size=1, max_size=20)
 IDENTS = st.text(min_size=1, max_size=40)
+KEYS = tuple(KEY_KINDS)
+JOINED = joined_keys()
 RATE_ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "gcra", "token_bucket", "leaky_bucket")
 LONGEST_LOG = 50  # longer ones only take longer
 CALLS = tuple(event for event in EVENTS if event != "connection")

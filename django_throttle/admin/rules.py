@@ -21,7 +21,8 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
-from django_throttle.core.options import GROUPS, HELD, KEY_CHOICES, KEYS, NOUNS, Options
+from django_throttle.core.key import KEY_KINDS, without_setting
+from django_throttle.core.options import GROUPS, HELD, NOUNS, Options, parts
 from django_throttle.models import ThrottleRule
 from django_throttle.models.columns import stored
 from django_throttle.models.fields import is_text
@@ -138,8 +139,9 @@ def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
 
 def key_choices(present: str = "") -> list[tuple[str, str]]:
     """The keys that a rule may have on this site, and the one that it has already."""
-    offered = [key for key in (*KEYS, *JOINED_KEYS) if conf().TENANT or key == present or "tenant" not in key]
-    known = [(key, KEY_CHOICES[key].label if key in KEY_CHOICES else who(key).capitalize()) for key in offered]
+    every = (*KEY_KINDS, *JOINED_KEYS)
+    offered = [key for key in every if key == present or not any(without_setting(parts(key), conf()))]
+    known = [(key, KEY_KINDS[key].label if key in KEY_KINDS else who(key).capitalize()) for key in offered]
     own = {*declared("key"), *([present] if present and present not in offered else [])}
     return known + [(key, who(key).capitalize()) for key in sorted(own)]
 

@@ -6,12 +6,12 @@ from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.algorithms.base import listed
-from django_throttle.core.options import KEY_CHOICES, NOUNS, say_scopes, table
+from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.options import NOUNS, say_scopes, table
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 
 scopes = say_scopes
-_PARTS: Final = {key: choice.words.removeprefix("each ") for key, choice in KEY_CHOICES.items()}
 # Largest first; the first that divides a window names it.
 UNITS: Final = (
     ("week", 604_800_000),
@@ -39,8 +39,8 @@ def describe(rule: Rule) -> str:
 def who(key: str) -> str:
     """Who has a budget of their own under this key."""
     if "+" in key:
-        return f"each combination of {listed([_PARTS.get(part) or f'value of {part}' for part in key.split('+')])}"
-    return KEY_CHOICES[key].words if key in KEY_CHOICES else f"each value of {key}"
+        return f"each combination of {listed([who(part).removeprefix('each ') for part in key.split('+')])}"
+    return KEY_KINDS[key].words if key in KEY_KINDS else f"each value of {key}"
 
 
 def events(names: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
+from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.rate import Rate
 
 # Proxies refuse responses whose headers have more than a few kilobytes: those with most left are not told.
@@ -18,10 +19,6 @@ MAX_POLICIES: Final = 16
 PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("#", "")
 # No quotas: what an operator refuses, and what is our own failure.
 UNTOLD: Final = frozenset((Reason.BLOCKED, *OURS))
-# Kinds of idents that whoever sends the request has shown to be its own, or that belong to nobody.
-PUBLIC: Final = frozenset(("ip", "session", "api_key", "user_or_ip", "everyone"))
-# Those that only somebody who is logged in can have.
-PERSONAL: Final = frozenset(("user", "tenant"))
 MICROSECONDS: Final = 1_000_000
 
 
@@ -63,12 +60,12 @@ def is_own(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> b
     ``keys`` are dotted keys whose idents are; ``is_known`` says whether the client is logged in, and may take a query.
     """
     key = ident.partition(":")[0]
-    if key in PUBLIC:
-        return True
-    if key in PERSONAL and key not in keys:
-        return is_known()
-    kinds = set(key.split("+")).difference(PUBLIC, keys)
-    return not kinds or (kinds <= PERSONAL and is_known())
+    kind = KEY_KINDS.get(key)
+    if kind is not None and key not in keys:
+        return kind.told == "always" or (kind.told == "known" and is_known())
+    parts = [part for part in key.split("+") if part not in keys]
+    told = {KEY_KINDS[part].told if part in KEY_KINDS else "never" for part in parts} - {"always"}
+    return not told or (told == {"known"} and is_known())
 
 
 def policies(outcomes: Sequence[Outcome]) -> tuple[Policy, ...]:

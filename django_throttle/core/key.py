@@ -1,14 +1,99 @@
-"""Store keys: nothing of an ident is readable in them, and no two (rule, ident) pairs share one."""
+"""Keys: by what rules count, a row each; and store keys, which hide idents and of which no two pairs share one."""
 
 from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from operator import methodcaller
+from typing import Any, Final, Literal
 
 from django_throttle.core.errors import InvalidIdent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyKind:
+    """One key that rules may count by; its idents begin with ``name:``.
+
+    ``find`` gives the ident of a caller (``identity.caller``), None where the key does not apply. ``words`` and
+    ``label`` are a description's and the admin's. ``answers`` are the keys under which an ident of this kind counts
+    where only the ident is known: none but itself unless they are given. ``setting`` is one without which it finds
+    nobody. ``override`` is its label in the admin as a subject of overrides, and ``rank`` its place among those, the
+    most specific first; 0 where it is none. ``told`` says whether header fields tell a client of budgets of this kind:
+    always, when the client is known to be logged in, or never.
+    """
+
+    name: str
+    label: str
+    words: str
+    find: Callable[[Any], str | None]
+    answers: tuple[str, ...] = ()
+    setting: str = ""
+    override: str = ""
+    rank: int = 0
+    told: Literal["always", "known", "never"] = "never"
+    joins: bool = True  # may stand beside others, with + in between
+    asks_user: bool = True  # finding it may look the user up
+    needs_login: bool = False  # who is not logged in has no ident
+    has_address: bool = False  # the address is the ident where there is nothing better
+    is_audience: bool = False  # a rule may be about one of them: tenant:acme
+
+    def answers_key(self, key: str) -> bool:
+        """True when an ident of this kind counts under the key."""
+        return key == self.name or key in self.answers
+
+
+_EVERY: Final = (
+    KeyKind(
+        name="user", label="User", words="each user", find=methodcaller("by_user"), answers=("user_or_ip", "api_key"),
+        override="User", rank=2, told="known", needs_login=True,
+    ),
+    KeyKind(
+        name="ip", label="Address", words="each address", find=methodcaller("by_address"), has_address=True,
+        answers=("user_or_ip", "api_key"), override="Address or network", rank=3, told="always", asks_user=False,
+    ),
+    KeyKind(
+        name="user_or_ip", label="User or address", words="each user or address", told="always", has_address=True,
+        find=methodcaller("by_user_or_address"),
+    ),
+    KeyKind(
+        name="api_key", label="API key, else user or address", words="each API key, user or address",
+        find=methodcaller("by_api_key"), override="API key", rank=1, told="always", has_address=True,
+    ),
+    KeyKind(
+        name="session", label="Session", words="each session", find=methodcaller("by_session"), told="always",
+    ),
+    KeyKind(
+        name="tenant", label="Tenant", words="each tenant", find=methodcaller("by_tenant"), setting="TENANT",
+        override="Tenant", rank=4, told="known", is_audience=True,
+    ),
+    # Everyone together with somebody is that somebody, and a connection with whoever opened it is that connection.
+    KeyKind(
+        name="connection", label="One WebSocket", words="each WebSocket", find=methodcaller("by_connection"),
+        joins=False, asks_user=False,
+    ),
+    KeyKind(
+        name="everyone", label="Everyone together", words="everyone together", find=methodcaller("by_nobody"),
+        told="always", joins=False, asks_user=False,
+    ),
+)  # fmt: skip
+KEY_KINDS: Final = {kind.name: kind for kind in _EVERY}
+
+
+def joined_keys() -> tuple[str, ...]:
+    """The keys that may be joined."""
+    return tuple(name for name, kind in KEY_KINDS.items() if kind.joins)
+
+
+def without_setting(keys: Iterable[str], settings: Any) -> Iterable[KeyKind]:
+    """The kinds among these keys, or entries of an audience, whose setting is empty: they find nobody on this site."""
+    for key in keys:
+        kind = KEY_KINDS.get(key.partition(":")[0])
+        if kind is not None and kind.setting and not getattr(settings, kind.setting):
+            yield kind
+
 
 MAX_IDENT: Final = 1024
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm
 from django_throttle.core.algorithms.base import listed
 from django_throttle.core.errors import InvalidRule
+from django_throttle.core.key import KEY_KINDS, joined_keys
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
 
 
@@ -36,19 +37,6 @@ NOUNS: Final[dict[str, tuple[str, str, str]]] = {
 EVENTS: Final = tuple(NOUNS)
 # Events that last, which only a concurrency rule counts; the others happen at a moment.
 HELD: Final = ("inflight", "connection")
-KEY_CHOICES: Final = {
-    "user": Choice("User", "each user"),
-    "ip": Choice("Address", "each address"),
-    "user_or_ip": Choice("User or address", "each user or address"),
-    "api_key": Choice("API key, else user or address", "each API key, user or address"),
-    "session": Choice("Session", "each session"),
-    "tenant": Choice("Tenant", "each tenant"),
-    "connection": Choice("One WebSocket", "each WebSocket"),
-    "everyone": Choice("Everyone together", "everyone together"),
-}
-KEYS: Final = tuple(KEY_CHOICES)
-# Not everyone (who joined with a key is that key alone) nor connection (which has one caller).
-JOINED: Final = tuple(key for key in KEYS if key not in ("everyone", "connection"))
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 AUDIENCE_WORDS: Final = {
     "anonymous": "visitors who are not logged in",
@@ -57,7 +45,7 @@ AUDIENCE_WORDS: Final = {
 }
 AUDIENCES: Final = tuple(AUDIENCE_WORDS)
 # Kinds of audience that have names: group:editors, tenant:acme.
-AUDIENCE_KINDS: Final = ("group", "tenant")
+AUDIENCE_KINDS: Final = ("group", *(name for name, kind in KEY_KINDS.items() if kind.is_audience))
 MAX_RATES: Final = 10
 MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100
@@ -223,11 +211,13 @@ def _zone(row: Option, given: object) -> str:
 
 def _key(row: Option, given: object) -> str:
     if is_dotted(given) or not isinstance(given, str) or "+" not in given:
-        return str(given) if is_dotted(given) else _one_of(row.name, given, KEYS)  # the rulebook imports functions
+        return str(given) if is_dotted(given) else _one_of(row.name, given, KEY_KINDS)  # the rulebook imports functions
     for part in parts(given):
-        if part not in JOINED and not is_dotted(part):
-            near = meant(part, JOINED)
-            raise InvalidRule(f"a key joins {', '.join(JOINED)} and paths of functions, not {part!r}{near}", row.name)
+        if part not in joined_keys() and not is_dotted(part):
+            near = meant(part, joined_keys())
+            raise InvalidRule(
+                f"a key joins {', '.join(joined_keys())} and paths of functions, not {part!r}{near}", row.name
+            )
     if len(set(parts(given))) < len(parts(given)):
         raise InvalidRule(f"the key {given!r} has one of its parts twice", row.name)
     return given

@@ -15,12 +15,18 @@ from django_throttle.core.algorithms.base import listed, times
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.errors import InvalidOverride, InvalidRule
 from django_throttle.core.flow import Flow
+from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule
 
-# The kinds of subjects, the most specific first: an override of a user goes before one of a group.
-KINDS: Final = ("api_key", "user", "ip", "tenant", "group")
+
+def subject_kinds() -> tuple[str, ...]:
+    """The kinds of subjects, the most specific first: an override of a user goes before one of a group."""
+    ranks = {kind.rank: name for name, kind in KEY_KINDS.items() if kind.rank}
+    return (*(ranks[rank] for rank in sorted(ranks)), "group")
+
+
 # Among overrides of one kind, the strongest first.
 EFFECTS: Final = ("block", "replace", "multiply", "exempt")
 EVERY_RULE: Final = "*"
@@ -94,13 +100,13 @@ def _rank(override: Override) -> tuple[int, int, int, int]:
     # An IPv4 address counts as the IPv6 address that it is mapped to, with 96 bits in front.
     network = override.network
     length = 0 if network is None else network.prefixlen + (96 if network.version == 4 else 0)
-    return KINDS.index(override.kind), -length, EFFECTS.index(override.effect), -override.number
+    return subject_kinds().index(override.kind), -length, EFFECTS.index(override.effect), -override.number
 
 
 def _subject(override: Override) -> None:
     kind, _, value = override.subject.partition(":")
-    if kind not in KINDS:
-        raise InvalidOverride(f"whom it is for is one of {', '.join(KINDS)}, not {kind!r}", "kind")
+    if kind not in subject_kinds():
+        raise InvalidOverride(f"whom it is for is one of {', '.join(subject_kinds())}, not {kind!r}", "kind")
     if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
         raise InvalidOverride(f"whom it is for has 1 to {MAX_SUBJECT} printable characters", "value")
 

@@ -12,7 +12,7 @@ from django_throttle.core.algorithms import ALGORITHMS, Plan
 from django_throttle.core.algorithms.base import times
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.errors import InvalidRule
-from django_throttle.core.key import short_hash
+from django_throttle.core.key import KEY_KINDS, short_hash
 from django_throttle.core.options import (
     HELD,
     MAX_NAME,
@@ -294,7 +294,7 @@ _MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
 
 
 def _check_key(rule: Rule) -> None:
-    if rule.key == "user" and rule.audience == ("anonymous",):
+    if rule.key in KEY_KINDS and KEY_KINDS[rule.key].needs_login and rule.audience == ("anonymous",):
         raise InvalidRule(
             "the key user leaves out visitors who are not logged in, so it would limit nobody", "audience"
         )

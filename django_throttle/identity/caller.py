@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from django.utils.functional import SimpleLazyObject, empty
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
-from django_throttle.core.options import KEYS
+from django_throttle.core.key import KEY_KINDS
 from django_throttle.identity import keys
 from django_throttle.identity.address import MAX_TEXT, Address, client_address, notation, short_address
 from django_throttle.identity.keys import api_key, bounded, combined, key_of, plain, tagged, text_of
@@ -21,8 +20,6 @@ from django_throttle.identity.keys import api_key, bounded, combined, key_of, pl
 logger = logging.getLogger("django_throttle")
 
 EVERYONE: Final = "everyone"
-# Keys that fall back on the address.
-ADDRESSED: Final = frozenset(("ip", "user_or_ip", "api_key"))
 # What a client may send as JSON in place of a text.
 SENT: Final = (list, dict, bool)
 REFUSE: Final = "refuse"
@@ -42,21 +39,21 @@ class Caller(ABC):
         Raises InvalidIdent when a function of the site's own returns neither a text nor a number. What a client may
         have sent instead, a list or an object of JSON, names nobody: then the address does.
         """
-        if find := _FINDERS.get(key):
-            return find(self)
+        if kind := KEY_KINDS.get(key):
+            return kind.find(self)
         if "+" in key:
             return combined(key, map(self.ident, key.split("+")))
         value = import_string(key)(self.subject)
-        return self._by_address(key) if isinstance(value, SENT) else tagged(key, plain(f"the key {key!r}", value))
+        return self.by_address(key) if isinstance(value, SENT) else tagged(key, plain(f"the key {key!r}", value))
 
     def is_(self, trait: str) -> bool:
         """Whether it is "anonymous", "authenticated", "staff", in a "group:NAME" or of a "tenant:NAME"."""
-        return keys.has(trait, self.user(), self._tenant)
+        return keys.has(trait, self)
 
     def lacks_address(self, key: str) -> bool:
         """True when a rule of this key does not apply for no other reason than that nobody knows the address."""
         missing = [part for part in key.split("+") if self.ident(part) is None]
-        return bool(missing) and ADDRESSED.issuperset(missing)
+        return bool(missing) and all(part in KEY_KINDS and KEY_KINDS[part].has_address for part in missing)
 
     def address(self) -> Address | None:
         """The client's address, through the proxies that the site declared; None where nobody knows it."""
@@ -67,31 +64,31 @@ class Caller(ABC):
         found: Address | None = self._address
         return found
 
-    def _by_user(self) -> str | None:
+    def by_user(self) -> str | None:
         user = self.user()
         return tagged("user", keys.name_of(user)) if user is not None and user.is_authenticated else None
 
-    def _by_address(self, key: str = "ip") -> str | None:
+    def by_address(self, key: str = "ip") -> str | None:
         found = self.address()
         if found is None:
             self._warn(key)
             return None
         return f"ip:{notation(found, conf().IPV6_PREFIX)}"
 
-    def _by_user_or_address(self) -> str | None:
-        return self._by_user() or self._by_address("user_or_ip")
+    def by_user_or_address(self) -> str | None:
+        return self.by_user() or self.by_address("user_or_ip")
 
-    def _by_api_key(self) -> str | None:
-        return api_key(self.auth()) or self._by_user() or self._by_address("api_key")
+    def by_api_key(self) -> str | None:
+        return api_key(self.auth()) or self.by_user() or self.by_address("api_key")
 
-    def _by_session(self) -> str | None:
+    def by_session(self) -> str | None:
         return tagged("session", key_of(self.session()))
 
-    def _by_tenant(self) -> str | None:
-        return tagged("tenant", self._tenant())
+    def by_tenant(self) -> str | None:
+        return tagged("tenant", keys.tenant_of(self.subject))
 
-    def _tenant(self) -> object:
-        return keys.tenant_of(self.subject)
+    def by_nobody(self) -> str | None:
+        return EVERYONE
 
     def _warn(self, key: str) -> None:
         if key not in warned:
@@ -104,7 +101,7 @@ class Caller(ABC):
                 self.peer(),
             )
 
-    def _by_connection(self) -> str | None:
+    def by_connection(self) -> str | None:
         return tagged("connection", self.connection())
 
     def connection(self) -> str | None:
@@ -125,18 +122,6 @@ class Caller(ABC):
 
     @abstractmethod
     def header(self, name: str) -> str: ...
-
-
-_FINDERS: Final[dict[str, Callable[[Caller], str | None]]] = {
-    "user": Caller._by_user,
-    "ip": Caller._by_address,
-    "user_or_ip": Caller._by_user_or_address,
-    "session": Caller._by_session,
-    "api_key": Caller._by_api_key,
-    "tenant": Caller._by_tenant,
-    "connection": Caller._by_connection,
-    EVERYONE: lambda caller: EVERYONE,
-}
 
 
 # Where Django says how it would find the user: by the session.
@@ -226,15 +211,6 @@ class ScopeWho(Caller):
         return ",".join([line.decode("latin-1") for key, line in lines if key.lower() == wanted])
 
 
-# Which keys a text of a known kind answers; one of any other kind answers all.
-ANSWERED: Final[Mapping[str, frozenset[str]]] = {
-    "user": frozenset(("user", "user_or_ip", "api_key")),
-    "ip": frozenset(("ip", "user_or_ip", "api_key")),
-    "api_key": frozenset(("api_key",)),
-    "session": frozenset(("session",)),
-    "tenant": frozenset(("tenant",)),
-    "connection": frozenset(("connection",)),
-}
 MAX_KIND: Final = 64
 # The kind of a text that a view's function gave, and that has the shape of somebody else's ident.
 CLAIMED: Final = "ident"
@@ -255,13 +231,13 @@ class Named:
     def ident(self, key: str) -> str | None:
         if key == EVERYONE:
             return EVERYONE
-        answered = ANSWERED.get(self.name.partition(":")[0])
-        return self.name if answered is None or key in answered else None
+        kind = KEY_KINDS.get(self.name.partition(":")[0])
+        return self.name if kind is None or kind.answers_key(key) else None
 
     def is_(self, trait: str) -> bool:
         if trait in ("authenticated", "anonymous"):
             return self.name.startswith("user:") == (trait == "authenticated")
-        return trait.startswith("tenant:") and trait == self.name
+        return trait == self.name and keys.is_audience(trait)
 
     def lacks_address(self, key: str) -> bool:
         return False
@@ -301,6 +277,6 @@ def _text(text: str) -> str | None:
 def _is_free(ident: str, caller: Caller) -> bool:
     """Whether no key finds this ident for anybody but the caller."""
     kind, colon, _ = ident.partition(":")
-    if kind in KEYS:
+    if kind in KEY_KINDS:
         return caller.ident(kind) == ident
     return kind != CLAIMED and not (colon and ("." in kind or "+" in kind))

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ from django.db.models import Model
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
-from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.core.key import KEY_KINDS, ident_tag, secret_bytes
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.log_throttling import LogThrottle
 
@@ -179,12 +179,18 @@ _GROUPS: Final = "_throttle_groups"
 _log_throttle: Final = LogThrottle()
 
 
-def has(trait: str, user: Any, tenant: Callable[[], object]) -> bool:
-    """Whether a caller has a trait; ``user`` is None for nobody, ``tenant`` is asked only where it matters."""
+def is_audience(trait: str) -> bool:
+    """True for a trait that is an ident, such as "tenant:acme"."""
+    kind = KEY_KINDS.get(trait.partition(":")[0])
+    return kind is not None and kind.is_audience
+
+
+def has(trait: str, caller: Any) -> bool:
+    """Whether a caller has a trait."""
     kind, _, name = trait.partition(":")
-    if kind == "tenant":
-        found = tenant()
-        return found is not None and text_of(found) == name
+    if is_audience(trait):
+        return name != "" and caller.ident(kind) == tagged(kind, name)
+    user = caller.user()
     known = user is not None and bool(user.is_authenticated)
     if kind in ("anonymous", "authenticated"):
         return known == (kind == "authenticated")

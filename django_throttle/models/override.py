@@ -17,16 +17,17 @@ from django.utils import timezone
 
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rate, Rule
+from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.overrides import (
     EFFECTS,
     EVERY_RULE,
-    KINDS,
     MAX_FACTOR,
     MAX_SUBJECT,
     UNLISTED,
     apply_override,
     describe_effect,
     rules_in_words,
+    subject_kinds,
 )
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.models.columns import Check, rate_shape, whole
@@ -43,13 +44,7 @@ from django_throttle.models.fields import (
 from django_throttle.models.row import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, subject_of, tidy_subject
 
-KIND_LABELS: Final = (
-    ("user", "User"),
-    ("ip", "Address or network"),
-    ("group", "Group"),
-    ("api_key", "API key"),
-    ("tenant", "Tenant"),
-)
+KIND_LABELS: Final = (*((name, kind.override) for name, kind in KEY_KINDS.items() if kind.rank), ("group", "Group"))
 EFFECT_LABELS: Final = (
     ("multiply", "Multiply the limit"),
     ("replace", "Replace the limit"),
@@ -64,7 +59,7 @@ SHOWN: Final = 8  # characters of a hash, enough to tell two apart
 
 PREFIX: Final = "throttle_override"
 CONSTRAINTS: Final = (
-    Check(f"{PREFIX}_kind_known", Q(kind__in=list(KINDS)), "Choose whom it is for."),
+    Check(f"{PREFIX}_kind_known", Q(kind__in=list(subject_kinds())), "Choose whom it is for."),
     Check(f"{PREFIX}_value_not_empty", ~Q(value=""), "Say whom it is for."),
     Check(
         f"{PREFIX}_value_address",
@@ -253,8 +248,8 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
     named = [rule for rule in rules if override.names(rule.name)]
     if row.kind == "group" and (warning := missing_group(row.value)):
         yield warning
-    if row.kind == "tenant" and not conf().TENANT:
-        yield "The setting TENANT is empty: the override does nothing until it says how tenants are found."
+    for kind in without_setting((row.kind,), conf()):
+        yield f"The setting {kind.setting} is empty: the override does nothing until it says how {row.kind}s are found."
     if not named and not override.names_every_rule and not any(name.startswith(UNLISTED) for name in override.rules):
         yield f"No rule is named {rules_in_words(override.rules)}: the override does nothing until there is one."
     if override.effect in ("multiply", "replace"):

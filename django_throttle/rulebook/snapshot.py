@@ -12,6 +12,7 @@ from typing import Final
 from django_throttle.conf import conf
 from django_throttle.core import Charge, Outcome, Override, Rule
 from django_throttle.core.commands import charges_of
+from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import meant, parts
 from django_throttle.facts import BY_KEY, Facts
 from django_throttle.log_throttling import LogThrottle
@@ -19,8 +20,6 @@ from django_throttle.rulebook.conditions import REFUSE, Scopes, cost_of, is_abou
 from django_throttle.rulebook.overrides import MAX_REMEMBERED, Overrides, wall_clock
 
 logger = logging.getLogger("django_throttle")
-# Keys whose ident is the same whoever is logged in.
-WITHOUT_USER: Final = frozenset(("ip", "everyone", "connection"))
 _log_throttle: Final = LogThrottle()
 
 
@@ -111,7 +110,8 @@ def _asks_groups(rule: Rule) -> bool:
 
 
 def _asks_user(rule: Rule) -> bool:
-    return bool(rule.audience) or isinstance(rule.cost, str) or not WITHOUT_USER.issuperset(parts(rule.key))
+    found = [KEY_KINDS.get(part) for part in parts(rule.key)]
+    return bool(rule.audience) or isinstance(rule.cost, str) or any(kind is None or kind.asks_user for kind in found)
 
 
 def _digest(rules: tuple[Rule, ...], overrides: tuple[Override, ...]) -> str:

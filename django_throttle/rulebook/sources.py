@@ -12,6 +12,7 @@ from django.db import OperationalError, ProgrammingError, connections, router, t
 
 from django_throttle.conf import Conf, conf
 from django_throttle.core import Rule
+from django_throttle.core.key import without_setting
 from django_throttle.core.options import MAX_NAME, functions, parts
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 from django_throttle.rulebook.reader import NO_ROWS, NOTHING, Fault, Found, Made, Reading, Rows, Transaction
@@ -163,8 +164,10 @@ def check_allowed(rule: Rule) -> Rule:
     """
     _check_functions(rule, "key", functions(rule.key))
     _check_functions(rule, "cost", (rule.cost,) if isinstance(rule.cost, str) else ())
-    if not conf().TENANT:
-        _check_no_tenant(rule)
+    for option, asked in (("key", parts(rule.key)), ("audience", rule.audience)):
+        for kind in without_setting(asked, conf()):
+            message = f"rule {rule.name!r}: the setting {kind.setting} does not say who the {kind.name} is"
+            raise InvalidRule(message, option)
     return rule
 
 
@@ -174,9 +177,3 @@ def _check_functions(rule: Rule, option: str, paths: tuple[str, ...]) -> None:
         if path not in known:
             message = f"rule {rule.name!r}: the {option} {path!r} is used by no rule in settings; name it there first"
             raise InvalidRule(message, option)
-
-
-def _check_no_tenant(rule: Rule) -> None:
-    for option, asked in (("key", parts(rule.key)), ("audience", rule.audience)):
-        if any(one.partition(":")[0] == "tenant" for one in asked):
-            raise InvalidRule(f"rule {rule.name!r}: the setting TENANT does not say who the tenant is", option)

@@ -9,8 +9,9 @@ import pytest
 from django_throttle.core import Rate, Rule, descriptions, options
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
-from django_throttle.core.options import AUDIENCES, BUCKETS, EVENTS, HELD, KEYS
-from tests.strategies import ACTIONS, FAILURE_POLICIES
+from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.options import AUDIENCES, BUCKETS, EVENTS, HELD
+from tests.strategies import ACTIONS, FAILURE_POLICIES, KEYS
 
 SENTENCES = [
     ({"rate": "100/min"}, "each user or address: 100 requests per minute"),
@@ -152,7 +153,7 @@ def test_sentence(options: dict[str, object], sentence: str) -> None:
 
 def test_nothing_that_a_rule_may_say_is_without_words() -> None:
     assert set(options.NOUNS) == set(EVENTS)
-    assert set(options.KEY_CHOICES) == set(KEYS)
+    assert all(kind.words for kind in KEY_KINDS.values())
     assert set(options.AUDIENCE_WORDS) == set(AUDIENCES)
 
 

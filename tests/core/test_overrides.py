@@ -14,7 +14,14 @@ from django_throttle.core.algorithms.damper import MAX_DAMPED
 from django_throttle.core.algorithms.gcra import MAX_BUCKET
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
 from django_throttle.core.options import BUCKETS
-from django_throttle.core.overrides import EFFECTS, KINDS, apply_override, block_outcomes, describe_effect, overridden
+from django_throttle.core.overrides import (
+    EFFECTS,
+    apply_override,
+    block_outcomes,
+    describe_effect,
+    overridden,
+    subject_kinds,
+)
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidOverride
 from django_throttle.limiter import Limiter
@@ -40,7 +47,7 @@ def override(effect: str, **options: Any) -> Override:
 
 @st.composite
 def overrides(draw: st.DrawFn) -> Override:
-    subject = draw(st.sampled_from([subject for kind in KINDS for subject in SUBJECTS[kind]]))
+    subject = draw(st.sampled_from([subject for kind in subject_kinds() for subject in SUBJECTS[kind]]))
     effect = draw(st.sampled_from(EFFECTS))
     options: dict[str, Any] = {
         "rules": tuple(draw(st.sets(st.sampled_from(["*", "a", "b", "[ab]", "s*"]), min_size=1)))
@@ -352,7 +359,7 @@ def test_the_most_specific_goes_first_then_the_strongest_then_the_latest() -> No
     ]
     backwards = wanted[::-1]
     assert sorted(backwards, key=lambda override: override.rank) == wanted
-    assert {override.kind for override in wanted} == set(KINDS)
+    assert {override.kind for override in wanted} == set(subject_kinds())
 
 
 @pytest.mark.parametrize(

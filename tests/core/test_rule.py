@@ -9,10 +9,10 @@ import pytest
 
 from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.options import EVENTS, HELD, KEYS, MAX_RESOLUTION
+from django_throttle.core.options import EVENTS, HELD, MAX_RESOLUTION
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from tests.strategies import FAILURE_POLICIES
+from tests.strategies import FAILURE_POLICIES, KEYS
 
 CAP: dict[str, Any] = {"limit": 5, "algorithm": "concurrency"}
 DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}

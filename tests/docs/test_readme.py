@@ -20,6 +20,7 @@ from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.core import Rule, options
+from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.rule import OPTIONS
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
@@ -213,7 +214,7 @@ def test_adding_it_takes_ten_lines() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(*OPTIONS, *options.EVENTS, *options.KEYS, *options.ALGORITHMS, *options.AUDIENCES),
+        *(*OPTIONS, *options.EVENTS, *KEY_KINDS, *options.ALGORITHMS, *options.AUDIENCES),
         *(choice for row in options.table(Rule).values() for choice in row.choices),
     ],
 )

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import who as in_words
-from django_throttle.core.options import KEYS
 from django_throttle.exceptions import InvalidIdent, InvalidRule
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.identity.keys import combined, tagged
+from tests.strategies import KEYS
 
 ADDRESS = "192.0.2.1"
 returned: Any = None

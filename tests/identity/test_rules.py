@@ -9,9 +9,9 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from django_throttle.admin.rules import key_choices
-from django_throttle.core.options import JOINED, KEYS
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.sources import from_database
+from tests.strategies import JOINED, KEYS
 
 CALM = {"AGENT": False}
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django_throttle import rulebook
 from django_throttle.checks import check_rows
 from django_throttle.core import Override, Rate
-from django_throttle.core.overrides import EFFECTS, KINDS
+from django_throttle.core.overrides import EFFECTS, subject_kinds
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidOverride
 from django_throttle.models import ThrottleOverride
@@ -167,7 +167,7 @@ class TestStored:
         )
 
     def test_every_choice_has_a_label_and_every_field_explains_itself(self) -> None:
-        assert {kind for kind, _ in KIND_LABELS} == set(KINDS)
+        assert {kind for kind, _ in KIND_LABELS} == set(subject_kinds())
         assert {effect for effect, _ in EFFECT_LABELS} == set(EFFECTS)
         fields = ThrottleOverride._meta.get_fields()
         assert [field.name for field in fields if not getattr(field, "help_text", "") and field.name != "id"] == []

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_throttle.core import Rate
-from django_throttle.core.overrides import KINDS
+from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRate
 from django_throttle.management import django_options
 from django_throttle.models import ThrottleOverride
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         todo = parser.add_subparsers(dest="todo", required=True, metavar="add|list|end")
         parents = django_options()
         add = todo.add_parser("add", help="make one; it is in force within a second", parents=parents)
-        add.add_argument("kind", choices=KINDS, help="whom it is for: " + ", ".join(KINDS))
+        add.add_argument("kind", choices=subject_kinds(), help="whom it is for: " + ", ".join(subject_kinds()))
         add.add_argument("value", help="an id, name or e-mail address; an address or network; - reads it from input")
         add.add_argument("--rules", nargs="+", default=["*"], metavar="NAME", help="names of rules; else every rule")
         effect = add.add_argument_group("what happens, one of them (or --rate with --limit)")

@@ -1,0 +1,86 @@
+"""A key that is added to the table of kinds is there wherever keys are, without another line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+
+from django_throttle.admin.rules import key_choices
+from django_throttle.core import Override, Rule
+from django_throttle.core.descriptions import describe
+from django_throttle.core.headers import is_own
+from django_throttle.core.key import KEY_KINDS, KeyKind
+from django_throttle.core.overrides import subject_kinds
+from django_throttle.exceptions import InvalidRule
+from django_throttle.identity import HttpWho
+from django_throttle.identity.caller import Named
+from django_throttle.rulebook.sources import check_allowed
+
+
+def organisation(caller: Any) -> str | None:
+    name = caller.header("organisation")
+    return f"organisation:{name}" if name else None
+
+
+ORGANISATION = KeyKind(
+    name="organisation",
+    label="Organisation",
+    words="each organisation",
+    find=organisation,
+    override="Organisation",
+    rank=5,
+    told="always",
+    is_audience=True,
+)
+ACME = HttpWho(RequestFactory().get("/", headers={"organisation": "acme"}))
+NONE = HttpWho(RequestFactory().get("/"))
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KEY_KINDS, "organisation", ORGANISATION)
+
+
+def test_callers_have_it() -> None:
+    assert (ACME.ident("organisation"), NONE.ident("organisation")) == ("organisation:acme", None)
+    assert NONE.ident("ip+organisation") is None and ACME.is_("organisation:acme")
+    assert not ACME.is_("organisation:other") and not NONE.is_("organisation:")
+
+
+def test_an_ident_of_it_answers_no_other_key() -> None:
+    named = Named("organisation:acme")
+    assert named.ident("organisation") == "organisation:acme"
+    assert [key for key in KEY_KINDS if named.ident(key) == named.name] == ["organisation"]
+
+
+@pytest.mark.parametrize("key", ["organisation", "organisation+ip"])
+def test_rules_count_by_it(key: str) -> None:
+    rule = Rule("api", "5/min", key=key)
+    assert check_allowed(rule) is rule
+    with pytest.raises(InvalidRule, match="did you mean 'organisation'"):
+        Rule("api", "5/min", key=key.replace("organisation", "organization"))
+
+
+def test_descriptions_and_the_admin_name_it() -> None:
+    assert describe(Rule("api", "5/min", key="organisation")).startswith("each organisation: 5 requests")
+    assert describe(Rule("api", "5/min", key="ip+organisation")).startswith("each combination of address and organis")
+    assert ("organisation", "Organisation") in key_choices()
+
+
+def test_header_fields_tell_of_it() -> None:
+    assert is_own((), lambda: False, "organisation:acme")
+
+
+def test_overrides_are_for_it_after_tenants_and_before_groups() -> None:
+    assert subject_kinds()[-3:] == ("tenant", "organisation", "group")
+    assert Override(subject="organisation:acme", effect="block").kind == "organisation"
+
+
+def test_a_setting_that_it_needs_is_asked_for(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"AGENT": False}
+    monkeypatch.setitem(KEY_KINDS, "organisation", KEY_KINDS["tenant"])
+    with pytest.raises(InvalidRule, match="the setting TENANT does not say"):
+        check_allowed(Rule("api", "5/min", key="organisation"))
+    assert "organisation" not in dict(key_choices())
