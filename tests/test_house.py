@@ -187,6 +187,16 @@ def test_what_an_addition_touches_is_there_and_little() -> None:
         ] == []
 
 
+def test_recipes_name_files_that_are_there_and_few() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Recipes")[2].partition("## ")[0]
+    rows = [line.split("|")[1:4] for line in text.splitlines() if "`" in line and line.startswith("|")]
+    assert {new.strip() for new, *_ in rows} >= {"algorithm", "key", "setting"}
+    for _, files, most in rows:
+        found = re.findall(r"`([\w/.]+)`", files)
+        assert len(found) <= int(most)
+        assert [name for name in found if not (PACKAGE / name).exists()] == []
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=named)
 def test_every_module_opens_with_a_claim(path: Path) -> None:
     if path.parent.name != "migrations" and path.read_text(encoding="utf-8").strip():
