@@ -1,0 +1,81 @@
+"""A process with one damper rule, and an aggregator that may be away."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+
+import pytest
+
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import Charge
+from django_throttle.damper.aggregate import Aggregates
+from django_throttle.damper.flush import flush
+from django_throttle.damper.meters import Meters
+from django_throttle.exceptions import Cause, StoreError
+from tests.clock import START, FrozenClock
+
+RULE = Rule("account", "100/s", algorithm="damper")
+
+
+class Away:
+    """An aggregator that may be away; ``asked`` are the reports of the last round trip."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        self.aggregates = Aggregates(clock)
+        self.is_away = False
+        self.asked: list[object] = []
+
+    def damp(self, reports: list[object]) -> list[object]:
+        self.asked = list(reports)
+        if self.is_away:
+            raise StoreError(Cause.UNAVAILABLE)
+        return list(self.aggregates.damp(reports))  # type: ignore[arg-type]
+
+
+class Process:
+    """A process with one damper rule, on the test's clock, which reports every two seconds when it is told to run."""
+
+    def __init__(self, clock: FrozenClock, store: Away, rule: Rule = RULE, seed: int = 7) -> None:
+        self.clock, self.store, self.rule = clock, store, rule
+        self.meters = Meters(lambda: clock() - START + 5.0, random.Random(seed).random)
+        self.flush_at = clock.now_us + 2_000_000
+
+    def attempt(self, ident: str = "u", cost: int = 1) -> Decision:
+        return self.meters.decide(Charge(self.rule, ident, cost))
+
+    def flush(self) -> None:
+        self.meters.due = self.meters.clock() + 2.0
+        try:
+            flush(self.meters, self.store)  # type: ignore[arg-type]
+        except StoreError:
+            pass
+
+    def run(self, seconds: float, rate: float, ident: str = "u") -> float:
+        """Attempts at this rate, evenly; returns the rate at which they passed."""
+        passed, until = 0, self.clock.now_us + round(seconds * 1_000_000)
+        for at in count():
+            due = self.clock.now_us if not at else self.clock.now_us + round(1_000_000 / rate)
+            if due >= until:
+                break
+            self.clock.now_us = due
+            if self.clock.now_us >= self.flush_at:
+                self.flush_at += 2_000_000
+                self.flush()
+            passed += self.attempt(ident).allowed
+        self.clock.now_us = until
+        return passed / seconds
+
+    @property
+    def factor(self) -> float:
+        return self.meters.decide(Charge(self.rule, "u", 0), commit=False).outcomes[0].factor
+
+
+@pytest.fixture
+def store(clock: FrozenClock) -> Away:
+    return Away(clock)
+
+
+@pytest.fixture
+def process(clock: FrozenClock, store: Away) -> Process:
+    return Process(clock, store)
