@@ -19,7 +19,7 @@ from django.dispatch import receiver
 from django_throttle import observe, rulebook, testrun
 from django_throttle.conf import conf
 from django_throttle.connections.control import HEARD_SECONDS, Activity, SocketControl
-from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.process import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.damper.flush import Flusher
 from django_throttle.jobs import QUIET_SECONDS, Agent, watched

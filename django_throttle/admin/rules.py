@@ -24,8 +24,7 @@ from django_throttle.core.descriptions import describe, events, scopes, who
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import GROUPS, HELD, NOUNS, Options, parts
 from django_throttle.models import ThrottleRule
-from django_throttle.models.columns import stored
-from django_throttle.models.fields import is_text
+from django_throttle.models.fields import is_text, stored
 from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import declared

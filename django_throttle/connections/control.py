@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from django_throttle import rulebook
 from django_throttle.connections.leases import Pair
-from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
+from django_throttle.connections.process import OpenSocket, OpenSockets, open_sockets
 from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core import Lease
 from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted

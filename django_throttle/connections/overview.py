@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.conf import conf
 from django_throttle.connections.control import MOST, MOST_IDENTS, Reporter, about, report_key
-from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.process import open_sockets
 from django_throttle.connections.processes import ProcessRecords, batches, number
 from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.stores import MemoryStore, RedisStore

@@ -1,9 +1,37 @@
-"""The models: rules, overrides, and open connections for the admin."""
+"""The models: rules, overrides, and open connections, which have no table."""
 
 from __future__ import annotations
 
-from django_throttle.models.connection import ThrottleConnection
+from typing import Any
+
+from django.db import models
+
 from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.rule import ThrottleRule
 
 __all__ = ["ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
+
+
+class Nowhere(models.Manager["ThrottleConnection"]):
+    """Finds nothing without a query, for dumpdata, which reads every model."""
+
+    def get_queryset(self) -> Any:
+        return super().get_queryset().none()
+
+
+class ThrottleConnection(models.Model):
+    """One open WebSocket in the admin's log; the page asks the processes (connections/overview.py)."""
+
+    objects = Nowhere()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        verbose_name = "connection"
+        default_permissions = ("view",)
+        permissions = [("close_throttleconnection", "Can close connection")]
+
+    name = ""
+
+    def __str__(self) -> str:
+        return self.name

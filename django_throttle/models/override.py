@@ -30,8 +30,8 @@ from django_throttle.core.overrides import (
     subject_kinds,
 )
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.models.columns import Check, rate_shape, whole
 from django_throttle.models.fields import (
+    Check,
     MomentColumn,
     NamesField,
     NoteColumn,
@@ -39,9 +39,11 @@ from django_throttle.models.fields import (
     RatesField,
     TextColumn,
     WholeColumn,
+    rate_shape,
     split,
+    whole,
 )
-from django_throttle.models.row import AnnouncedQuerySet, CheckedRow
+from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, subject_of, tidy_subject
 
 KIND_LABELS: Final = (*((name, kind.override) for name, kind in KEY_KINDS.items() if kind.rank), ("group", "Group"))

@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
-from django_throttle.models.columns import stored
+from django_throttle.models.fields import stored
 from django_throttle.rulebook.sources import check_allowed, sentence
 
 FIELDS: Final = (*(option for option in stored(Rule) if option != "name"), "description")

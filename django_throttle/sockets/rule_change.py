@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import receiver
 
-from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.process import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import ASK_AGAIN
 from django_throttle.core.decision import conclude

@@ -17,7 +17,6 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from django_throttle.core.algorithms.base import Plan
 from django_throttle.stores.addresses import Address
-from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import (
     Known,
     LoopClients,
@@ -27,6 +26,7 @@ from django_throttle.stores.clients import (
     following,
     sync_client,
 )
+from django_throttle.stores.failures import Breaker
 from django_throttle.stores.pool import Pool, is_demotion
 from django_throttle.stores.timeouts import Deadline, LoopDeadline, heed_cancellation
 

@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from django_throttle.core import Rule
 from django_throttle.core.options import ALGORITHMS, table
-from django_throttle.models.columns import stored
+from django_throttle.models.fields import stored
 from tests.admin.test_connections_page import browser, operator, site
 
 __all__ = ["browser", "operator", "site"]

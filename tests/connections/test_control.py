@@ -13,8 +13,8 @@ from channels.testing import WebsocketCommunicator
 from django_throttle import limiter
 from django_throttle.connections import control, overview
 from django_throttle.connections.control import Activity, Reporter, SocketControl
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.overview import Overview, look
+from django_throttle.connections.process import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage

@@ -11,8 +11,8 @@ from redis import Redis
 
 from django_throttle.connections import control, overview
 from django_throttle.connections.control import Reporter, SocketControl
-from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, look
+from django_throttle.connections.process import OpenSockets, open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.publishing.groups import members

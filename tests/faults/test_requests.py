@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle.drf import RuleThrottle
-from django_throttle.stores.breaker import FAILURES_IN_A_ROW
+from django_throttle.stores.failures import FAILURES_IN_A_ROW
 from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND, DEADLINE
 from tests.servers import RedisServer, wait_until

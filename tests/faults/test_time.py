@@ -16,7 +16,7 @@ from django_throttle.core import Reason, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.breaker import FAILURES_IN_A_ROW
+from django_throttle.stores.failures import FAILURES_IN_A_ROW
 from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND, Caller, used
 from tests.proxy import Mode, Proxy

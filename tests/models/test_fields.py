@@ -1,13 +1,20 @@
-"""Fields of a rule: what may be typed in each, and how it is stored."""
+"""Fields of a rule: what may be typed in each, how it is stored, and what the database itself refuses."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, models, transaction
 
-from django_throttle.models import ThrottleRule
-from tests.models.test_rule import RATE, row
+from django_throttle.core import Rule
+from django_throttle.core.options import Option
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.models import ThrottleOverride, ThrottleRule
+from django_throttle.models.fields import stored
+from tests.models.test_rule import RATE, WRONG, row
+from tests.raw_rows import write
 
 
 @pytest.mark.django_db
@@ -57,3 +64,122 @@ def test_a_cost_is_a_number_or_a_function_that_settings_name(settings: Any) -> N
     row(**RATE, name="priced", cost="os.path.getsize").save()
     assert ThrottleRule.objects.get(name="priced").as_rule().cost == "os.path.getsize"
     assert "os.path.getsize" in ThrottleRule.objects.get(name="priced").meaning
+
+
+# What only the rule as a whole can tell, which no constraint of a column sees.
+BEYOND_CONSTRAINTS = (
+    {"name": "a\nb"}, {"rate": "5/600w"}, {"rate": "5/month"}, {"rate": "5/min, 6/min"}, {"rate": "20000/day"},
+    {"rate": ", ".join(f"5/{n}s" for n in range(1, 12))}, {"timezone": "Mars/Olympus"},
+    {"timezone": "UTC", "algorithm": "fixed_window"}, {"cost": 6}, {"burst": MAX_LIMIT}, {"key": "os.abort"},
+    {"key": "shoe_size"}, {"cost": 2}, {"count_denied": True}, {"cost": "shop.limits.price"},
+    {"audience": ("anonymous",)}, {"warn_at": (0.0,)}, {"warn_at": (1.5,)}, {"rate": f"{MAX_LIMIT}/day"},
+    {"rate": "9000/day"},
+)  # fmt: skip
+
+
+def _beyond(options: dict[str, Any]) -> bool:
+    return any(mark.items() <= options.items() for mark in BEYOND_CONSTRAINTS) or "x" * 101 in str(options)
+
+
+CONSTRAINED = [options for options, _ in WRONG if not _beyond(options)]
+
+
+@pytest.mark.row("A49")
+@pytest.mark.django_db
+@pytest.mark.parametrize("options", CONSTRAINED, ids=str)
+def test_the_database_refuses_it_too(options: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        ThrottleRule.objects.bulk_create([row(**options)])
+    assert not ThrottleRule.objects.exists()
+
+
+@pytest.mark.row("A49")
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("rate", "5 per minute"),
+        ("rate", "0/min"),
+        ("rate", "5/min,"),
+        ("limit", 7),
+        ("cost", 0),
+        ("burst", 3),
+        ("resolution", 99),
+        ("algorithm", "sundial"),
+        ("events", "request,"),
+        ("events", "connection"),
+        ("scopes", ""),
+        ("key", "shoe size"),
+        ("refill", "interval"),
+        ("timezone", "UTC"),
+        ("max_delay", 1),
+        ("action", "delay"),
+        ("methods", "post"),
+        ("methods", "POST,"),
+        ("audience", "nobody"),
+        ("audience", "group: "),
+        ("count_on", "4xx"),
+        ("count_on", "401, 403"),
+        ("warn_at", "80 %"),
+        ("warn_at", "1e3"),
+        ("enforce_at", 0),
+        ("enforce_at", 1000),
+        ("cost", "free"),
+        ("cost", "1.5."),
+    ],
+)
+def test_raw_sql_is_refused_too(column: str, value: object) -> None:
+    row(**RATE).save()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        write(ThrottleRule, **{column: value})
+
+
+@pytest.mark.row("A52")
+@pytest.mark.django_db
+def test_a_name_is_there_once() -> None:
+    row(**RATE).save()
+    with pytest.raises(ValidationError) as caught:
+        row(rate="9/s").full_clean()
+    assert "name" in caught.value.message_dict
+    with pytest.raises(IntegrityError), transaction.atomic():
+        ThrottleRule.objects.bulk_create([row(rate="9/s")])
+
+
+@pytest.mark.parametrize(("name", "option"), stored(Rule).items())
+def test_a_column_is_what_the_table_of_options_says(name: str, option: Option) -> None:
+    field = ThrottleRule._meta.get_field(name)
+    assert dict(field.choices or ()) == {value: choice.label for value, choice in option.choices.items()}
+    assert field.help_text.startswith(option.help) and all(choice.label for choice in option.choices.values())
+    assert [one.label for one in option.choices.values() if one.help and one.label not in field.help_text] == []
+    assert str(field.verbose_name) == (option.label or name.replace("_", " "))
+    if isinstance(field, models.CharField):
+        assert field.max_length == option.length
+    if option.kind == "whole":
+        assert field.null == (option.default is None)
+    if name != "name":
+        assert ThrottleRule().as_options().get(name) == (option.initial or option.default)
+
+
+def test_constraints_are_what_the_table_of_options_says() -> None:
+    found = {check.name.removeprefix("throttle_"): check for check in ThrottleRule._meta.constraints}
+    assert all(check.get_violation_error_message().endswith(".") for check in found.values())
+    for name, option in stored(Rule).items():
+        if option.choices:
+            assert (f"{name}__in", sorted(option.choices)) in found[f"{name}_known"].condition.children
+        if option.kind == "whole":
+            assert f"('{name}__lte', {option.most})" in str(found[f"{name}_range"].condition)
+        if option.shape:
+            assert (f"{name}__regex", option.shape) in found[f"{name}_shape"].condition.children
+        if option.owners and name not in ("limit", "max_delay"):  # what throttle_rate_or_limit and throttle_delay_… say
+            (said,) = [check for key, check in found.items() if key.startswith(f"{name}_of_")]
+            assert all(algorithm in str(said.condition) for algorithm in option.owners)
+
+
+def test_words_need_no_migration() -> None:
+    """Neither labels, help, choices nor messages are in what Django compares."""
+    for model in (ThrottleRule, ThrottleOverride):
+        for field in model._meta.local_concrete_fields:
+            if field.name != "id":
+                assert not {"help_text", "verbose_name", "choices"} & {*field.deconstruct()[3]}
+        for check in model._meta.constraints:
+            assert {*check.deconstruct()[2]} == {"condition", "name"}

@@ -14,7 +14,7 @@ from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.options import AMOUNT, Choice, option
 from django_throttle.exceptions import InvalidRule
-from django_throttle.models.columns import add_columns, rule_constraints
+from django_throttle.models.fields import add_columns, rule_constraints
 from django_throttle.models.rule import RuleRow
 from docs.options import option_table
 

@@ -179,3 +179,10 @@ def test_it_says_what_it_means_or_why_it_does_not() -> None:
     assert row(**RATE).meaning == "each user or address: 5 requests per minute"
     assert row(**RATE).fault is None
     assert row(**RATE, cost=9).meaning.startswith("Not in force: one call costs 9")
+
+
+@pytest.mark.parametrize("limit", [10**15, 10**18, 2**63, 10**40])
+def test_a_limit_that_is_too_large_is_refused_by_one_message(limit: int) -> None:
+    with pytest.raises(ValidationError) as caught:
+        row(**{**SOCKETS, "limit": limit}).full_clean(validate_unique=False, validate_constraints=False)
+    assert caught.value.message_dict == {"limit": [f"limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit}"]}

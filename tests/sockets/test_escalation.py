@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.process import open_sockets
 from django_throttle.sockets import inbound
 from django_throttle.sockets.counters import MAX_DELAY
 from tests.consumers import AsyncEcho, opened

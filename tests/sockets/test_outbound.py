@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from channels.layers import get_channel_layer
 
-from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.process import open_sockets
 from django_throttle.sockets import outbound
 from django_throttle.sockets.frames import Gap, continuity_payload
 from django_throttle.sockets.outbound import Unsent

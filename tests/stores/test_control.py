@@ -1,9 +1,12 @@
-"""Control messages in Redis: each reaches the process that it is for, once, whatever fails on the way."""
+"""Control messages reach their process once, whatever fails; evictions take one socket each, never one too many."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,14 +14,17 @@ import pytest
 
 from django_throttle.connections.control import SocketControl
 from django_throttle.connections.reconcile import Refresher
-from django_throttle.core import Rule
-from django_throttle.core.commands import CLOSE, CLOSED, RESET, ControlMessage
-from django_throttle.exceptions import Cause, StoreError
+from django_throttle.core import Lease, Rule
+from django_throttle.core.commands import CLOSE, CLOSED, RESET, ControlMessage, Evict
+from django_throttle.core.flow import release
+from django_throttle.exceptions import Cause, InvalidRule, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.base import run
 from django_throttle.stores.control import TTL_MS
-from tests.connections.evictions import redis_store
-from tests.servers import RedisServer, free_port
+from tests.connections.evictions import Door, lease_of, redis_store
+from tests.inside import evictions_fail
+from tests.servers import Proxy, RedisServer, free_port
 
 Pair = tuple[RedisStore, RedisStore]
 
@@ -195,3 +201,319 @@ class TestOnTheWay:
                 work()
             # Our own two questions are among them, and what a script does counts too: LRANGE.
             assert client.info("stats")["total_commands_processed"] - asked <= 5 * 2 + 2
+
+
+OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
+IDLE = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_idle")
+MakeDoor = Callable[..., Door]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make_door(request: pytest.FixtureRequest, settings: Any) -> MakeDoor:
+    def make(*rules: Rule) -> Door:
+        if request.param == "memory":
+            return Door(MemoryStore(), *rules)
+        return Door(redis_store(request.getfixturevalue("redis_url")), *rules)
+
+    return make
+
+
+@pytest.fixture
+def site(redis_url: str) -> MakeDoor:
+    """Doors of several processes on one Redis."""
+    return lambda *rules: Door(redis_store(redis_url), *(rules or (OLDEST,)))
+
+
+class TestWhoGoes:
+    def test_the_oldest(self, make_door: MakeDoor) -> None:
+        door = make_door(OLDEST)
+        leases = [lease_of(door.open()) for _ in range(5)]
+        assert door.count() == 3
+        assert door.closed() == leases[:2]
+
+    def test_nobody_while_there_is_room(self, make_door: MakeDoor) -> None:
+        door = make_door(OLDEST)
+        for _ in range(3):
+            door.open()
+        door.open("user:2")
+        assert (door.count(), door.messages()) == (3, [])
+
+    def test_nobody_by_default(self, make_door: MakeDoor) -> None:
+        door = make_door(Rule("sockets", limit=1, algorithm="concurrency"))
+        door.open()
+        assert not door.open().allowed
+        assert door.messages() == []
+
+    def test_the_one_silent_for_longest(self, make_door: MakeDoor) -> None:
+        door = make_door(IDLE)
+        first, second, third = (lease_of(door.open()) for _ in range(3))
+        heard(door, first, third)
+        assert lease_of(door.open())
+        assert door.closed() == [second]
+        assert lease_of(door.open())
+        assert door.closed() == [first]
+
+    def test_never_a_request(self, make_door: MakeDoor) -> None:
+        door = make_door(OLDEST)
+        requests = [door.open(socket=False) for _ in range(2)]
+        socket = lease_of(door.open())
+        assert lease_of(door.open())
+        assert door.closed() == [socket]
+        door.open(socket=False)
+        run(release(requests[0].lease), door.store)
+        assert lease_of(door.open(socket=False))
+        assert door.count() == 3
+
+    def test_where_only_requests_hold_slots_the_newcomer_is_refused(self, make_door: MakeDoor) -> None:
+        door = make_door(OLDEST)
+        for _ in range(3):
+            assert door.open(socket=False).allowed
+        assert not door.open().allowed
+        assert (door.count(), door.messages()) == (3, [])
+
+    def test_not_for_a_request(self, make_door: MakeDoor) -> None:
+        door = make_door(OLDEST)
+        for _ in range(3):
+            door.open()
+        assert not door.open(socket=False).allowed
+        assert (door.count(), door.messages()) == (3, [])
+
+    def test_many_where_the_limit_was_lowered(self, make_door: MakeDoor) -> None:
+        door = make_door(OLDEST)
+        leases = [lease_of(door.open()) for _ in range(3)]
+        door.rules = (Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest"),)
+        assert lease_of(door.open())
+        assert (door.count(), door.closed()) == (1, leases)
+
+    def test_under_each_rule_that_is_full(self, make_door: MakeDoor) -> None:
+        narrow = Rule("narrow", limit=1, algorithm="concurrency", at_limit="evict_oldest")
+        door = make_door(OLDEST, narrow)
+        leases = [lease_of(door.open()) for _ in range(4)]
+        orders = door.messages()
+        # It holds a slot of the other rule until it has closed.
+        assert [order.lease for order in orders if order.rule == "narrow"] == leases[:3]
+        assert door.count() == 3
+
+    @pytest.mark.parametrize("other", [Rule("once", "1/min"), Rule("all", limit=1, algorithm="concurrency")])
+    def test_nobody_when_another_rule_refuses(self, make_door: MakeDoor, other: Rule) -> None:
+        door = make_door(Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest"), other)
+        assert door.open().allowed
+        assert not door.open().allowed
+        assert (door.count(), door.messages()) == (1, [])
+
+    def test_not_under_a_rule_that_only_records(self, make_door: MakeDoor) -> None:
+        door = make_door(Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest", action="shadow"))
+        assert all(door.open().allowed for _ in range(3))
+        assert door.messages() == []
+
+
+def heard(door: Door, *leases: str) -> None:
+    """A frame came in, now."""
+    now = time.monotonic()
+    for number, lease in enumerate(leases):
+        for rule in door.rules:
+            door.store.leases.touch(rule.id, "user:1", lease, now + number)
+            if isinstance(door.store, RedisStore):
+                args = (door.store.now_arg(), door.store.leases.uid, lease, -number)
+                door.store.call("touch", (door.store.key(rule.id, "user:1"),), args)
+
+
+class TestOtherProcesses:
+    def test_the_order_reaches_whoever_holds_it_and_nobody_else(self, site: MakeDoor) -> None:
+        one, two, three = site(), site(), site()
+        leases = [lease_of(one.open()) for _ in range(3)]
+        (newcomer,) = [lease_of(two.open())]
+        assert (two.closed(), three.closed()) == ([], [])
+        (order,) = one.messages()
+        assert (order.lease, order.why, order.rule, order.limit) == (leases[0], "evicted", "sockets", 3)
+        assert one.messages() == []
+        assert two.store.leases.has(OLDEST.id, "user:1", newcomer)
+        assert one.count() == two.count() == 3
+
+    def test_the_oldest_of_all(self, site: MakeDoor) -> None:
+        one, two, three = doors = site(), site(), site()
+        leases = [lease_of(door.open()) for door in (one, two, one)]
+        for expected in ([leases[:1], []], [[], leases[1:2]], [leases[2:], []]):
+            assert lease_of(three.open())
+            assert [door.closed() for door in doors] == [*expected, []]
+
+    def test_the_one_silent_for_longest_of_all(self, site: MakeDoor) -> None:
+        one, two, three = doors = site(IDLE), site(IDLE), site(IDLE)
+        leases = [lease_of(door.open()) for door in (one, two, two)]
+        heard(one, leases[0])
+        heard(two, leases[1])
+        for expected in ([[], leases[2:]], [leases[:1], []], [[], leases[1:2]]):
+            newcomer = lease_of(three.open())
+            heard(three, newcomer)
+            assert [door.closed() for door in doors] == [*expected, []]
+
+    def test_its_process_does_not_bring_it_back(self, site: MakeDoor) -> None:
+        one, two = site(), site()
+        leases = [lease_of(one.open()) for _ in range(3)]
+        two.open()
+        refresher = one.refresher()
+        one.store.leases.send_again([(OLDEST.id, "user:1")])
+        for work in (refresher.resend, refresher.beat, refresher.extend, refresher.resend):
+            work()
+            assert one.count() == 3
+        assert set(one.gone) == {leases[0]}
+
+    def test_nor_under_a_new_uid(self, site: MakeDoor) -> None:
+        one, two = site(), site()
+        leases = [lease_of(one.open()) for _ in range(3)]
+        two.open()
+        dead = two.refresher().records.beat((), [one.store.leases.uid])
+        assert sum(two.refresher().records.sweeping(*dead.claimed)) == 2
+        one.refresher().beat()
+        assert (two.count(), one.gone) == (3, [leases[0]])
+
+    def test_what_was_never_heard_of_is_learnt_when_keys_are_extended(self, site: MakeDoor) -> None:
+        """The order was lost with its list."""
+        one, two = site(), site()
+        leases = [lease_of(one.open()) for _ in range(3)]
+        two.open()
+        one.messages()
+        refresher = one.refresher()
+        refresher.extend()
+        refresher.resend()
+        assert one.gone == [leases[0]]
+
+    def test_once_it_has_closed_nothing_is_left_of_it(self, site: MakeDoor, redis_server: RedisServer) -> None:
+        one, two = site(), site()
+        decisions = [one.open() for _ in range(3)]
+        decisions += [two.open()]
+        key = f"{one.store.key(OLDEST.id, 'user:1')}:!"  # type: ignore[union-attr]
+        with redis_server.client() as client:
+            assert client.zcard(key) == 1
+            for door, decision in zip((one, one, one, two), decisions, strict=True):
+                run(release(decision.lease), door.store)
+            assert (client.exists(key), one.count()) == (0, 0)
+
+    def test_a_dead_process_is_taken_from_too(self, site: MakeDoor) -> None:
+        one, two = site(), site()
+        for _ in range(3):
+            one.open()
+        two.open()
+        swept = two.refresher().records.beat((), [one.store.leases.uid]).claimed
+        assert [sum(two.refresher().records.sweeping(uid)) for uid in swept] == [2]
+        assert two.count() == 1
+
+
+class TestWhenItFails:
+    def test_an_order_that_was_not_sent_is_sent_later(self, site: MakeDoor, monkeypatch: Any) -> None:
+        one, two = site(), site()
+        leases = [lease_of(one.open()) for _ in range(3)]
+        with monkeypatch.context() as broken:
+            evictions_fail(broken)
+            assert two.open().allowed
+        assert one.closed() == []
+        two.store.control.resend()
+        two.store.control.resend()
+        assert one.closed() == leases[:1]
+
+    def test_without_the_store_nobody_is_evicted(self, redis_server: RedisServer) -> None:
+        with RedisServer() as server:
+            door = Door(redis_store(server.url, deadline=0.5), OLDEST)
+            for _ in range(3):
+                door.open()
+            server.kill()
+            decision = door.open()
+            assert (decision.allowed, decision.degraded, len(door.store.leases)) == (False, True, 3)
+
+    def test_what_another_rule_refuses_after_all_is_given_back(self, make_door: MakeDoor, monkeypatch: Any) -> None:
+        door = make_door(OLDEST, Rule("four", "4/min", algorithm="fixed_window"))
+        for _ in range(3):
+            door.open()
+        rate = Door(door.store, Rule("four", "4/min", algorithm="fixed_window"))
+        execute = door.store.execute
+
+        def overtaken(command: Any) -> Any:
+            reply = execute(command)
+            if isinstance(command, Evict):
+                assert rate.open().allowed
+            return reply
+
+        monkeypatch.setattr(door.store, "execute", overtaken)
+        assert not door.open().allowed
+        monkeypatch.undo()
+        assert (door.count(), len(door.store.leases)) == (2, 2 + isinstance(door.store, RedisStore))
+
+    async def test_cancelled_at_any_moment(self, proxied: tuple[RedisServer, Proxy]) -> None:
+        """Whatever the newcomer had by then goes back; nobody is above the cap meanwhile."""
+        server, proxy = proxied
+        site, slow = Door(redis_store(server.url), OLDEST), Door(redis_store(proxy.url), OLDEST)
+        for _ in range(3):
+            await site.aopen()
+        await slow.aopen("user:2")
+        proxy.delay = 0.02
+        for step in range(0, 150, 5):
+            task = asyncio.ensure_future(slow.aopen())
+            await asyncio.sleep(step / 1000)
+            task.cancel()
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            assert site.count() <= 3
+            if not isinstance(outcome, BaseException):
+                await asyncio.to_thread(run, release(outcome.lease), slow.store)
+        proxy.delay = 0.0
+        await asyncio.sleep(0.1)
+        slow.refresher().resend()
+        kept = {lease for leases in site.store.leases.holdings().values() for lease in leases}
+        gone = set(site.closed())
+        assert site.count() == len(kept - gone)
+        assert slow.store.leases.holdings().keys() == {(OLDEST.id, "user:2")}
+
+
+@pytest.fixture
+def proxied(redis_url: str, redis_server: RedisServer) -> Any:
+    with Proxy(redis_server.port) as proxy:
+        yield redis_server, proxy
+
+
+class TestStorm:
+    async def test_two_hundred_at_once_are_never_above_the_cap(self, site: MakeDoor) -> None:
+        doors, onlooker = [site() for _ in range(4)], site()
+        await asyncio.gather(*(door.aopen("user:2") for door in doors))  # known to Redis
+        counts, stopped = [], threading.Event()
+
+        def watch() -> None:
+            while not stopped.is_set():
+                counts.append(onlooker.count())
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            decisions = await asyncio.gather(*(doors[number % 4].aopen() for number in range(200)))
+        finally:
+            stopped.set()
+            watching.join()
+        allowed = [decision for decision in decisions if decision.allowed]
+        closed = [lease for door in doors for lease in door.closed()]
+        print(f"{len(allowed)} of 200 let in, {len(closed)} made room; highest of {len(counts)} counts: {max(counts)}")
+        assert max(counts) == onlooker.count() == 3
+        assert len(closed) == len(set(closed)), "nobody is evicted twice"
+        for decision in allowed:
+            if lease_of(decision) in closed:
+                for door in doors:
+                    run(release(decision.lease), door.store)
+        assert onlooker.count() == len({lease_of(decision) for decision in allowed} - set(closed)) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rate": "1/min", "at_limit": "evict_oldest"},
+        {"limit": 1, "algorithm": "concurrency", "at_limit": "evict"},
+        {"limit": 1, "algorithm": "concurrency", "at_limit": None},
+    ],
+    ids=str,
+)
+def test_senseless(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRule) as wrong:
+        Rule("sockets", **options)
+    assert wrong.value.option == "at_limit"
+
+
+def test_a_lease_that_nobody_holds_is_given_back_all_the_same(site: MakeDoor) -> None:
+    door = site()
+    run(release(Lease("~nobody", ((OLDEST.id, "user:1"),))), door.store)
+    assert door.count() == 0

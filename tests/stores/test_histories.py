@@ -15,7 +15,7 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.breaker import Unbroken
+from django_throttle.stores.failures import Unbroken
 from tests.crew import Crew
 from tests.proxy import Proxy
 from tests.servers import RedisServer

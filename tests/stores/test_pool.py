@@ -15,8 +15,8 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, pool
 from django_throttle.stores.addresses import find_address
-from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.clients import sync_client
+from django_throttle.stores.failures import Breaker
 from django_throttle.stores.pool import RESTED, Pool
 from tests.inside import nobody_wakes
 from tests.proxy import Proxy

@@ -12,9 +12,8 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.denials import Denials
-from django_throttle.stores.failures import cause_of
+from django_throttle.stores.failures import Breaker, cause_of
 from tests.forks import holds_in_child
 from tests.inside import lock_of
 

@@ -19,8 +19,8 @@ from django_throttle.core.commands import charges_of
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import RedisStore, denials
-from django_throttle.stores.breaker import Breaker
 from django_throttle.stores.denials import Denials
+from django_throttle.stores.failures import Breaker
 from tests.inside import kept
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until

@@ -14,6 +14,7 @@ from redis import Redis
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.damper.flush import flush
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -297,3 +298,21 @@ NAMED: list[dict[str, Any]] = [
     {"name": "sliding_log", "rate": "10/h", "algorithm": "sliding_log"},
     {"name": "concurrency", "limit": 10, "algorithm": "concurrency"},
 ]
+
+
+DAMPER = Rule("account", "100/s", algorithm="damper")
+
+
+def test_one_round_trip_reports_all_idents(redis_server: RedisServer, redis_url: str, clock: FrozenClock) -> None:
+    store = RedisStore(redis_url, clock=clock, deadline=5.0)
+    limiter = Limiter([DAMPER], store)
+    limiter.acquire("user:0")
+    flush(store.meters, store.aggregates)
+    for number in range(50):
+        limiter.acquire(f"user:{number}")
+    with redis_server.client() as client:
+        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert flush(store.meters, store.aggregates) == 50
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 50
+    clock.step(30)
+    assert flush(store.meters, store.aggregates) == 0, "who is idle costs nothing"

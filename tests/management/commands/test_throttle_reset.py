@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
 from django_throttle.connections.control import SocketControl
-from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.process import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
