@@ -178,7 +178,7 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
         if decision.delay and commit:
             yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
         if decision.crossed:
-            decision = yield from flow.first_told(decision)
+            decision = yield from flow.drop_reported(decision)
         report = (facts, decision, seconds)
         yield Step(partial(hooks.tell, *report), partial(hooks.atell, *report))
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision

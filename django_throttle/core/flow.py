@@ -1,4 +1,4 @@
-"""The decision logic, written once: generators that yield store commands and receive replies."""
+"""Decisions as generators that yield store commands and receive replies, for sync and async callers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from django_throttle.core.errors import AskAgain, StoreError
 
 
 def outcomes_of(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, ...]:
-    """What each rule says, in the order of the charges."""
+    """The outcome of each charge, in their order."""
     pairs = zip(command.charges, answers, strict=True)
     granted = command.commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
     return tuple([_outcome(charge, answer, granted) for charge, answer in zip(command.charges, answers, strict=True)])
@@ -58,7 +58,7 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
 
 
 def _delay(charge: Charge, answer: Answer, charged: bool) -> float:
-    """How long a queued call waits for its turn: all that was queued before it."""
+    """Seconds until a queued call's turn, after all that was queued before it."""
     return charge.rule.plan.turn_after(answer.reset, charge.cost if charged else 0) / 1_000_000
 
 
@@ -67,7 +67,7 @@ def _reason(retry: int) -> Reason:
 
 
 def outcome_without_store(charge: Charge, error: StoreError, *, allowed: bool) -> Outcome:
-    """What a rule's failure policy says without the store."""
+    """The outcome of a charge by its rule's failure policy, as the store has failed."""
     rule = charge.rule
     return Outcome(
         rule=rule.name,
@@ -87,10 +87,10 @@ Rest = Callable[[tuple[Charge, ...]], Generator[Command, Any, Decision]]
 
 
 class Meters(Protocol):
-    """What a process has attempted, and let through, of late: it decides by that alone.
+    """The counts by which a process decides local rules without the store.
 
-    ``decide`` is one damper's; ``judge`` is of any local charges, and counts what dampers are to count, whatever comes
-    of the call. ``passed`` is told of those of a call that has passed, and says what is to be told of.
+    ``decide`` decides one damper's charge. ``judge`` decides any local charges, and counts for dampers whatever becomes
+    of the call. ``passed`` counts the charges of a call that has passed; it returns the shares that they reached.
     """
 
     def decide(self, charge: Charge, *, commit: bool = True) -> Decision: ...
@@ -101,7 +101,7 @@ class Meters(Protocol):
 
 
 def damped(charges: tuple[Charge, ...], commit: bool, meters: Meters, rest: Rest) -> Generator[Command, Any, Decision]:
-    """Decide all charges as one: where a local one refuses the call, the store is not asked and nothing charged."""
+    """Decide all charges as one: if a local rule refuses the call, the store is not asked and nothing is charged."""
     local = [charge for charge in charges if charge.rule.is_local]
     judged = meters.judge(local, commit=commit)
     if any(not (outcome.allowed or outcome.shadow) for outcome in judged):
@@ -129,7 +129,7 @@ Flow = Generator[Command, Any, T]
 
 
 class Denials(Protocol):
-    """What was refused a moment ago, for stores that are dear to ask."""
+    """A cache of recent refusals, for stores that are slow to ask."""
 
     @property
     def epoch(self) -> int: ...
@@ -153,7 +153,7 @@ def decide(
 ) -> Flow[Decision]:
     """Decide all charges as one; without the store, each rule's failure policy decides.
 
-    ``whole`` has the receipt be of all charges, not only of those that count some answers.
+    With ``whole`` the receipt has all charges, otherwise those of rules with ``count_on``.
     """
     if not charges:
         return Decision()
@@ -185,7 +185,7 @@ def _decide(command: Decide) -> Flow[Decision]:
     decision = conclude(outcomes, _lease(command) if command.lease else None)
     if not (command.commit and decision.allowed):
         return decision
-    for charge in command.charges:  # most calls owe nothing afterwards
+    for charge in command.charges:  # most calls need no receipt
         if command.whole or charge.rule.count_on or charge.rule.thresholds:
             paid, crossed = receipt(command, answers), crossings(command.charges, answers, outcomes)
             return decision._replace(receipt=paid, crossed=crossed)
@@ -195,20 +195,20 @@ def _decide(command: Decide) -> Flow[Decision]:
 def forget(charges: tuple[Charge, ...]) -> Flow[int]:
     """Make the rates of these charges full again; returns how many keys were removed.
 
-    Whoever has an open socket of theirs is told to remember no refusal any more.
+    Also has processes forget the refusals that they cache for open sockets of these idents. Raises StoreError.
     """
     if not charges:
         return 0
     removed: int = yield Forget(charges)
     try:
         yield Tell(tuple([ControlMessage(RESET, ident=ident) for ident in {charge.ident for charge in charges}]))
-    except StoreError:  # it is sent again
+    except StoreError:  # the control message is sent again later
         pass
     return removed
 
 
 def release(lease: Lease | None) -> Flow[None]:
-    """Give a lease back; when the store is away, its own bookkeeping does so later."""
+    """Give a lease back; if the store fails, its lease registry does so later."""
     if lease is None:
         return
     try:
@@ -218,7 +218,7 @@ def release(lease: Lease | None) -> Flow[None]:
 
 
 def refund(paid: Refund | None) -> Flow[bool]:
-    """Give back what a call was charged; False when the store is away, and then it stays charged."""
+    """Give back what a call was charged; False if the store fails: the charge stays."""
     if paid is None:
         return True
     try:
@@ -231,11 +231,11 @@ def refund(paid: Refund | None) -> Flow[bool]:
 def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     by_policy = {charge: _POLICIES[charge.rule.on_store_failure](charge, error) for charge in command.charges}
     local = tuple(charge for charge, outcome in by_policy.items() if outcome is None)
-    held = tuple(_watched(charge) for charge in command.charges if _is_held_without_store(charge))
+    leases = tuple(_as_shadow(charge) for charge in command.charges if _is_leased_without_store(charge))
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
     paid = None
-    if local or held:
-        locally = Decide(local + held, command.commit and not refused, command.lease, command.whole)
+    if local or leases:
+        locally = Decide(local + leases, command.commit and not refused, command.lease, command.whole)
         answers = yield DecideLocally(locally)
         by_policy.update(zip(local, outcomes_of(locally, answers), strict=False))
         paid = receipt(locally, answers, locally=True) if locally.commit else None
@@ -244,12 +244,12 @@ def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     return decision._replace(receipt=paid if decision.allowed else None, cause=error.cause)
 
 
-def _is_held_without_store(charge: Charge) -> bool:
+def _is_leased_without_store(charge: Charge) -> bool:
     return charge.rule.is_concurrency and charge.rule.on_store_failure == "allow"
 
 
-def _watched(charge: Charge) -> Charge:
-    """What is open counts although it is let through unasked: held here, and told to the store when it is back."""
+def _as_shadow(charge: Charge) -> Charge:
+    """The same charge, which counts and never refuses: its lease is written to the store when that is back."""
     return charge._replace(rule=replace(charge.rule, action="shadow"))
 
 
@@ -276,23 +276,23 @@ def _lease(command: Decide) -> Lease | None:
 def crossings(
     charges: tuple[Charge, ...], answers: tuple[Answer, ...], outcomes: tuple[Outcome, ...]
 ) -> tuple[Crossing, ...]:
-    """The shares that a call has reached which was charged as it is answered here."""
+    """The shares of ``warn_at`` that a charged call has reached."""
     if not [charge for charge in charges if charge.rule.thresholds]:  # on the hot path
         return ()
-    told = zip(charges, answers, outcomes, strict=True)
-    return tuple([crossing for each in told if each[1].retry == 0 for crossing in _crossed(*each)])
+    charged = zip(charges, answers, outcomes, strict=True)
+    return tuple([crossing for each in charged if each[1].retry == 0 for crossing in _crossed(*each)])
 
 
-def first_told(decision: Decision) -> Generator[Command, tuple[bool, ...], Decision]:
-    """The decision with those of its crossings that nobody has been told of in this window.
+def drop_reported(decision: Decision) -> Generator[Command, tuple[bool, ...], Decision]:
+    """The decision without the crossings that some process has reported in this window.
 
-    A store that fails says nothing, and rather twice than never: in most windows a share is reached only once.
+    If the store fails, all stay: a share reported twice is better than one that is not reported.
     """
     try:
-        told = yield Once(tuple([crossing.mark for crossing in decision.crossed]))
+        is_first = yield Once(tuple([crossing.mark for crossing in decision.crossed]))
     except StoreError:
         return decision
-    first = tuple([crossing for crossing, is_first in zip(decision.crossed, told, strict=True) if is_first])
+    first = tuple([crossing for crossing, keep in zip(decision.crossed, is_first, strict=True) if keep])
     return decision._replace(crossed=first)
 
 
@@ -305,7 +305,7 @@ def _crossed(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[Cross
 
 
 def _mark(charge: Charge, answer: Answer, share: float) -> Mark:
-    """Named after the window that it belongs to, where that ends for everybody at one moment."""
+    """Named after its window, where windows end for all processes at one time."""
     rule, name = charge.rule, str(share)
     left = rule.plan.window_left(answer.reset)
     if left is None:
@@ -313,14 +313,14 @@ def _mark(charge: Charge, answer: Answer, share: float) -> Mark:
     return Mark(rule.id, charge.ident, f"{name}:{answer.at + left}", left)
 
 
-TRIES: Final = 3  # to evict for one newcomer
+TRIES: Final = 3  # evictions for one new socket
 
 
 def making_room(decide: Callable[[], Flow[Decision]], charges: tuple[Charge, ...], lease: str) -> Flow[Decision]:
-    """Decide; where nothing refuses but full rules that evict, evict, and decide again.
+    """Decide; if only full rules that evict refuse, evict a socket under each, and decide again.
 
-    The slot of who goes is the newcomer's in the same moment, so that nobody else gets it in between; unless a newer
-    one has it make room in turn, by which it is refused. What it has taken goes back when another rule refuses it.
+    An eviction gives the slot to the new socket in the same step, so that no other gets it in between. A still newer
+    socket may evict the new one in turn, which is then refused. If another rule refuses it, it gives its slots back.
     """
     decision = yield from decide()
     taken: dict[tuple[str, str], None] = {}
@@ -340,7 +340,7 @@ def making_room(decide: Callable[[], Flow[Decision]], charges: tuple[Charge, ...
 
 
 def _full(charges: tuple[Charge, ...], decision: Decision) -> list[Charge]:
-    """The charges that stand in the way, when all of them are of rules that evict."""
+    """The charges that are refused, if the rules of all of them evict; else none."""
     if decision.allowed or decision.degraded:
         return []
     evicting = {(charge.rule.name, charge.ident): charge for charge in charges if charge.rule.at_limit != "reject"}

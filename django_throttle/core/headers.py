@@ -13,20 +13,20 @@ from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.rate import Rate
 
-# Proxies refuse responses whose headers have more than a few kilobytes: those with most left are not told.
+# Proxies refuse responses with more than a few kilobytes of headers: policies with most left are not sent.
 MAX_POLICIES: Final = 16
-# Printable ASCII, which is what a header's string may hold; "%" begins a code, and "#" the rate of a rule of several.
+# Printable ASCII, which a String of RFC 9651 may contain; "%" begins an escape, "#" one of several rates of a rule.
 PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("#", "")
-# No quotas: what an operator refuses, and what is our own failure.
-UNTOLD: Final = frozenset((Reason.BLOCKED, *OURS))
+# Refusals that are no quotas: an operator's blocks, and failures of the limiter.
+HIDDEN: Final = frozenset((Reason.BLOCKED, *OURS))
 MICROSECONDS: Final = 1_000_000
 
 
 class Policy(NamedTuple):
-    """``quota`` in any ``window`` seconds, or, where that is None, at once; seconds are rounded up.
+    """The limit of one rule and rate: ``quota`` in ``window`` seconds (rounded up), or at once where that is None.
 
-    ``more_after`` is when more than ``remaining`` can be had: exact for windows that begin afresh and for buckets;
-    at the latest then for sliding ones; None when nothing is gone, and of what is held, when nobody knows.
+    ``more_after`` is the time in seconds until ``remaining`` grows: exact for fixed windows and buckets, an upper bound
+    for sliding windows; None when the quota is unused, and for leases, whose end is unknown.
     """
 
     name: str
@@ -38,55 +38,55 @@ class Policy(NamedTuple):
     unit: str = "calls"
 
 
-def told(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tuple[Outcome, ...]:
-    """What a client may be told of all decisions about its call: the last outcome of each rule and rate.
+def visible(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tuple[Outcome, ...]:
+    """The outcomes of a call that its client may see: the last one of each rule and rate.
 
-    Nothing of shadow rules, of an operator's blocks, and of budgets under idents that are not ``is_own``; nothing that
-    one process decided without the store, and nothing at all where the failure of the store is the answer.
+    Leaves out shadow rules, an operator's blocks, budgets under idents that are not ``is_own``, and decisions made
+    without the store. Empty where the call is refused because the store failed.
     """
-    found = {}
+    outcomes = {}
     for decision in decisions:
         if not decision.allowed and decision.unavailable:
             return ()
         for outcome in decision.outcomes if not decision.degraded else ():
-            if not outcome.shadow and outcome.reason not in UNTOLD and is_own(outcome.ident):
-                found[outcome.rule, outcome.window] = outcome
-    return tuple(found.values())
+            if not outcome.shadow and outcome.reason not in HIDDEN and is_own(outcome.ident):
+                outcomes[outcome.rule, outcome.window] = outcome
+    return tuple(outcomes.values())
 
 
 def is_own(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> bool:
-    """Whether an ident is the client's own, or nobody's: it may be told of its budget.
+    """Whether the client may see the budget of an ident: it is the client's own, or everybody's.
 
-    ``keys`` are dotted keys whose idents are; ``is_known`` says whether the client is logged in, and may take a query.
+    ``keys`` are the dotted keys of TELL_KEYS. ``is_known`` returns whether the client is logged in; it may run a query.
     """
     key = ident.partition(":")[0]
     kind = KEY_KINDS.get(key)
     if kind is not None and key not in keys:
         return kind.told == "always" or (kind.told == "known" and is_known())
     parts = [part for part in key.split("+") if part not in keys]
-    told = {KEY_KINDS[part].told if part in KEY_KINDS else "never" for part in parts} - {"always"}
-    return not told or (told == {"known"} and is_known())
+    conditions = {KEY_KINDS[part].told if part in KEY_KINDS else "never" for part in parts} - {"always"}
+    return not conditions or (conditions == {"known"} and is_known())
 
 
 def policies(outcomes: Sequence[Outcome]) -> tuple[Policy, ...]:
-    """A policy for each outcome; of very many, those nearest their limits."""
-    found = tuple(map(_policy, outcomes, names(outcomes)))
-    return found if len(found) <= MAX_POLICIES else tuple(sorted(found, key=_nearness)[:MAX_POLICIES])
+    """A policy for each outcome, in their order; of more than MAX_POLICIES those with least left."""
+    every = tuple(map(_policy, outcomes, names(outcomes)))
+    return every if len(every) <= MAX_POLICIES else tuple(sorted(every, key=_nearness)[:MAX_POLICIES])
 
 
 def names(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the policies are called: as their rules, in printable ASCII, and no two alike.
+    """The policies' names: those of their rules in printable ASCII, all different.
 
-    The rates of a rule that has several are told apart by their windows: ``api#min``, ``api#day``.
+    Of a rule with several rates each name has the window: ``api#min``, ``api#day``.
     """
     rules = [outcome.rule for outcome in outcomes]
     several = len(set(rules)) < len(rules)
     return [_name(one.rule, one.window if several and rules.count(one.rule) > 1 else None) for one in outcomes]
 
 
-def tightest(found: Iterable[Policy]) -> Policy:
-    """The policy that has least left; of several, the one where that lasts longest."""
-    return min(found, key=_nearness)
+def tightest(policies: Iterable[Policy]) -> Policy:
+    """The policy with least left; of several, the one whose ``more_after`` is longest."""
+    return min(policies, key=_nearness)
 
 
 def _nearness(policy: Policy) -> tuple[int, int]:
@@ -107,7 +107,7 @@ def _policy(outcome: Outcome, name: str) -> Policy:
 
 @lru_cache(maxsize=1024)
 def _window(plan: Plan | None, limit: int, seconds: float) -> int:
-    """The time in which the whole quota comes back: a bucket's, whose size is not always what its rate says."""
+    """Seconds in which the whole quota comes back; a bucket's burst may make them differ from the rate's."""
     return max(1, ceil(plan.quota_seconds(limit, seconds) if plan is not None else seconds))
 
 
@@ -126,7 +126,7 @@ OFF: Final = "off"
 SECONDS: Final = "seconds"
 EPOCH: Final = "epoch"
 X_VERSIONS: Final = (OFF, SECONDS, EPOCH)
-# The drafts' words for what is held rather than spent, and for what is counted instead of requests.
+# The drafts' quota units: of leases, and of rules that count something else than requests.
 CONCURRENT: Final = "concurrent-requests"
 UNITS: Final = {"bytes": "content-bytes"}
 
@@ -141,22 +141,22 @@ def delay_seconds(retry_after: float | None, spread: float = 0.0) -> int | None:
 
 
 def rate_limit(policies: Sequence[Policy], version: str) -> dict[str, str]:
-    """The fields of a version of the IETF's draft-ietf-httpapi-ratelimit-headers; none where nothing is to be told."""
+    """The fields of a version of the IETF's draft-ietf-httpapi-ratelimit-headers; empty without policies."""
     return VERSIONS[version](policies) if policies else {}
 
 
 def x_rate_limit(policies: Sequence[Policy], now: float = 0.0) -> dict[str, str]:
-    """The fields of old custom, about the policy nearest its limit.
+    """The X-RateLimit fields, which no standard defines, of the policy with least left.
 
-    Reset is when all is there again: in seconds, or, counted from ``now``, in seconds since 1970.
+    Reset is the time until the quota is full: in seconds, or, added to ``now``, in seconds since 1970.
     """
     if not policies:
         return {}
     policy = tightest(policies)
-    found = {"X-RateLimit-Limit": str(policy.quota), "X-RateLimit-Remaining": str(policy.remaining)}
+    fields = {"X-RateLimit-Limit": str(policy.quota), "X-RateLimit-Remaining": str(policy.remaining)}
     if policy.window is not None:
-        found["X-RateLimit-Reset"] = str(ceil(round(now + policy.reset_after, 6)))
-    return found
+        fields["X-RateLimit-Reset"] = str(ceil(round(now + policy.reset_after, 6)))
+    return fields
 
 
 def _named(policies: Sequence[Policy]) -> dict[str, str]:
@@ -170,8 +170,8 @@ def _named(policies: Sequence[Policy]) -> dict[str, str]:
 
 
 def _in_one(policies: Sequence[Policy]) -> dict[str, str]:
-    said = "limit={}, remaining={}, reset={}"
-    return _nearest(policies, lambda *values: {"RateLimit": said.format(*values)})
+    text = "limit={}, remaining={}, reset={}"
+    return _nearest(policies, lambda *values: {"RateLimit": text.format(*values)})
 
 
 def _in_three(policies: Sequence[Policy]) -> dict[str, str]:
@@ -179,21 +179,21 @@ def _in_three(policies: Sequence[Policy]) -> dict[str, str]:
     return _nearest(policies, lambda *values: dict(zip(names, map(str, values), strict=True)))
 
 
-def _nearest(policies: Sequence[Policy], said: Callable[[int, int, int], dict[str, str]]) -> dict[str, str]:
-    """As before policies had names, and all of them had windows."""
+def _nearest(policies: Sequence[Policy], fields: Callable[[int, int, int], dict[str, str]]) -> dict[str, str]:
+    """The fields of drafts 06 and 07, in which policies have no names and all have windows."""
     timed = [(policy, policy.window) for policy in policies if policy.window is not None]
     if not timed:
         return {}
     nearest = tightest([policy for policy, _ in timed])
     listed = ", ".join([f"{policy.quota};w={window}" for policy, window in timed])
     reset = nearest.more_after or nearest.window or 0
-    return {"RateLimit-Policy": listed, **said(nearest.quota, nearest.remaining, reset)}
+    return {"RateLimit-Policy": listed, **fields(nearest.quota, nearest.remaining, reset)}
 
 
 @lru_cache(maxsize=1024)
 def _quota(name: str, quota: int, window: int | None, unit: str) -> str:
-    said = CONCURRENT if window is None else UNITS.get(unit)
-    parameters = [f"qu={_text(said)}"] if said else []
+    quota_unit = CONCURRENT if window is None else UNITS.get(unit)
+    parameters = [f"qu={_text(quota_unit)}"] if quota_unit else []
     return ";".join([_text(name), f"q={quota}", *parameters, *([] if window is None else [f"w={window}"])])
 
 
@@ -204,11 +204,11 @@ def _left(policy: Policy) -> str:
 
 @lru_cache(maxsize=1024)
 def _text(name: str) -> str:
-    """A String of RFC 9651, 3.3.3, made of a name that is printable ASCII."""
+    """A String of RFC 9651, 3.3.3, from printable ASCII."""
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# By the drafts' numbers: from 08 to 11 the same is sent, only its description has changed.
+# By the drafts' numbers. Drafts 08 to 11 define the same fields.
 VERSIONS: Final[dict[str, Callable[[Sequence[Policy]], dict[str, str]]]] = {
     "draft-11": _named,
     "draft-10": _named,

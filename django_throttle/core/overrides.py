@@ -1,4 +1,4 @@
-"""Overrides: what an operator decided for one caller, and the rules that hold for that caller instead."""
+"""Overrides: an operator's exceptions for one subject, and how they change rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_throttle.core.rule import Rule
 
 
 def subject_kinds() -> tuple[str, ...]:
-    """The kinds of subjects, the most specific first: an override of a user goes before one of a group."""
+    """The kinds of subjects, the most specific first: an override of a user precedes one of a group."""
     ranks = {kind.rank: name for name, kind in KEY_KINDS.items() if kind.rank}
     return (*(ranks[rank] for rank in sorted(ranks)), "group")
 
@@ -30,7 +30,7 @@ def subject_kinds() -> tuple[str, ...]:
 # Among overrides of one kind, the strongest first.
 EFFECTS: Final = ("block", "replace", "multiply", "exempt")
 EVERY_RULE: Final = "*"
-# The prefix of the limits of REST framework's throttles, which no rulebook lists.
+# Prefix of the rules of REST framework's throttles, which the rulebook does not list.
 UNLISTED: Final = "drf-"
 MAX_FACTOR: Final = 1_000_000
 MAX_SUBJECT: Final = 300
@@ -40,13 +40,13 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """What holds for one subject instead of the rules, until a moment in epoch seconds.
+    """An exception to rules for one subject, ``until`` a time in seconds since 1970.
 
     ``subject`` is ``user:42``, ``ip:203.0.113.9``, ``ip:203.0.113.0/24``, ``group:NAME``, ``tenant:NAME`` or
     ``api_key:TAG``, the keyed hash of a key's ident. ``rules`` are names of rules, in which ``*`` and ``?`` stand
     for any text or one character. ``effect`` is one of EFFECTS: "multiply" has a ``factor``; "replace" has
-    ``rates`` for rules of rates, a ``limit`` for concurrency rules, or both. ``number`` says which of two that are
-    otherwise alike was made later. Raises InvalidOverride when that makes no sense.
+    ``rates`` for rules of rates, a ``limit`` for concurrency rules, or both. Of two that are otherwise alike the one
+    with the higher ``number`` precedes. Raises InvalidOverride for values that are not allowed.
     """
 
     subject: str
@@ -57,7 +57,7 @@ class Override:
     limit: int | None = None
     until: float | None = None
     number: int = 0
-    # Derived once, because they are read on every call of a caller who has overrides.
+    # Computed once: they are read on every call of a subject with overrides.
     network: Network | None = field(init=False, repr=False, compare=False)
     rank: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
 
@@ -76,16 +76,16 @@ class Override:
         return EVERY_RULE in self.rules
 
     def names(self, rule: str) -> bool:
-        """True when the override is about the rule of this name."""
+        """Whether ``rules`` match a rule's name."""
         return any(pattern in (EVERY_RULE, rule) or fnmatchcase(rule, pattern) for pattern in self.rules)
 
     def lasts(self, now: float) -> bool:
-        """True until it ends."""
+        """Whether it holds at ``now``, in seconds since 1970."""
         return self.until is None or now < self.until
 
 
 def network_of(subject: str) -> Network | None:
-    """The network that an address stands for; None for any other subject. Raises InvalidOverride for no address."""
+    """The network of a subject "ip:…"; None for other subjects. Raises InvalidOverride if it is no address."""
     kind, _, address = subject.partition(":")
     if kind != "ip":
         return None
@@ -96,8 +96,8 @@ def network_of(subject: str) -> Network | None:
 
 
 def _rank(override: Override) -> tuple[int, int, int, int]:
-    """The sort key: kind of subject, length of a network's prefix, effect, and the later before the earlier."""
-    # An IPv4 address counts as the IPv6 address that it is mapped to, with 96 bits in front.
+    """The sort key: kind of subject, longer prefix first, effect, later first."""
+    # An IPv4 prefix counts as that of the mapped IPv6 address, which is 96 bits longer.
     network = override.network
     length = 0 if network is None else network.prefixlen + (96 if network.version == 4 else 0)
     return subject_kinds().index(override.kind), -length, EFFECTS.index(override.effect), -override.number
@@ -152,37 +152,37 @@ Apply = Callable[[Rule, Override], Rule | None]
 
 
 def overridden(rule: Rule, ranked: Sequence[Override], apply: Apply) -> Rule | None:
-    """The rule as it holds for a caller with these overrides, the first of which goes before the others.
+    """The rule for a caller with these overrides, highest precedence first; None when the caller is exempt.
 
-    None when the caller is exempt. ``apply`` is ``apply_override``, or remembers its results.
+    ``apply`` is ``apply_override``, or a cache of it.
     """
     return _deciding(rule, ranked, apply)[1]
 
 
 def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: Apply, now: float) -> tuple[Outcome, ...]:
-    """The refusals of a call that these rules cover, one for each rate; empty when no override blocks it.
+    """Refusals of a call that these rules match, one for each rate; empty when no override blocks it.
 
-    A call that no rule covers is blocked by an override of every rule. A rule that only records blocks all the same.
+    An override of every rule blocks a call that no rule matches. Blocks are the same under shadow rules.
     """
     if not any(override.effect == "block" for override in ranked):
         return ()
-    found: list[Outcome] = []
-    covered = False
+    blocks: list[Outcome] = []
+    matched = False
     for rule in rules:
-        covered = True
+        matched = True
         override, _ = _deciding(rule, ranked, apply)
         if override is not None and override.effect == "block":
             limits = [(part.plan.limit - part.tolerance, part.window) for part in rule.parts]
-            found += [_refusal(override, now, rule.name, limit, window) for limit, window in limits]
-    if not covered:
+            blocks += [_refusal(override, now, rule.name, limit, window) for limit, window in limits]
+    if not matched:
         general = next((override for override in ranked if override.names_every_rule), None)
         if general is not None and general.effect == "block":
-            found.append(_refusal(general, now))
-    return tuple(found)
+            blocks.append(_refusal(general, now))
+    return tuple(blocks)
 
 
 def decide_blocked(blocks: tuple[Outcome, ...], charges: Flow[Decision]) -> Flow[Decision]:
-    """Refuse a blocked call without the store; where the blocks only record, decide its charges too."""
+    """Refuse a blocked call without the store; if all blocks are in shadow mode, decide its charges too."""
     if any(not block.shadow for block in blocks):
         return conclude(blocks)
     decision = yield from charges
@@ -190,10 +190,10 @@ def decide_blocked(blocks: tuple[Outcome, ...], charges: Flow[Decision]) -> Flow
 
 
 def apply_override(rule: Rule, override: Override) -> Rule | None:
-    """The rule with the limit that the override gives it; None when the override does not fit it.
+    """The rule with the override's limit; None when the override does not fit the rule.
 
-    The count goes on, unless the window is another one. Only a bucket that becomes larger starts afresh: it remembers
-    a time rather than a count, and by its old time it would still be empty.
+    Counts continue if the window is the same. Only a larger bucket starts full, under another store key: its state is
+    a time, by which it would still be empty.
     """
     try:
         new = _CHANGES[override.effect](rule, override)
@@ -205,7 +205,7 @@ def apply_override(rule: Rule, override: Override) -> Rule | None:
 
 
 def _deciding(rule: Rule, ranked: Sequence[Override], apply: Apply) -> tuple[Override | None, Rule | None]:
-    """The first override that names the rule and fits it, and the rule that it leaves."""
+    """The first override that names the rule and fits it, and the rule that results."""
     for override in ranked:
         if not override.names(rule.name):
             continue
@@ -227,7 +227,7 @@ def _refusal(
 
 
 def _exempt(rule: Rule, override: Override) -> Rule:
-    """Connections of an exempt caller are counted all the same, so that the count is right when the exemption ends."""
+    """Connections of an exempt caller still count, so that the count is right when the exemption ends."""
     return replace(rule, limit=MAX_LIMIT, action="shadow", on_store_failure="allow")
 
 
@@ -262,7 +262,7 @@ def _with_rates(rule: Rule, rates: tuple[Rate, ...], burst: int | None) -> Rule:
 
 
 def _is_larger(new: Rule, old: Rule) -> bool:
-    """True when it admits more in some window that the old one has too."""
+    """Whether it admits more in some window that both rules have."""
     before = {part.window: part for part in old.parts}
     pairs = [(part, before[part.window]) for part in new.parts if part.window in before]
     return any((part.limit or 0, part.plan.limit) > (was.limit or 0, was.plan.limit) for part, was in pairs)
@@ -284,12 +284,12 @@ def describe_effect(override: Override) -> str:
         return f"exempt from {rules}"
     if override.effect == "multiply":
         return f"{override.factor:,.15g} × the limit of {rules}"
-    said = [", ".join(map(str, override.rates))] if override.rates else []
-    said += [f"{override.limit:,} at once"] if override.limit is not None else []
-    return f"{' and '.join(said)} instead of the limit of {rules}"
+    limits = [", ".join(map(str, override.rates))] if override.rates else []
+    limits += [f"{override.limit:,} at once"] if override.limit is not None else []
+    return f"{' and '.join(limits)} instead of the limit of {rules}"
 
 
 def rules_in_words(rules: Iterable[str]) -> str:
     """The rules by their names and patterns: "every rule", or "api and search"."""
-    found = list(dict.fromkeys(rules))
-    return "every rule" if EVERY_RULE in found else listed(found)
+    distinct = list(dict.fromkeys(rules))
+    return "every rule" if EVERY_RULE in distinct else listed(distinct)

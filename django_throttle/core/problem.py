@@ -1,4 +1,4 @@
-"""What a refusal says of itself, whatever door it leaves by."""
+"""Error codes, sentences and problem documents of refusals, for all doors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DETAILS: Final = {
     "limiter_unavailable": "The limiter is unavailable.",
 }
 _REQUESTS: Final = _DETAILS | {"connection_limit": "Too many requests are being answered at once."}
-# What the IETF's RateLimit draft registers; a block by an operator has nothing to do with quotas.
+# Problem types of the IETF's RateLimit draft; none is for a block by an operator.
 _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _QUOTA: Final = "quota-exceeded"
 _CAPACITY: Final = "temporary-reduced-capacity"
@@ -27,35 +27,35 @@ def error_code(decision: Decision) -> str:
     """``limiter_unavailable`` (the store failed), ``blocked``, ``connection_limit`` (too many) or ``rate_limited``."""
     if decision.unavailable:
         return "limiter_unavailable"
-    found = refusing(decision)
-    if found and found.reason is Reason.BLOCKED:
+    outcome = refusing(decision)
+    if outcome and outcome.reason is Reason.BLOCKED:
         return "blocked"
-    return "connection_limit" if found and found.window is None else "rate_limited"
+    return "connection_limit" if outcome and outcome.window is None else "rate_limited"
 
 
 def detail(decision: Decision, seconds: int | None, *, is_request: bool = False) -> str:
     """One or two sentences for a person; ``seconds`` as in Retry-After."""
     code = error_code(decision)
-    said = (_REQUESTS if is_request else _DETAILS)[code]
+    sentence = (_REQUESTS if is_request else _DETAILS)[code]
     if seconds is not None:
-        return f"{said} Try again in {seconds} second{'' if seconds == 1 else 's'}."
-    return said if code == "blocked" else f"{said} {too_large(decision)}"
+        return f"{sentence} Try again in {seconds} second{'' if seconds == 1 else 's'}."
+    return sentence if code == "blocked" else f"{sentence} {too_large(decision)}"
 
 
 def is_too_large(decision: Decision) -> bool:
-    """Whether it refuses what costs more than a rule ever allows."""
-    found = None if decision.allowed else refusing(decision)
-    return found is not None and found.largest is not None
+    """Whether the call is refused because it costs more than a rule ever allows at once."""
+    outcome = None if decision.allowed else refusing(decision)
+    return outcome is not None and outcome.largest is not None
 
 
 def too_large(decision: Decision) -> str:
-    """What is wrong with a call that never passes, and how large one may be."""
-    found = refusing(decision)
-    if found is None or found.largest is None:
+    """A sentence for a call that never passes: how large one may be."""
+    outcome = refusing(decision)
+    if outcome is None or outcome.largest is None:
         return "This costs more than the limit ever allows."
-    if found.unit == "bytes":
-        return f"This is too large: at most {found.largest:,} bytes are taken at once."
-    return f"This costs more than the limit ever allows: at most {found.largest:,} at once."
+    if outcome.unit == "bytes":
+        return f"This is too large: at most {outcome.largest:,} bytes are taken at once."
+    return f"This costs more than the limit ever allows: at most {outcome.largest:,} at once."
 
 
 def problem(decision: Decision, status: int, seconds: int | None, *, is_request: bool = True) -> bytes:
@@ -66,7 +66,7 @@ def problem(decision: Decision, status: int, seconds: int | None, *, is_request:
     code = error_code(decision)
     document: dict[str, Any] = {
         "type": "about:blank" if code == "blocked" else _TYPES + (_CAPACITY if decision.unavailable else _QUOTA),
-        # RFC 9457, 4.2.1: without a type of its own it says no more than its status does.
+        # RFC 9457, 4.2.1: the title of about:blank is the status' phrase.
         "title": "Too Many Requests"
         if code == "blocked"
         else (_REQUESTS if is_request else _DETAILS)[code].rstrip("."),
@@ -79,12 +79,12 @@ def problem(decision: Decision, status: int, seconds: int | None, *, is_request:
 
 
 def violated(decision: Decision) -> list[str]:
-    """The policies that refuse, by the names that the RateLimit fields give them."""
-    told = zip(decision.outcomes, names(decision.outcomes), strict=True)
-    return [name for outcome, name in told if not (outcome.allowed or outcome.shadow)]
+    """The policies that refuse, by their names in the RateLimit fields."""
+    named = zip(decision.outcomes, names(decision.outcomes), strict=True)
+    return [name for outcome, name in named if not (outcome.allowed or outcome.shadow)]
 
 
 def refusing(decision: Decision) -> Outcome | None:
-    """What the rule says that the decision names, at the rate that it is about; None when no rule applied."""
-    said = (decision.rule, decision.limit, decision.retry_after)
-    return next((one for one in decision.outcomes if (one.rule, one.limit, one.retry_after) == said), None)
+    """The outcome of the rule and rate that the decision names; None when no rule applied."""
+    named = (decision.rule, decision.limit, decision.retry_after)
+    return next((one for one in decision.outcomes if (one.rule, one.limit, one.retry_after) == named), None)

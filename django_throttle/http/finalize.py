@@ -18,7 +18,7 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.core import Decision, flow
 from django_throttle.core.commands import answered
-from django_throttle.core.headers import EPOCH, OFF, Policy, is_own, policies, rate_limit, told, x_rate_limit
+from django_throttle.core.headers import EPOCH, OFF, Policy, is_own, policies, rate_limit, visible, x_rate_limit
 from django_throttle.core.refunds import settled
 from django_throttle.http.inflight import hold_until_closed, soon
 from django_throttle.http.request_state import Visit, visit_of
@@ -178,7 +178,7 @@ def fields(decisions: Sequence[Decision], is_known: Callable[[], bool], status: 
     if settings.RATELIMIT_HEADERS == settings.X_RATELIMIT_HEADERS == OFF:
         return {}
     final = [settled(decision, status) if decision.receipt else decision for decision in decisions]
-    found = policies(told(final, partial(is_own, settings.TELL_KEYS, is_known)))
+    found = policies(visible(final, partial(is_own, settings.TELL_KEYS, is_known)))
     said = rate_limit(found, settings.RATELIMIT_HEADERS)
     return said if settings.X_RATELIMIT_HEADERS == OFF else said | _by_custom(found, settings.X_RATELIMIT_HEADERS)
 

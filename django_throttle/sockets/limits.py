@@ -222,7 +222,7 @@ class Limits:
             return conclude(judged)
         decision = await self._by_shared(matched, cost, size)
         if decision.allowed and (crossed := store.meters.passed(metered)):
-            first = await arun(flow.first_told(Decision(crossed=crossed)), store)
+            first = await arun(flow.drop_reported(Decision(crossed=crossed)), store)
             decision = decision._replace(crossed=decision.crossed + first.crossed)
         return decision._replace(outcomes=judged + decision.outcomes)
 

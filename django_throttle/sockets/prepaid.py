@@ -296,7 +296,7 @@ class Prepaid:
         try:
             decision = await arun(decide_flow(wanted, store, whole=whole), store)
             if decision.crossed:
-                decision = await arun(flow.first_told(decision), store)
+                decision = await arun(flow.drop_reported(decision), store)
         finally:  # also where nobody waits any more: the next frame makes a call of its own
             self._asking = None
         payment = Payment(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None

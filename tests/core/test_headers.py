@@ -20,7 +20,7 @@ from django_throttle.core.headers import (
     policies,
     rate_limit,
     tightest,
-    told,
+    visible,
     x_rate_limit,
 )
 from django_throttle.limiter import Limiter
@@ -44,7 +44,7 @@ def decided(calls: Calls, *rules: Rule) -> Decision:
 
 
 def said(decision: Decision, version: str = "draft-11") -> dict[str, str]:
-    return rate_limit(policies(told([decision], lambda ident: True)), version)
+    return rate_limit(policies(visible([decision], lambda ident: True)), version)
 
 
 def rule(algorithm: str, rate: str | None = "10/min", **options: Any) -> Rule:
@@ -278,23 +278,23 @@ class TestTold:
     )
     def test_not_of_everything(self, options: dict[str, Any]) -> None:
         decision = conclude((outcome(), outcome("other", **options)))
-        assert told([decision], lambda ident: ident == "ip:192.0.2.1") == (outcome(),) * (not decision.unavailable)
+        assert visible([decision], lambda ident: ident == "ip:192.0.2.1") == (outcome(),) * (not decision.unavailable)
 
     def test_nothing_of_what_one_process_decided_for_itself(self) -> None:
         decisions = [conclude((outcome(),)), conclude((outcome("local"),), degraded=True)]
-        assert [one.rule for one in told(decisions, anybody)] == ["api"]
+        assert [one.rule for one in visible(decisions, anybody)] == ["api"]
 
     def test_nothing_where_the_store_fails_the_client(self) -> None:
         failed = conclude((outcome("strict", reason=Reason.STORE_FAILED, **NOT_ALLOWED),), degraded=True)
-        assert told([conclude((outcome(),)), failed], anybody) == ()
+        assert visible([conclude((outcome(),)), failed], anybody) == ()
 
     def test_the_last_word_of_each_rule_and_rate(self) -> None:
         first = conclude((outcome(), outcome(window=1.0)))
         then = conclude((outcome(remaining=3), outcome("other")))
-        assert told([first, then], anybody) == (outcome(remaining=3), outcome(window=1.0), outcome("other"))
+        assert visible([first, then], anybody) == (outcome(remaining=3), outcome(window=1.0), outcome("other"))
 
     def test_nothing_of_nothing(self) -> None:
-        assert told([], anybody) == told([Decision()], anybody) == ()
+        assert visible([], anybody) == visible([Decision()], anybody) == ()
 
 
 def test_of_very_many_those_nearest_their_limits() -> None:

@@ -46,7 +46,7 @@ def crossed(rule: Rule, store: MemoryStore, *costs: int) -> list[list[float]]:
 def told(rule: Rule, store: MemoryStore, cost: int = 1) -> list[float]:
     """The shares that a door would tell of."""
     decision = call(rule, store, cost)
-    return shares(run(flow.first_told(decision), store)) if decision.crossed else []
+    return shares(run(flow.drop_reported(decision), store)) if decision.crossed else []
 
 
 def fixed(rate: str = "10/min", *at: float, **options: Any) -> Rule:
@@ -186,12 +186,12 @@ class TestFirstTold:
         rule = fixed()
         for ident in ("user:1", "user:2"):
             decision = run(flow.decide(charges_of(rule, ident, 8)), store)
-            assert shares(run(flow.first_told(decision), store)) == [0.8]
+            assert shares(run(flow.drop_reported(decision), store)) == [0.8]
 
     def test_one_question_for_all_of_them(self) -> None:
         store = MemoryStore(clock=FrozenClock())
         decision = call(fixed("10/min", 0.5, 0.8), store, 8)
-        (asked,) = [next(flow.first_told(decision))]
+        (asked,) = [next(flow.drop_reported(decision))]
         assert isinstance(asked, Once)
         assert [mark.name.partition(":")[0] for mark in asked.marks] == ["0.5", "0.8"]
 
@@ -202,7 +202,7 @@ class TestFirstTold:
             def execute(self, command: object) -> None:
                 raise StoreError(Cause.UNAVAILABLE)
 
-        assert run(flow.first_told(decision), Away()) == decision  # type: ignore[arg-type]
+        assert run(flow.drop_reported(decision), Away()) == decision  # type: ignore[arg-type]
 
     def test_when_the_clock_goes_back_it_is_not_silent_for_long(self, store: MemoryStore, clock: FrozenClock) -> None:
         rule = Rule("quota", "60/min", algorithm="gcra", warn_at=(1.0,))
@@ -247,7 +247,7 @@ class TestDesignC:
                 charges = [charge for rule in self.RULES for charge in charges_of(rule, "account:1", 500)]
                 decision = run(flow.decide(tuple(charges)), store)
                 if decision.crossed:
-                    decision = run(flow.first_told(decision), store)
+                    decision = run(flow.drop_reported(decision), store)
                 warned += [(hour, share) for share in shares(decision)]
                 refused += [(hour, decision.rule)] if not decision.allowed else []
         # 1,000 in each hour: 57,600 are reached in the 58th, 72,000 at the end of the 72nd, 180,000 after the 180th.
