@@ -96,10 +96,10 @@ TYPED: Final[dict[str, Read]] = {
     "ssl_password": str,
 }
 FILES: Final = frozenset(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"))
-# What only Python can say. The first are for both drivers, the others for the synchronous one.
+# Options that are Python objects: the first for both drivers, the others for the synchronous one.
 SHARED_OBJECTS: Final = frozenset(("credential_provider", "driver_info", "socket_keepalive_options", "socket_type"))
 OBJECTS: Final = SHARED_OBJECTS | {"command_packer", "parser_class"}
-# What holds in place of what is written.
+# Options that are ignored, and what holds instead.
 TIME: Final = "DEADLINE bounds each decision"
 RETRIES: Final = "no call is sent twice"
 BYTES: Final = "replies are read as bytes"
@@ -111,18 +111,18 @@ REPLACED: Final = {
     "retry": RETRIES,
     "retry_on_error": RETRIES,
     "retry_on_timeout": RETRIES,
-    "health_check_interval": "connections that have rested are looked at",
+    "health_check_interval": "idle connections are checked before use",
     "socket_keepalive": "it is always on",
     "decode_responses": BYTES,
     "encoding": BYTES,
     "encoding_errors": BYTES,
     "legacy_responses": BYTES,
-    "queue_class": "connections have a pool of our own",
-    "cache": "nothing is kept on the client's side",
-    "cache_config": "nothing is kept on the client's side",
+    "queue_class": "connections are in a pool of this package",
+    "cache": "nothing is cached in the client",
+    "cache_config": "nothing is cached in the client",
     "maint_notifications_config": TIME,
 }
-# Ones that connections on one of the drivers could not go by.
+# Options that one of the drivers does not support.
 UNFIT: Final = frozenset(
     (
         "redis_connect_func",
@@ -152,7 +152,7 @@ ADDED: Final = frozenset(
 
 
 class Options(NamedTuple):
-    """``settings`` hold; ``wrong`` says what does not, and why; ``replaced`` names what others of ours replace."""
+    """``settings`` are used; ``wrong`` says which options are not, and why; ``replaced`` names those in REPLACED."""
 
     settings: dict[str, Any]
     wrong: tuple[str, ...] = ()
@@ -160,9 +160,9 @@ class Options(NamedTuple):
 
 
 def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> Options:
-    """What of ``given`` a connection of this class goes by; ``text`` for a URL's options, which are written.
+    """The options of ``given`` that a connection of this class uses; with ``text`` they are those of a URL.
 
-    Raises InvalidSetting for a server that cannot be told.
+    Raises InvalidSetting if an option that says where the server is has no valid value.
     """
     settings, wrong = {}, []
     for name, value in given.items():
@@ -182,7 +182,7 @@ def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> Op
 
 
 def _objection(name: str, value: Any, connection: type[Any], text: bool) -> str:
-    """Why this option cannot hold; empty when it can."""
+    """Why this option cannot be used; empty when it can."""
     if name in UNFIT:
         return f"the option {name!r} cannot hold for connections of event loops"
     if name in accepted(connection) and (name in TYPED or not (text or isinstance(value, str))):
@@ -202,7 +202,7 @@ def _missing(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def accepted(connection: type[Any]) -> frozenset[str]:
-    """The options that connections of this class take, of whatever version redis-py is."""
+    """The options that connections of this class take in the installed redis-py."""
     classes = [one for one in connection.__mro__ if "__init__" in vars(one) and one is not object]
     return frozenset(name for one in classes for name in signature(one.__init__).parameters)  # type: ignore[misc]
 
@@ -219,9 +219,9 @@ _PLAIN: Final = (redis_connection.Connection, redis_connection.UnixDomainSocketC
 class Address:
     """``settings`` are redis-py's arguments for a connection to a server that counts.
 
-    ``hosts`` are the Sentinels that watch the master named ``service``, reached with the arguments in
-    ``sentinel``; or, without a service, some nodes of a Cluster; or nothing. ``wrong`` says what does not hold of it,
-    and ``replaced`` which options others of ours replace.
+    ``hosts`` are the Sentinels that watch the primary named ``service``, reached with the arguments in
+    ``sentinel``; or, without a service, some nodes of a Cluster; or nothing. ``wrong`` says which options are not
+    used, and why; ``replaced`` names those in REPLACED.
     """
 
     settings: dict[str, Any]
@@ -237,12 +237,12 @@ class Address:
 
 
 def find_address(address: str) -> Address:
-    """The address that a URL says, or a CACHES alias; raises InvalidSetting for what is neither."""
+    """The address of a URL or of a CACHES alias; raises InvalidSetting for anything else."""
     return parse_address(address) if "://" in address else _alias_address(address)
 
 
 def parse_address(url: str) -> Address:
-    """The address that a URL says; raises InvalidSetting, which shows no password."""
+    """The address of a URL; raises InvalidSetting, whose text has no password."""
     try:
         scheme, _, kind = url.partition("://")[0].lower().partition("+")
         if kind in MANY and scheme in ("redis", "rediss"):
@@ -273,7 +273,7 @@ def _one(url: str) -> Address:
 def _many(url: str, scheme: str, kind: str) -> Address:
     rest = url.partition("://")[2]
     network = re.split("[/?#]", rest, maxsplit=1)[0]
-    parts = urlsplit(f"//localhost{rest.removeprefix(network)}")  # it refuses several hosts with brackets among them
+    parts = urlsplit(f"//localhost{rest.removeprefix(network)}")  # urlsplit refuses several hosts with brackets
     credentials, at, names = network.rpartition("@")
     hosts = tuple(_host(name, MANY[kind]) for name in names.split(","))
     service, database = _path(parts.path, kind)
@@ -290,14 +290,14 @@ def _many(url: str, scheme: str, kind: str) -> Address:
 
 
 def _host(name: str, port: int) -> Host:
-    found = _HOST.fullmatch(name)
-    if not found:
+    match = _HOST.fullmatch(name)
+    if not match:
         raise InvalidSetting("a Redis URL names hosts like this: host1:port,host2:port")
-    return found["host"].strip("[]"), int(found["port"] or port)
+    return match["host"].strip("[]"), int(match["port"] or port)
 
 
 def _path(path: str, kind: str) -> tuple[str, str]:
-    """The master's name and the number of the database."""
+    """The primary's name and the number of the database."""
     names = [name for name in path.split("/") if name]
     if kind == "cluster":
         if names not in ([], ["0"]):
@@ -305,7 +305,7 @@ def _path(path: str, kind: str) -> tuple[str, str]:
         return "", "0"
     service, database, *rest = [*names, "", "0"] if not names else [*names, "0"]
     if not service or rest[1:] or not database.isdecimal():
-        raise InvalidSetting("a Sentinel URL ends with the name of the master: redis+sentinel://host:port/name/0")
+        raise InvalidSetting("a Sentinel URL ends with the name of the primary: redis+sentinel://host:port/name/0")
     return service, database
 
 
@@ -324,18 +324,18 @@ def _alias_address(alias: str) -> Address:
         ) from error
     written = _written(settings.CACHES[alias])
     if isinstance(pool, SentinelConnectionPool):
-        return replace(_watched(pool), replaced=written)
+        return replace(_sentinel_address(pool), replaced=written)
     if not issubclass(pool.connection_class, _PLAIN):
         raise InvalidSetting(
             f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
         )
     chosen = choose(pool.connection_kwargs, pool.connection_class, text=False)
-    found = {**chosen.settings, "connection_class": pool.connection_class}
-    return Address(found, wrong=chosen.wrong, replaced=written)
+    used = {**chosen.settings, "connection_class": pool.connection_class}
+    return Address(used, wrong=chosen.wrong, replaced=written)
 
 
 def _written(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options of a CACHES entry that others of ours replace, as they are written there."""
+    """The options of a CACHES entry that are in REPLACED, as they are written there."""
     given = dict(entry.get("OPTIONS") or {})
     places = entry.get("LOCATION") or ()
     urls = [places] if isinstance(places, str) else list(places)
@@ -344,7 +344,7 @@ def _written(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name.lower() in REPLACED))
 
 
-def _watched(pool: SentinelConnectionPool) -> Address:
+def _sentinel_address(pool: SentinelConnectionPool) -> Address:
     sentinels = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
     secure = issubclass(pool.connection_class, redis_connection.SSLConnection)
     connection = redis_connection.SSLConnection if secure else redis_connection.Connection

@@ -1,4 +1,4 @@
-"""Decisions and releases of one turn of an event loop travel as one script call."""
+"""Batches: all decisions of one iteration of an event loop are sent as one script call, and releases together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_throttle.stores.transport import Call, script
 
 
 class Announcement(NamedTuple):
-    """What Redis is to know before a lease is taken: which process may hold leases under which indexes."""
+    """Sent before a lease is taken: which process may have leases under which index keys."""
 
     uid: str
     introduction: str
@@ -21,11 +21,11 @@ class Announcement(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One decision to be sent: its keys, its part of the script's argument, and the kinds of its rules' plans.
+    """One decision to be sent: its keys, its part of the script's argument, and the classes of its rules' plans.
 
-    ``own`` are the arguments of its lease. ``repack`` packs it again when it is sent, where it depends on the
-    calendar: decisions of one batch must agree on the time. ``abandoned`` is called when it has been sent, and
-    whoever asked was cancelled.
+    ``own`` are the arguments of its lease. ``repack`` packs it again when it is sent, if it depends on the calendar:
+    the decisions of one batch must agree on the time. ``abandoned`` is called after sending if the caller was
+    cancelled.
     """
 
     keys: Sequence[str]
@@ -38,7 +38,7 @@ class Ask(NamedTuple):
 
 
 def together(asks: Sequence[Ask], now_arg: str) -> Call:
-    """One script call for these asks."""
+    """One script call for these decisions."""
     keys = [key for ask in asks for key in ask.keys]
     plans = asks[0].plans.union(*(ask.plans for ask in asks[1:]))
     own = [one for ask in asks for one in ask.own]
@@ -46,10 +46,9 @@ def together(asks: Sequence[Ask], now_arg: str) -> Call:
     return Call(script("decide", plans), keys, (now_arg, packed, *own), bool(own))
 
 
-# Redis serves nobody else meanwhile: so many decisions take it about half a millisecond.
-MOST: Final = 100
-HEAD: Final = 16  # the reply's first two numbers; see decide.lua
-TOLD: Final = 24  # and three for each charge
+MOST: Final = 100  # charges of one call: Redis serves nothing else for the half millisecond that they take
+HEAD: Final = 16  # bytes of the reply's first two numbers; see decide.lua
+ANSWER: Final = 24  # bytes of the three numbers of each charge
 
 Send = Callable[[Sequence[Call]], Awaitable[list[Any]]]
 
@@ -67,10 +66,10 @@ class Alongside(Exception):
 
 
 class Batcher:
-    """Sends the decisions of one turn of an event loop together, as one script call; on a Cluster one a slot.
+    """Sends the decisions of one iteration of an event loop as one script call; on a Cluster, one for each slot.
 
-    ``send`` sends calls, ``now_arg`` is the script's clock, ``announce`` makes the call that announces leases, and
-    ``slot_of`` gives the slot of a key of a Cluster.
+    ``send`` sends calls, ``now_arg`` returns the script's argument for the time, ``announce`` makes the call of an
+    announcement, and ``slot_of`` returns the slot of a key on a Cluster.
     """
 
     def __init__(
@@ -85,10 +84,10 @@ class Batcher:
         self._announce = announce
         self._slot_of = slot_of
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop itself holds tasks only weakly
+        self._tasks: set[asyncio.Task[None]] = set()  # an event loop has only weak references to tasks
 
     async def ask(self, ask: Ask) -> list[Any]:
-        """The replies to this decision, to its announcement first; raises what sending raised, or Alongside."""
+        """The replies to the announcement, if any, and to the decision; raises what sending raised, or Alongside."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
@@ -102,11 +101,11 @@ class Batcher:
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting[loop] = self._waiting[loop], []
         for load in _loads([one for one in waiting if not one[1].done()]):  # done: cancelled meanwhile
-            task = loop.create_task(self._travel(load))
+            task = loop.create_task(self._send_batch(load))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _travel(self, waiting: list[Waiting]) -> None:
+    async def _send_batch(self, waiting: list[Waiting]) -> None:
         waiting = [one for one in waiting if not one[1].done()]
         if not waiting:
             return
@@ -116,16 +115,16 @@ class Batcher:
             calls = [self._announce(one) for one in announcements.values()]
             calls += [together([ask for ask, _ in asks], self._now_arg()) for asks in groups]
             replies = await self._send(calls)
-            told = dict(zip(announcements, replies, strict=False))
-            for asks, reply in zip(groups, replies[len(told) :], strict=True):
-                _deal(asks, reply, told)
+            announced = dict(zip(announcements, replies, strict=False))
+            for asks, reply in zip(groups, replies[len(announced) :], strict=True):
+                _resolve(asks, reply, announced)
         except BaseException as error:
             _fail([future for _, future in waiting], error)
             if not isinstance(error, Exception):
                 raise
         finally:
             for ask, future in waiting:
-                if future.cancelled() and ask.abandoned:  # what was given back meanwhile may have come too early
+                if future.cancelled() and ask.abandoned:  # its release may have been sent before it
                     ask.abandoned()
 
 
@@ -143,7 +142,7 @@ def _loads(waiting: list[Waiting]) -> Iterator[list[Waiting]]:
 
 
 def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
-    """One for each uid: there are two only where the uid was replaced a moment ago."""
+    """One announcement for each uid; there are two uids only if the process has just got a new one."""
     merged: dict[str, Announcement] = {}
     for one in announcements:
         known = merged.get(one.uid)
@@ -158,22 +157,22 @@ def _by_slot(waiting: list[Waiting], slot_of: Callable[[str], int]) -> list[list
     return list(groups.values())
 
 
-def _deal(asks: list[Waiting], reply: bytes | Exception, told: Mapping[str, Any]) -> None:
-    """Give each its part of the reply; one that is too short for that says to all that nothing was decided."""
+def _resolve(asks: list[Waiting], reply: bytes | Exception, announced: Mapping[str, Any]) -> None:
+    """Give each caller its part of the reply; all get one of another length, which says that nothing was decided."""
     if isinstance(reply, Exception):
         return _fail([future for _, future in asks], reply)
     at = HEAD
-    whole = len(reply) == HEAD + TOLD * sum(len(ask.keys) for ask, _ in asks)
+    whole = len(reply) == HEAD + ANSWER * sum(len(ask.keys) for ask, _ in asks)
     for ask, future in asks:
-        end = at + TOLD * len(ask.keys)
+        end = at + ANSWER * len(ask.keys)
         if not future.done():
-            first = [told[ask.announcement.uid]] if ask.announcement else []
+            first = [announced[ask.announcement.uid]] if ask.announcement else []
             future.set_result([*first, reply[:HEAD] + reply[at:end] if whole else reply])
         at = end
 
 
 def _fail(futures: Iterable[asyncio.Future[list[Any]]], error: BaseException) -> None:
-    """Fail all that wait; the first reports the error, the others that they failed alongside."""
+    """Fail all waiting callers: the first with the error, the others with Alongside."""
     is_reported = False
     for future in futures:
         if future.done():
@@ -191,12 +190,12 @@ WaitingRelease = tuple[Sequence[Call], "asyncio.Future[list[Any]]"]
 
 
 class Releases:
-    """Sends the releases of each loop with ``send``, one batch at a time."""
+    """Sends the releases of each event loop with ``send``, one batch at a time."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[WaitingRelease]] = WeakKeyDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop itself holds tasks only weakly
+        self._tasks: set[asyncio.Task[None]] = set()  # an event loop has only weak references to tasks
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
         """The replies to these calls; raises what sending raised, or Alongside."""
@@ -206,28 +205,28 @@ class Releases:
             waiting = self._waiting[loop] = deque()
         future: asyncio.Future[list[Any]] = loop.create_future()
         waiting.append((calls, future))
-        if len(waiting) == 1:  # else the task takes it along
-            task = loop.create_task(self._travel(waiting))
+        if len(waiting) == 1:  # else the running task sends it
+            task = loop.create_task(self._send_batch(waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await future
 
-    async def _travel(self, waiting: deque[WaitingRelease]) -> None:
-        """The first stays in the queue until its batch is answered, so that nobody else begins to send."""
+    async def _send_batch(self, waiting: deque[WaitingRelease]) -> None:
+        """Send batches until none wait; the first stays queued until its reply, so that no second task starts."""
         while waiting:
             some = _load(waiting)
             try:
                 replies = iter(await self._send([call for calls, _ in some for call in calls]))
-            except BaseException as error:  # all that wait: each would wait in vain for as long
+            except BaseException as error:  # fail all: each would wait as long for the same error
                 _fail([future for _, future in waiting], error)
                 waiting.clear()
                 if not isinstance(error, Exception):
                     raise
                 return
             for calls, future in some:
-                found = [next(replies) for _ in calls]
+                own = [next(replies) for _ in calls]
                 if not future.done():
-                    future.set_result(found)
+                    future.set_result(own)
                 waiting.popleft()
 
 

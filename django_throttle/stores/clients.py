@@ -32,7 +32,7 @@ from django_throttle.stores.timeouts import Deadline, LoopDeadline, with_deadlin
 
 MAINTENANCE: Final = "maint_notifications_config"
 CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
-# What an async client can take over from the settings of a synchronous one.
+# Settings that are the same for an async client and a synchronous one.
 _SHARED: Final = addresses.SHARED_OBJECTS.union(addresses.TYPED)
 _ASYNC_CLASSES: Final = (
     (sync_connection.SSLConnection, async_connection.SSLConnection),
@@ -50,7 +50,7 @@ def _limits(seconds: float, retry: object, connection: type[Any]) -> dict[str, A
         "health_check_interval": 0,
         "socket_keepalive": True,
     }
-    # redis-py 7 and later relax timeouts to 10 s during a maintenance unless told not to; 7 has that for threads only.
+    # redis-py 7 and later relax timeouts to 10 s in a maintenance unless disabled; 7 in its synchronous client only.
     if MAINTENANCE not in signature(connection.__init__).parameters:
         return limits
     from redis.maint_notifications import MaintNotificationsConfig
@@ -140,7 +140,7 @@ class LoopClients:
                 for closed in [known for known in self._clients if known.is_closed()]:
                     del self._clients[closed]
                 for closed in [known for known in _lives if known.is_closed()]:
-                    del _lives[closed]  # what it holds refers to its loop, so it would stay for ever
+                    del _lives[closed]  # its values refer to the loop, so it is never collected
                 self._clients[loop] = client
                 _lives.setdefault(loop, []).append(life)
             await anext(life)
@@ -164,14 +164,14 @@ async def _life(*clients: aioredis.Redis) -> AsyncGenerator[None]:
 
 
 _lock = Lock()
-# Held by their loop, not by their store: a client must be closed by the loop that it belongs to.
+# Kept by event loop, not by store: a client must be closed on its own loop.
 _lives: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]] = WeakKeyDictionary()
 _all_clients: WeakSet[LoopClients] = WeakSet()
 
 
 def _forget_all() -> None:
     global _lock
-    _lock = Lock()  # whoever held it stayed in the parent
+    _lock = Lock()  # its owner may be a thread of the parent
     _lives.clear()
     for clients in _all_clients:
         clients.forget()
@@ -181,13 +181,13 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 T = TypeVar("T")
-# A reply that is a map under one version of the protocol and an array under the other is asked for as an array.
+# Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.
 RESP2: Final = {"protocol": 2}
 AWAY: Final = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
-class Known:
-    """The master that both drivers know, by the latest failover that a Sentinel has told of."""
+class KnownPrimary:
+    """The primary by the latest failover that a Sentinel has reported, for both drivers."""
 
     def __init__(self, moved: Callable[[], None]) -> None:
         self.host: Host | None = None
@@ -201,37 +201,38 @@ class Known:
             self._moved()
 
     def is_left(self, host: object, port: object) -> bool:
-        """Whether this was the master, and is not any more."""
+        """Whether another server than this is the primary."""
         return self.host is not None and self.host != (host, port)
 
 
-class Master(Generic[T]):
-    """Where the master is, by the Sentinels; the one that answered last is asked first."""
+class PrimarySearch(Generic[T]):
+    """Finds the primary by the Sentinels; the one that answered best last time is asked first."""
 
-    def __init__(self, sentinels: Iterable[T], service: str, known: Known) -> None:
+    def __init__(self, sentinels: Iterable[T], service: str, known: KnownPrimary) -> None:
         self._sentinels = list(sentinels)
         self.service = service
         self.known = known
 
     def search(self, *, everyone: bool = False) -> Generator[T, Any, Host]:
-        """Yields whom to ask, receives a reply or an error; returns the host.
+        """Yields the Sentinel to ask, receives its reply or error; returns the primary's host and port.
 
-        A Sentinel that is cut off with the old master names that: whoever knows of a later failover is right.
+        A Sentinel that is partitioned with the old primary reports that one: the latest failover wins. Stops at the
+        first good reply unless ``everyone``. Raises MasterNotFoundError, or what a Sentinel refuses the question with.
         """
-        found: list[tuple[int, Host | None, T]] = []
+        replies: list[tuple[int, Host | None, T]] = []
         for sentinel in tuple(self._sentinels):
             reply = yield sentinel
             if isinstance(reply, ResponseError) and "No such master" not in str(reply):
                 raise reply
-            named = None if isinstance(reply, Exception) else _named(reply)
-            if named is not None:
-                found.append((*named, sentinel))
-                if named[1] is not None and named[0] >= self.known.epoch and not everyone:
+            if not isinstance(reply, Exception):
+                epoch, host = _primary(reply)
+                replies.append((epoch, host, sentinel))
+                if host is not None and epoch >= self.known.epoch and not everyone:
                     break
-        # Of those that know of the same failover, one that sees its master.
-        epoch, host, best = max(found, key=lambda one: (one[0], one[1] is not None), default=(0, None, None))
+        # Of Sentinels with the same epoch, one for which the primary is up.
+        epoch, host, best = max(replies, key=lambda one: (one[0], one[1] is not None), default=(0, None, None))
         if host is None:
-            raise MasterNotFoundError(f"no Sentinel knows a master {self.service!r} that is up")
+            raise MasterNotFoundError(f"no Sentinel knows a primary {self.service!r} that is up")
         self._sentinels.sort(key=lambda one: one is not best)
         self.known.learn(host, epoch)
         return host
@@ -241,8 +242,8 @@ class Master(Generic[T]):
         return "SENTINEL", "MASTER", self.service
 
 
-def _named(reply: Any) -> tuple[int, Host | None]:
-    """The number of its failover and the master, None when it is said to be down; names and values come in a row."""
+def _primary(reply: Any) -> tuple[int, Host | None]:
+    """The failover's epoch, and the primary or None if it is down, from a flat list of names and values."""
     state = {_text(name): _text(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
     is_up = "master" in state["flags"] and "_down" not in state["flags"]
     return int(state["config-epoch"]), ((state["ip"], int(state["port"])) if is_up else None)
@@ -253,45 +254,45 @@ def _text(value: Any) -> str:
 
 
 class Sentinels:
-    """The Sentinels for the synchronous driver; each gets a share of ``seconds``: a dead one does not take all."""
+    """The Sentinels for the synchronous driver; each has a share of ``seconds``, so that a dead one leaves time."""
 
-    def __init__(self, address: Address, seconds: float, most: int, known: Known) -> None:
+    def __init__(self, address: Address, seconds: float, most: int, known: KnownPrimary) -> None:
         self._share = seconds / (len(address.hosts) + 1)
         settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
         pools = [Pool(sync_client(one, self._share, most).connection_pool, most, self._share) for one in settings]
-        self._master = Master(pools, address.service, known)
+        self._primary = PrimarySearch(pools, address.service, known)
 
     def find(self, *, everyone: bool = False) -> Host:
-        return drive(self._master.search(everyone=everyone), self._ask)
+        return drive(self._primary.search(everyone=everyone), self._ask)
 
     def look(self) -> None:
-        """Ask every Sentinel for the master: one that was cut off may go on as if it were that."""
+        """Ask every Sentinel for the primary: an old one that is partitioned may still accept commands."""
         with suppress(MasterNotFoundError, ResponseError):
             self.find(everyone=True)
 
     def _ask(self, pool: Pool) -> Any:
         try:
             with Deadline(self._share):
-                return pool.call(self._master.question)
+                return pool.call(self._primary.question)
         except (*AWAY, ResponseError) as error:
             return error
 
 
 def following(connection_class: type[AbstractConnection], find: Callable[[], Host]) -> type[AbstractConnection]:
-    """The same connection class, but it connects to the server that ``find`` returns."""
+    """A subclass that connects to the server that ``find`` returns."""
 
-    class MasterConnection(connection_class):  # type: ignore[misc, valid-type]
+    class PrimaryConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> Any:
             self.host, self.port = find()
             return super()._connect()
 
-    return MasterConnection
+    return PrimaryConnection
 
 
-def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Host]], known: Known) -> type[Any]:
-    """The same for asyncio; before each command it leaves a server that is known to be the master no more."""
+def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Host]], known: KnownPrimary) -> type[Any]:
+    """The same for asyncio; before a command it disconnects from a server that is no longer the primary."""
 
-    class MasterConnection(connection_class):  # type: ignore[misc]
+    class PrimaryConnection(connection_class):  # type: ignore[misc]
         async def _connect(self) -> None:
             self.host, self.port = await find()
             await super()._connect()
@@ -301,23 +302,23 @@ def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Ho
                 await self.disconnect()
             await super().send_packed_command(*args, **options)
 
-    return MasterConnection
+    return PrimaryConnection
 
 
-def async_clients(address: Address, seconds: float, most: int, known: Known) -> list[aioredis.Redis]:
-    """The running loop's client of the master, and its clients of the Sentinels."""
+def async_clients(address: Address, seconds: float, most: int, known: KnownPrimary) -> list[aioredis.Redis]:
+    """The running loop's client of the primary, then its clients of the Sentinels."""
     settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
     share = seconds / (len(address.hosts) + 1)
     asked = [async_client(one, share, most) for one in settings]
-    master = Master(asked, address.service, known)
+    primary = PrimarySearch(asked, address.service, known)
 
     async def find() -> Host:
-        return await adrive(master.search(), ask)
+        return await adrive(primary.search(), ask)
 
     async def ask(sentinel: aioredis.Redis) -> Any:
         try:
             async with LoopDeadline(asyncio.get_running_loop().time() + share):
-                return await sentinel.execute_command(*master.question)
+                return await sentinel.execute_command(*primary.question)
         except (*AWAY, ResponseError) as error:
             return error
 

@@ -44,9 +44,9 @@ HALF_MOVED: Final = "attempted to access a non local key"
 
 
 class Round(NamedTuple):
-    """What to send to each node, after a pause; ``share`` of the time left, at most.
+    """What to send to each node, after ``pause`` seconds, within a ``share`` of the time left.
 
-    The reply to it has for each node a list of replies, errors in their places, or the one error for all.
+    The reply has for each node a list of replies or errors, one for each command, or one error for all.
     """
 
     loads: dict[Host, list[Sequence[Any]]]
@@ -54,8 +54,8 @@ class Round(NamedTuple):
     share: float = 1.0
 
 
-Told = dict[Host, list[Any] | Exception]
-Journey = Generator[Round, Told, list[Any]]
+NodeReplies = dict[Host, list[Any] | Exception]
+Journey = Generator[Round, NodeReplies, list[Any]]
 
 
 def slot_of(key: str) -> int:
@@ -63,7 +63,7 @@ def slot_of(key: str) -> int:
 
 
 class Slots:
-    """The slot map, as far as it is known."""
+    """The last known slot map."""
 
     def __init__(self, seeds: Iterable[Host]) -> None:
         self._seeds = tuple(seeds)
@@ -83,7 +83,7 @@ class Slots:
         self.is_doubtful = True
 
     def is_due(self) -> bool:
-        """True for one caller every tenth of a second, which is to learn the map."""
+        """True for one caller each LEARN_EVERY seconds, which then asks for the map."""
         now = time.monotonic()
         if now - self._learned_at < LEARN_EVERY and any(self._owners):
             return False
@@ -91,7 +91,7 @@ class Slots:
         return True
 
     def learn(self, reply: Iterable[Any], asked: Host) -> None:
-        """CLUSTER SLOTS, as the node ``asked`` sees it."""
+        """Store the reply to CLUSTER SLOTS of the node ``asked``."""
         owners: list[Host | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         hosts = set(self._seeds)
         for first, last, *nodes in reply:
@@ -102,7 +102,7 @@ class Slots:
         self._owners, self.hosts, self.is_doubtful = owners, frozenset(hosts), False
 
     def someone(self) -> Host:
-        """Any node: it says what is wrong with a slot that nobody serves."""
+        """Any node: its error says what is wrong with a slot that no node serves."""
         return next(filter(None, self._owners), self._seeds[0])
 
 
@@ -113,7 +113,7 @@ def _host(node: Sequence[Any], asked: Host) -> Host:
 
 @dataclass(slots=True)
 class Parcel:
-    """One call on its way; ``host`` is where a node has redirected it, None for the slot's owner."""
+    """One call to be routed; ``host`` is where a node has redirected it, None for the slot's owner."""
 
     call: Call
     slot: int
@@ -142,7 +142,7 @@ class Router:
             waiting = [parcel for parcel in parcels if parcel.call.leads is leading]
             turn = 0
             while waiting and not (turn and is_over()):
-                yield from self._travel(waiting, turn)
+                yield from self._send(waiting, turn)
                 again = [parcel for parcel in waiting if self._goes_again(parcel)]
                 slots = {parcel.slot for parcel in again if not parcel.call.follows}
                 waiting = again + [
@@ -153,7 +153,7 @@ class Router:
                 return failed[:1] * len(calls)
         return [parcel.reply for parcel in parcels]
 
-    def _travel(self, waiting: list[Parcel], turn: int) -> Generator[Round, Told, None]:
+    def _send(self, waiting: list[Parcel], turn: int) -> Generator[Round, NodeReplies, None]:
         failure = None
         if self.slots.is_doubtful or any(map(self._is_failing, map(self._target, waiting))):
             failure = yield from self._learn()
@@ -162,12 +162,12 @@ class Router:
             parcel.host = self._target(parcel)
             loads.setdefault(parcel.host, []).extend(parcel.commands())
         pauses = turn > 2 or any(parcel.waits for parcel in waiting)
-        told = {} if failure else (yield Round(loads, PAUSE if pauses else 0.0))
-        replies = {host: iter(outcome) for host, outcome in told.items() if isinstance(outcome, list)}
+        outcomes = {} if failure else (yield Round(loads, PAUSE if pauses else 0.0))
+        replies = {host: iter(outcome) for host, outcome in outcomes.items() if isinstance(outcome, list)}
         for parcel in waiting:
             assert parcel.host is not None
             if parcel.host not in replies:
-                parcel.reply = failure or told[parcel.host]
+                parcel.reply = failure or outcomes[parcel.host]
                 continue
             if parcel.asks:
                 next(replies[parcel.host])
@@ -194,15 +194,15 @@ class Router:
                 return False
         return True
 
-    def _learn(self) -> Generator[Round, Told, Exception | None]:
+    def _learn(self) -> Generator[Round, NodeReplies, Exception | None]:
         """Ask nodes for the map; returns the last error when none has answered and nothing is known."""
         if not self.slots.is_due():
             return None
         failure: Exception | None = None
         hosts = random.sample(sorted(self.slots.hosts), len(self.slots.hosts))
         for host in sorted(hosts, key=self._is_failing)[:MOST_ASKED]:
-            told = (yield Round({host: [("CLUSTER", "SLOTS")]}, share=1 / 3))[host]
-            reply = told[0] if isinstance(told, list) else told
+            outcome = (yield Round({host: [("CLUSTER", "SLOTS")]}, share=1 / 3))[host]
+            reply = outcome[0] if isinstance(outcome, list) else outcome
             if not isinstance(reply, Exception):
                 self.slots.learn(reply, host)
                 return None
@@ -352,18 +352,18 @@ class ClusterTransport:
 
     @property
     def failovers(self) -> int:
-        """How often other nodes have taken over, as far as was noticed."""
+        """How many failovers were noticed."""
         return self._router.slots.failovers
 
     def server_says(self, section: str) -> str:
-        """Nothing: each node has settings of its own."""
+        """Empty: each node has its own settings."""
         return ""
 
     def look(self) -> None:
-        """Nothing: a master that is cut off from the others of a Cluster refuses to serve by itself."""
+        """Does nothing: a primary that is partitioned from its Cluster refuses commands by itself."""
 
     def node_of(self, key: str) -> object:
-        """Which node has a key, as far as is known."""
+        """The node that serves a key by the last known slot map."""
         return self._router.slots.owner(slot_of(key))
 
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
@@ -380,34 +380,34 @@ class ClusterTransport:
         journey = self._router.deliver(calls, lambda: loop.time() > until)
         return await adrive(journey, lambda round_: self._aexchange(round_, until))
 
-    def _exchange(self, round_: Round, until: float) -> Told:
+    def _exchange(self, round_: Round, until: float) -> NodeReplies:
         left = until - time.monotonic()
         if left <= 0:
             return dict.fromkeys(round_.loads, TimeoutError(LATE))
         if round_.pause:
             time.sleep(min(round_.pause, left))
-        told: dict[Host, Outcome] = {}
+        replies: dict[Host, Outcome] = {}
         posted: dict[Host, tuple[Node, AbstractConnection]] = {}
         try:
             for host in sorted(round_.loads):  # in one order, lest two wait for each other's connections
                 node = self._node(host)
                 connection = node.post(round_.loads[host])
                 if isinstance(connection, Exception):
-                    told[host] = connection
+                    replies[host] = connection
                 else:
                     posted[host] = node, connection
             while posted:
                 host = next(iter(posted))
                 node, connection = posted.pop(host)
-                # One that hangs leaves time to read what the others have answered.
+                # A node that hangs must leave time to read the others' replies.
                 with Deadline((until - time.monotonic()) * round_.share / (len(posted) + 1)):
-                    told[host] = node.collect(connection, len(round_.loads[host]))
+                    replies[host] = node.collect(connection, len(round_.loads[host]))
         finally:
             for node, connection in posted.values():  # interrupted
                 node.drop(connection)
-        return told
+        return replies
 
-    async def _aexchange(self, round_: Round, until: float) -> Told:
+    async def _aexchange(self, round_: Round, until: float) -> NodeReplies:
         loop = asyncio.get_running_loop()
         left = until - loop.time()
         if left <= 0:
@@ -437,7 +437,7 @@ def connect(address: str, seconds: float, max_connections: int) -> Transport | C
     """The transport to an address, or to a CACHES alias; connects when first used. Raises InvalidSetting."""
     if is_patched_by_eventlet():
         raise InvalidSetting(EVENTLET)
-    found = find_address(address)
-    for reason in found.wrong:
+    parsed = find_address(address)
+    for reason in parsed.wrong:
         logger.error("REDIS: %s; it is left out", reason)
-    return (ClusterTransport if found.is_cluster else Transport)(found, seconds, max_connections)
+    return (ClusterTransport if parsed.is_cluster else Transport)(parsed, seconds, max_connections)

@@ -42,7 +42,7 @@ logger = logging.getLogger("django_throttle")
 
 TOO_OLD: Final = -1
 HEAD: Final = Struct(">dd")
-TOLD: Final = Struct(">ddd")
+ANSWER: Final = Struct(">ddd")
 MARKS: Final = Struct(">BH").pack
 PACK: Final = Struct(">BBddddd").pack
 
@@ -155,13 +155,13 @@ class DecideCommand(RedisCommand):
         if repaired == TOO_OLD:
             self.context.calendar.learn(int(now))
             raise AskAgain
-        if len(replies[-1]) != HEAD.size + TOLD.size * len(self.ask.keys):
+        if len(replies[-1]) != HEAD.size + ANSWER.size * len(self.ask.keys):
             raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
         if repaired and self.context.log_throttle.due("repaired"):
             logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
         at = int(now)
-        told = TOLD.iter_unpack(replies[-1][HEAD.size :])
-        answers = tuple([Answer(int(a), int(b), int(c), at) for a, b, c in told])
+        numbers = ANSWER.iter_unpack(replies[-1][HEAD.size :])
+        answers = tuple([Answer(int(a), int(b), int(c), at) for a, b, c in numbers])
         self.context.remaining.note(self.command.charges, answers)
         return answers
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from django_throttle.core.commands import Answer, Charge, Decide, Paid, passes
 from django_throttle.stores.batch import Ask
 from django_throttle.stores.commands import (
+    ANSWER,
     HEAD,
-    TOLD,
     TOO_OLD,
     DecideCommand,
     LeaseCommand,
@@ -43,7 +43,7 @@ class _Part:
         reply = self.replies[-1]
         if isinstance(reply, BaseException) or HEAD.unpack_from(reply)[0] == TOO_OLD:
             return ()
-        return tuple(Answer(*map(int, told)) for told in TOLD.iter_unpack(reply[HEAD.size :]))
+        return tuple(Answer(*map(int, numbers)) for numbers in ANSWER.iter_unpack(reply[HEAD.size :]))
 
     def is_granted(self) -> bool:
         answers = self.answers()

@@ -1,4 +1,4 @@
-"""Timeouts: one deadline over all that a call does, on a socket or on an event loop."""
+"""Deadlines over all I/O of a call, on a blocking socket or on an event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from redis.connection import AbstractConnection
 
 from django_throttle.stores.failures import LoopBlocked
 
-# When less of the deadline has passed, a timeout of the whole of it ends soon enough.
+# With this share of the deadline left, a socket timeout of the whole deadline is precise enough.
 NEARLY: Final = 0.9
-LOOK: Final = 0.001  # 0 would raise something else
+LOOK: Final = 0.001  # seconds; 0 would make the socket non-blocking
 
 
 @dataclass(slots=True)
@@ -31,12 +31,12 @@ class _Block:
     looked: bool = False
 
 
-# By context rather than by thread: under gevent one thread has many, also where it was patched after our import.
+# By context, not by thread: under gevent one thread runs many contexts, also if it was patched after this import.
 _block: ContextVar[_Block | None] = ContextVar("django_throttle.deadline", default=None)
 
 
 def _to_write(otherwise: float | None) -> float | None:
-    """The seconds left; ``otherwise`` without a deadline. Raises TimeoutError when none are left."""
+    """The seconds left, or ``otherwise`` without a deadline. Raises TimeoutError when none are left."""
     block = _block.get()
     if block is None:
         return otherwise
@@ -47,7 +47,7 @@ def _to_write(otherwise: float | None) -> float | None:
 
 
 def _to_read(otherwise: float | None) -> float | None:
-    """The same for a read; the first one after the deadline may look once: a paused process reads what has arrived."""
+    """The same for a read; once after the deadline LOOK seconds, so that a paused process reads what has arrived."""
     block = _block.get()
     if block is None or block.looked or block.until > time.monotonic():
         return _to_write(otherwise)
@@ -80,7 +80,7 @@ def is_patched_by_eventlet() -> bool:
     return patcher is not None and bool(patcher.is_monkey_patched("socket"))
 
 
-KERNEL_WATCHES: Final = sys.platform == "linux"  # elsewhere the option takes another shape
+KERNEL_WATCHES: Final = sys.platform == "linux"  # on other systems the option has another format
 
 
 def _watch(sock: socket.socket, seconds: float) -> None:
@@ -96,7 +96,7 @@ class DeadlineSocket:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._timeout = sock.gettimeout()
-        # gevent's sockets never block: they have no timeout of the kernel's, whatever they are called.
+        # gevent's sockets never block, so the kernel's timeouts have no effect on them.
         self._is_plain = type(sock) is socket.socket and isinstance(sock, _socket.socket)
 
     def __getattr__(self, name: str) -> Any:
@@ -139,9 +139,9 @@ class DeadlineSocket:
 
 
 class _Handshaking:
-    """A socket for a TLS handshake, which gets the time that is left when it begins.
+    """A socket for a TLS handshake, with the time that is left when the handshake begins.
 
-    Reading the certificates of all authorities, before that, may have taken most of the deadline.
+    Loading the certificates before it may take most of the deadline.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -154,13 +154,13 @@ class _Handshaking:
         try:
             return _to_write(self._socket.gettimeout())
         except TimeoutError:
-            # Python 3.11 asks when it has the descriptor twice: an error would close it twice, the second time
-            # as whatever else the process has opened by then. The handshake fails at once instead.
+            # Python 3.11 calls this while it has the descriptor twice: an error would close it twice, and so perhaps
+            # another file that the process has opened meanwhile. The handshake times out at once instead.
             return LOOK
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
-    """The same connection class, obeying ``Deadline``, connecting included."""
+    """A subclass that obeys ``Deadline``, also while it connects."""
 
     class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> DeadlineSocket:
@@ -178,7 +178,7 @@ GRACE: Final = 0.02  # seconds for a blocked loop to read what has arrived
 
 
 class LoopDeadline:
-    """``async with`` it: raises TimeoutError at a time of the loop, or LoopBlocked if that was blocked."""
+    """``async with``: raises TimeoutError at ``until`` on the loop's clock, LoopBlocked if the loop was busy."""
 
     __slots__ = ("_end", "_is_late", "_timeout", "_until")
 
@@ -208,9 +208,9 @@ class LoopDeadline:
 
 @contextmanager
 def heed_cancellation() -> Iterator[None]:
-    """Raise a cancellation that the block has lost.
+    """Raise CancelledError if the task was cancelled in the block, and the block did not raise it.
 
-    redis-py waits with asyncio.wait_for, which until Python 3.12 loses one that comes as it is done.
+    redis-py uses asyncio.wait_for, which before Python 3.12 loses a cancellation that comes as it returns.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0

@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from django_throttle.core.algorithms.base import Plan
 from django_throttle.stores.addresses import Address
 from django_throttle.stores.clients import (
-    Known,
+    KnownPrimary,
     LoopClients,
     Sentinels,
     async_client,
@@ -107,7 +107,7 @@ class Transport:
         self.seconds = seconds
         self.failovers = 0  # how often another server has taken over, as far as was noticed
         settings = dict(address.settings)
-        known = Known(self._moved)
+        known = KnownPrimary(self._moved)
         self._sentinels = Sentinels(address, seconds, max_connections, known) if address.service else None
         if self._sentinels:
             find = self._sentinels.find
@@ -206,7 +206,7 @@ async def _leave_replica(client: Any, replies: Sequence[Any]) -> None:
         await client.connection_pool.disconnect()
 
 
-def _async_clients(address: Address, seconds: float, max_connections: int, known: Known) -> list[aioredis.Redis]:
+def _async_clients(address: Address, seconds: float, max_connections: int, known: KnownPrimary) -> list[aioredis.Redis]:
     if address.service:
         return async_clients(address, seconds, max_connections, known)
     return [async_client(address.settings, seconds, max_connections)]

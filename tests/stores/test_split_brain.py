@@ -15,7 +15,7 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import Host
-from django_throttle.stores.clients import Known, Master
+from django_throttle.stores.clients import KnownPrimary, PrimarySearch
 from tests.fleet import READY, Guarded, GuardedSentinels
 from tests.servers import slack
 
@@ -91,9 +91,11 @@ def reply(port: int, epoch: int, flags: str = "master") -> list[str]:
     return ["ip", "10.0.0.1", "port", str(port), "flags", flags, "config-epoch", str(epoch)]
 
 
-def asked(master: Master[str], answers: dict[str, list[str] | Exception], *, everyone: bool = False) -> list[str]:
-    """Who is asked until the master is found."""
-    search, found = master.search(everyone=everyone), list[str]()
+def asked(
+    primary: PrimarySearch[str], answers: dict[str, list[str] | Exception], *, everyone: bool = False
+) -> list[str]:
+    """Who is asked until the primary is found."""
+    search, found = primary.search(everyone=everyone), list[str]()
     try:
         found.append(next(search))
         while True:
@@ -104,19 +106,19 @@ def asked(master: Master[str], answers: dict[str, list[str] | Exception], *, eve
 
 def test_the_sentinel_that_knows_of_the_latest_failover_is_right() -> None:
     moves: list[Host | None] = []
-    known = Known(lambda: moves.append(known.host))
-    master = Master(["cut off", "b", "c"], "dt", known)
+    known = KnownPrimary(lambda: moves.append(known.host))
+    primary = PrimarySearch(["cut off", "b", "c"], "dt", known)
     before: dict[str, list[str] | Exception] = dict.fromkeys(("cut off", "b", "c"), reply(1, 0))
-    assert asked(master, before) == ["cut off"]
+    assert asked(primary, before) == ["cut off"]
     after: dict[str, list[str] | Exception] = {**before, "b": TimeoutError(), "c": reply(2, 1)}
-    assert asked(master, after, everyone=True) == ["cut off", "b", "c"]
+    assert asked(primary, after, everyone=True) == ["cut off", "b", "c"]
     assert (known.host, moves) == (("10.0.0.1", 2), [("10.0.0.1", 2)])
     assert known.is_left("10.0.0.1", 1) and not known.is_left("10.0.0.1", 2)
-    assert asked(master, {**after, "c": TimeoutError(), "b": reply(2, 1)}) == ["c", "cut off", "b"]
+    assert asked(primary, {**after, "c": TimeoutError(), "b": reply(2, 1)}) == ["c", "cut off", "b"]
     down = {**after, "c": reply(2, 1, "master,o_down"), "b": TimeoutError()}
     with pytest.raises(MasterNotFoundError):
-        asked(master, down)
+        asked(primary, down)
     assert known.host == ("10.0.0.1", 2), "whoever knows less is not believed"
     anew: dict[str, list[str] | Exception] = dict.fromkeys(("cut off", "b", "c"), reply(3, 0))
-    assert len(asked(master, anew)) == 3, "Sentinels that have been set up anew begin to count"
+    assert len(asked(primary, anew)) == 3, "Sentinels that have been set up anew begin to count"
     assert (known.host, known.epoch) == (("10.0.0.1", 3), 0)
