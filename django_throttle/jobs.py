@@ -13,6 +13,7 @@ from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
+from django_throttle.conf import conf
 from django_throttle.lifecycle import in_child
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ logger = logging.getLogger("django_throttle")
 AGENT: Final = "django_throttle.agent"
 # The stores whose rules an agent watches, by their identity: a call has nothing to start for them.
 watched: Final[set[int]] = set()
+
+
+def is_on() -> bool:
+    """Whether the setting AGENT lets this process have one."""
+    return conf().AGENT
 
 
 def ensure(store: Store, *, rules: bool = False) -> None:

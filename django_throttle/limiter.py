@@ -42,7 +42,9 @@ class Limiter:
         self.store = store
         self._parts = tuple(part for rule in self.rules if rule.enabled for part in rule.parts)
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
-        self._shares = store.is_remote and any(part.on_store_failure == "local" for part in self._parts)
+        self._shares = (
+            store.is_remote and jobs.is_on() and any(part.on_store_failure == "local" for part in self._parts)
+        )
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")

@@ -225,15 +225,17 @@ class TestEdits:
             await echo(connection)
         edited = tmp_path / "rules.json"
         edited.write_text(json.dumps({name: {**EVICTING[name], **options} for name, options in EDITS.items()}))
-        began = await commit(redis_server, "throttle_rules", "import", str(edited))
-        warned = await asyncio.gather(*(error(connection, "connection_limit") for connection in connections[:2]))
-        refused = await asyncio.gather(*(error(connection, "rate_limited") for connection in connections))
-        print(f"warned {max(at for _, at in warned) - began:.2f} s after the commit")
-        assert {(told["rule"], told["limit"]) for told, _ in warned} == {("sockets", 1)}
-        assert {(told["rule"], told["limit"]) for told, _ in refused} == {("frames", 1)}
-        assert max(at for _, at in (*warned, *refused)) - began < WITHIN
-        edited.write_text("{}")
-        await commit(redis_server, "throttle_rules", "import", "--replace", str(edited))
+        try:
+            began = await commit(redis_server, "throttle_rules", "import", str(edited))
+            warned = await asyncio.gather(*(error(connection, "connection_limit") for connection in connections[:2]))
+            refused = await asyncio.gather(*(error(connection, "rate_limited") for connection in connections))
+            print(f"warned {max(at for _, at in warned) - began:.2f} s after the commit")
+            assert {(told["rule"], told["limit"]) for told, _ in warned} == {("sockets", 1)}
+            assert {(told["rule"], told["limit"]) for told, _ in refused} == {("frames", 1)}
+            assert max(at for _, at in (*warned, *refused)) - began < WITHIN
+        finally:
+            edited.write_text("{}")
+            await commit(redis_server, "throttle_rules", "import", "--replace", str(edited))
         await shut(*connections)
         await visitor.holds(0)
 

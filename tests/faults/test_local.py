@@ -118,24 +118,19 @@ OUTAGES = [
 ]
 
 
+# Seconds of the window, of the outage, and afterwards, for breakers to close; the last is for `make faults` alone.
+LENGTHS = [(WINDOW, 2.0 * WINDOW, 3.0 * WINDOW), *([(60, 60.0, 75.0)] if "LONG_OUTAGES" in os.environ else [])]
+
+
+@pytest.mark.parametrize(("window", "outage", "after"), LENGTHS)
 @pytest.mark.parametrize(("how", "server"), OUTAGES, indirect=["server"])
 def test_around_an_outage_no_window_has_more_than_the_limit_and_a_share_of_each(
-    server: RedisServer, how: str, figure: Callable[..., None]
+    server: RedisServer, how: str, window: int, outage: float, after: float, figure: Callable[..., None]
 ) -> None:
-    """It lasts for longer than the window; afterwards breakers take some seconds."""
-    admitted = around(server, how, 2.0 * WINDOW, WINDOW, after=3.0 * WINDOW)
-    most = admitted.most(WINDOW)
-    figure("passed of 200 in any window around an outage, by ``local``,", most)
-    assert admitted.degraded > 0
-    assert most <= LIMIT + PROCESSES * SHARE
-
-
-@pytest.mark.skipif("LONG_OUTAGES" not in os.environ, reason="takes minutes: `make faults` runs it")
-@pytest.mark.parametrize(("how", "server"), OUTAGES, indirect=["server"])
-def test_around_an_outage_of_a_minute(server: RedisServer, how: str, figure: Callable[..., None]) -> None:
-    admitted = around(server, how, 60.0, 60, after=75.0)
-    most = admitted.most(60)
-    figure("passed of 200 in any minute around an outage of one, by ``local``,", most)
+    admitted = around(server, how, outage, window, after)
+    most = admitted.most(window)
+    around_what = "window around an outage" if window == WINDOW else "minute around an outage of one"
+    figure(f"passed of 200 in any {around_what}, by ``local``,", most)
     assert admitted.degraded > 0
     assert most <= LIMIT + PROCESSES * SHARE
 

@@ -166,14 +166,15 @@ class TestDeadlines:
             heard.append(await receive())
             await send({"type": "websocket.accept"})  # too late: nobody hears it
 
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 5}, SOCKET_ACCEPT_TIMEOUT=0.2)
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 5}, SOCKET_ACCEPT_TIMEOUT=0.5)
         lines = []
         for _ in range(5):
             line = Line(ThrottleMiddleware(never, "chat"))
             opening = asyncio.ensure_future(line.open())
             lines.append((line, opening))
-        await asyncio.sleep(0.05)
-        assert held(store) == 5
+        while held(store) < 5:
+            assert not any(opening.done() for _, opening in lines)
+            await asyncio.sleep(0.01)
         for line, opening in lines:
             await opening
             assert line.sent == [{"type": "websocket.close", "code": 4408, "reason": "not accepted"}]
