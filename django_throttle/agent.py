@@ -21,7 +21,7 @@ from django_throttle.conf import conf
 from django_throttle.connections.control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.connections.process import open_sockets
 from django_throttle.connections.reconcile import Refresher
-from django_throttle.damper.flush import Flusher
+from django_throttle.damper.meters import Flusher
 from django_throttle.jobs import QUIET_SECONDS, Agent, watched
 from django_throttle.lifecycle import ending
 from django_throttle.publishing.groups import TELL_SECONDS as GROUPS_SECONDS

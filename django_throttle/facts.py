@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from django_throttle.core.commands import check_cost
-from django_throttle.core.refunds import NOTHING, Charged
+from django_throttle.core.flow import NOTHING, Charged
 from django_throttle.core.rule import Rule
 
 

@@ -17,13 +17,12 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_throttle import jobs, rulebook
 from django_throttle.core import Decision, Lease, Rule, flow, overrides
 from django_throttle.core.commands import SOCKET, Charge, charge, check_cost
-from django_throttle.core.flow import making_room
+from django_throttle.core.flow import corrected, making_room
 from django_throttle.core.key import check_ident
-from django_throttle.core.refunds import corrected
 from django_throttle.exceptions import InvalidRule, Refused
 from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_thread
-from django_throttle.observe import hooks
+from django_throttle.observe import reports
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, Store, arun, run
 
@@ -173,7 +172,7 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
     began = perf_counter()
     decision = yield from decided
-    if decision.is_ordinary and not hooks.installed():
+    if decision.is_ordinary and not reports.installed():
         return decision
     seconds = perf_counter() - began
     try:
@@ -182,7 +181,7 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
         if decision.crossed:
             decision = yield from flow.drop_reported(decision)
         report = (facts, decision, seconds)
-        yield Step(partial(hooks.tell, *report), partial(hooks.atell, *report))
+        yield Step(partial(reports.tell, *report), partial(reports.atell, *report))
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
         yield from flow.release(decision.lease)
         raise

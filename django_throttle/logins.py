@@ -15,7 +15,7 @@ from django.http import HttpRequest, QueryDict
 from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 
-from django_throttle.http.body import INPUT
+from django_throttle.http.door import INPUT
 from django_throttle.http.request_state import plain, size_of
 
 __all__ = ["UNCLEAR", "login_name"]

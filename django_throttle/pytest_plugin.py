@@ -61,7 +61,7 @@ def throttle_clock() -> FrozenClock:
 def throttle_store(throttle_clock: FrozenClock) -> Iterator[MemoryStore]:
     """An empty store for this test, in place of the one of the settings; the rules stay as they are."""
     from django_throttle.stores import MemoryStore
-    from django_throttle.testing.rules import counting_in
+    from django_throttle.testing import counting_in
 
     with counting_in(MemoryStore(throttle_clock)) as store:
         yield store

@@ -13,8 +13,7 @@ from typing import Any
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import Plan
-from django_throttle.core.algorithms.gcra import Gcra
-from django_throttle.core.algorithms.interval_bucket import IntervalBucket
+from django_throttle.core.algorithms.gcra import Gcra, IntervalBucket
 from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.core.rate import period_of
 

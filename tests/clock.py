@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_throttle import testing
-from django_throttle.testing.rules import START
+from django_throttle.testing import START
 
 __all__ = ["START", "FrozenClock"]
 

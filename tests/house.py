@@ -27,7 +27,7 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules": Limit(142, 125),
+    "modules": Limit(125, 125),
     "lines": Limit(22_894, 18_500),
     "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(14, 14),
@@ -35,7 +35,7 @@ LIMITS = {
     "in circles at run time": Limit(0, 0),
     "in circles with types": Limit(0, 0),
     "lines of sync and async twins": Limit(120, 120),
-    "modules without a test file": Limit(1, 0),
+    "modules without a test file": Limit(0, 0),
     "tests' lines at private names": Limit(52, 30),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.refunds import Charged
+from django_throttle.core.flow import Charged
 from django_throttle.exceptions import InvalidCost
 from django_throttle.facts import Facts
 from tests.callers import ANNA

@@ -30,7 +30,7 @@ from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspelt, override_warnings
 from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.overrides import Overrides
+from django_throttle.rulebook.snapshot import Overrides
 
 AS_GIVEN: Final = ""
 ENDLESS: Final = "endless"

@@ -4,7 +4,16 @@ E001–E006 are about the dictionary and its rules, E01x about texts and choices
 what must fit together; W00x are things that work but should be known.
 """
 
-from django_throttle.checks.doors import check_inflight, check_middleware, check_rates, check_schema
+from django_throttle.checks.doors import (
+    check_delays,
+    check_inflight,
+    check_middleware,
+    check_names,
+    check_origins,
+    check_rates,
+    check_schema,
+    check_waiting_rows,
+)
 from django_throttle.checks.settings import (
     check_addresses,
     check_rows,
@@ -14,7 +23,6 @@ from django_throttle.checks.settings import (
     check_shares,
     check_store,
 )
-from django_throttle.checks.sockets import check_delays, check_names, check_origins, check_waiting_rows
 
 __all__ = [
     "check_addresses",

@@ -19,9 +19,9 @@ from django_throttle.core.options import functions, is_dotted, parts
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity.address import Proxies, declared
 from django_throttle.identity.keys import is_async, is_path
-from django_throttle.observe.hooks import load
+from django_throttle.observe.reports import load
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.reader import NOTHING, Found
+from django_throttle.rulebook.sources import NOTHING, Found
 from django_throttle.stores import get_store
 from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
 from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet

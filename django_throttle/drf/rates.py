@@ -23,7 +23,7 @@ from django_throttle.http.request_state import method_of, note, plain
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.keys import bounded
-from django_throttle.rulebook import conditions
+from django_throttle.rulebook.snapshot import ASK_AGAIN, is_refused
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.
@@ -118,8 +118,8 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         said = None if api_settings.NUM_PROXIES is None else super().get_ident(request)
         address = network(said, conf().IPV6_PREFIX)
         ident = f"ip:{address}" if address else HttpWho(request).ident("ip")
-        if ident is None and conditions.is_refused():
-            raise LimiterUnavailable(conditions.ASK_AGAIN)
+        if ident is None and is_refused():
+            raise LimiterUnavailable(ASK_AGAIN)
         return None if ident is None else _Ident(ident)
 
     @classmethod

@@ -18,10 +18,10 @@ from django_throttle.costs import cost_of
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Facts, Who
 from django_throttle.http import finalize
-from django_throttle.http.body import meter
+from django_throttle.http.door import meter
+from django_throttle.http.refusal import retry_seconds
 from django_throttle.http.request_state import EVENTS, charged, keep, method_of, plain, route, size_of, visit_of
 from django_throttle.identity import HttpWho
-from django_throttle.retry import retry_seconds
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.

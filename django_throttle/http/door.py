@@ -1,20 +1,87 @@
-"""What the doors of HTTP do with a request, written once for sync and async: decide, answer or refuse, finish."""
+"""What the doors of HTTP do with a request, written once for sync and async: decide, answer or refuse, finish.
+
+Bytes that a view reads from the server's own input, past Django's request, are charged here too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 
 from django_throttle import limiter
+from django_throttle.core.flow import NOTHING
 from django_throttle.exceptions import Refused
 from django_throttle.facts import Who
-from django_throttle.http.body import meter
 from django_throttle.http.finalize import aabandon, abandon, afinish, finish, status_of_error
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import keep, visit_of
 from django_throttle.stores.base import Step, Steps
+
+INPUT: Final = "wsgi.input"
+# Where a view asks for everything at once, this much is read, and charged, at a time.
+PIECE: Final = 65_536
+
+
+def meter(request: HttpRequest, charged: int) -> None:
+    """Have the rules that count bytes charge what the view reads past Django's request, beyond ``charged`` bytes.
+
+    A WSGI server's own input has what was sent in chunks, and may have more than Content-Length says: its size is not
+    known before it is read. Reading it raises Refused for what is too much.
+    """
+    stream = request.META.get(INPUT)
+    if stream is not None and not isinstance(stream, _Metered):
+        request.META[INPUT] = _Metered(stream, charged, partial(_charge, request))
+
+
+def _charge(request: HttpRequest, size: int) -> None:
+    """Each rule once, as the last door to apply it knows the caller."""
+    visit = visit_of(request)
+    for facts in {id(one): one for one in visit.volumes.values()}.values():
+        only = frozenset(name for name, one in visit.volumes.items() if one is facts)
+        decision = limiter.decide(replace(facts, size=size, charged=NOTHING, only=only, early=False))
+        if not decision.allowed:
+            raise Refused(decision)
+        if decision.receipt is not None:
+            visit.receipts.append(decision.receipt)
+
+
+class _Metered:
+    """A server's input, in PEP 3333's shape; what is read of it beyond what was charged before is charged then."""
+
+    def __init__(self, stream: Any, charged: int, charge: Callable[[int], None]) -> None:
+        self._stream, self._charge = stream, charge
+        self._left = charged
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            return b"".join(iter(partial(self.read, PIECE), b""))
+        return self._passed(self._stream.read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        if size is not None and size >= 0:
+            return self._passed(self._stream.readline(size))
+        line = part = self.readline(PIECE)
+        while part and not part.endswith(b"\n"):
+            part = self.readline(PIECE)
+            line += part
+        return line
+
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
+        return list(self)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.readline, b"")
+
+    def _passed(self, part: bytes) -> bytes:
+        more = len(part) - self._left
+        self._left = max(0, -more)
+        if more > 0:
+            self._charge(more)
+        return part
 
 
 def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]:

@@ -18,10 +18,9 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.core import Decision, flow
 from django_throttle.core.commands import answered
+from django_throttle.core.flow import settled
 from django_throttle.core.headers import EPOCH, OFF, Policy, is_own, policies, rate_limit, visible, x_rate_limit
-from django_throttle.core.refunds import settled
-from django_throttle.http.inflight import hold_until_closed, soon
-from django_throttle.http.request_state import Visit, visit_of
+from django_throttle.http.request_state import Visit, hold_until_closed, soon, visit_of
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun, run
@@ -139,7 +138,7 @@ def _owed(request: HttpRequest, response: Any, visit: Visit) -> flow.Flow[None] 
         for name, value in fields(decisions, visit.is_known, response.status_code).items():
             response[name] = value
     if response.status_code in (429, 503) and not all(decision.allowed for decision in decisions):
-        # Django would log each, and mail each 503 to the admins; observe.logs limits its lines.
+        # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
     if visit.slots and response.streaming:
         hold_until_closed(request, response, visit.slots)

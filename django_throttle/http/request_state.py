@@ -1,21 +1,162 @@
-"""One HTTP request: its route, its size, what doors decided about it, and what remains to be done."""
+"""One HTTP request: its route, its size, what doors decided about it, what remains to be done, and requests in flight.
+
+Their leases are held until the response is sent or its stream is closed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import SEEK_END
 from typing import Any, Final
 
-from django.http import HttpRequest
+from asgiref.sync import SyncToAsync
+from django.http import HttpRequest, StreamingHttpResponse
 from django.urls import Resolver404, ResolverMatch, resolve
 
+from django_throttle import limiter
+from django_throttle.connections.leases import Leases
 from django_throttle.core import Decision
 from django_throttle.core.commands import Refund, paid_under
-from django_throttle.core.refunds import NOTHING, Charged
+from django_throttle.core.decision import Lease
+from django_throttle.core.flow import NOTHING, Charged
 from django_throttle.facts import Facts, Who
-from django_throttle.http.inflight import Slot
 from django_throttle.stores import get_store
+
+
+class Slot:
+    """A lease that is released once; at the latest when it is collected, as of a response that was never closed."""
+
+    __slots__ = ("_leases", "lease")
+
+    def __init__(self, lease: Lease, leases: Leases) -> None:
+        self.lease: Lease | None = lease
+        self._leases = leases
+
+    def take(self) -> Lease | None:
+        """The lease; None from the second time on."""
+        lease, self.lease = self.lease, None
+        return lease
+
+    def drop(self) -> None:
+        """Have the lease released a little later, without waiting for a store."""
+        lease = self.take()
+        if lease is not None:
+            self._leases.abandon(lease)
+
+    __del__ = drop
+
+
+def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> None:
+    """Release the slots when all has been sent or sending failed, at the latest when the response is closed.
+
+    When a server sends a file by itself, only closing the response tells that it is sent. Django may answer 304 in
+    place of a file, and then closes the request but not the file's response. When sending fails, nothing may be
+    closed, so only the response refers to the slots, in no reference cycle: they are released when it is collected.
+    Under ASGI, exceptions refer to each other and to the response, so the slots are released when the request ends.
+    """
+    leases = [slot.lease for slot in slots]
+    response._resource_closers.append(partial(_give_back, slots))
+    request.close = partial(_close, weakref.ref(request), request.__dict__.get("close"), leases)
+    to_the_end = _ato_the_end if response.is_async else _to_the_end
+    parts = to_the_end(response._iterator, slots)
+    # By the base class: a FileResponse would no longer be a file that a server can send by itself.
+    StreamingHttpResponse._set_streaming_content(response, parts)  # type: ignore[attr-defined]
+    _drop_when_over(slots)
+
+
+def soon(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+    """Await this in a task of its own on the running event loop, so that no cancellation ends it."""
+    task = asyncio.ensure_future(ending)
+    _endings.add(task)  # the loop itself holds tasks only weakly
+    task.add_done_callback(_endings.discard)
+    return task
+
+
+_endings: Final[set[asyncio.Future[None]]] = set()
+
+
+def _to_the_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[bytes]:
+    try:
+        yield from content
+    except GeneratorExit:  # closing the response releases them, not collecting this generator
+        raise
+    except BaseException:
+        _give_back(slots)
+        raise
+    _give_back(slots)
+
+
+async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> AsyncIterator[bytes]:
+    try:
+        async for part in content:
+            yield part
+    except BaseException:  # also where the event loop ends it; a second cancellation does not end this
+        await asyncio.wait({soon(_agive_back(slots))})
+        raise
+    await _agive_back(slots)
+
+
+def _drop_when_over(slots: Sequence[Slot]) -> None:
+    """Under ASGI, release the slots when the thread of the request ends, which Django ends with the request.
+
+    Not when a task ends: it may be the server's. Not when the thread's executor is collected: if the client leaves
+    before the response is made, exceptions that refer to each other keep it alive.
+    """
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    if context is None:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        _drop_with_thread(slots)
+    else:
+        executor = SyncToAsync.context_to_thread_executor.get(context)
+        if executor is not None:
+            executor.submit(_drop_with_thread, slots)
+
+
+class _Dropped(list[Slot]):
+    """The slots that a thread holds until it ends."""
+
+    def __del__(self) -> None:
+        for slot in self:
+            slot.drop()
+
+
+_of_thread: Final = threading.local()
+
+
+def _drop_with_thread(slots: Sequence[Slot]) -> None:
+    held: _Dropped = _of_thread.__dict__.setdefault("slots", _Dropped())
+    held[:] = [*(slot for slot in held if slot.lease), *slots]
+
+
+def _close(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:
+    """``close`` is what was in this one's place; without it the request's own."""
+    try:
+        if close is not None:
+            close()
+        elif (found := request()) is not None:
+            type(found).close(found)
+    finally:
+        for lease in leases:  # a second time changes nothing
+            limiter.release(lease)
+
+
+def _give_back(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        limiter.release(slot.take())
+
+
+async def _agive_back(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        await limiter.arelease(slot.take())
+
 
 # The scope of what leads nowhere.
 NO_ROUTE: Final = "404"

@@ -1,6 +1,5 @@
 """Reports decisions to hooks, the log and receivers of signals."""
 
-from django_throttle.observe.hooks import Hook, Report, atell, tell
-from django_throttle.observe.logs import keep_up
+from django_throttle.observe.reports import Hook, Report, atell, keep_up, tell
 
 __all__ = ["Hook", "Report", "atell", "keep_up", "tell"]

@@ -13,8 +13,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from django_throttle.core.decision import Outcome
-from django_throttle.observe.hooks import Report
-from django_throttle.observe.logs import every_second
+from django_throttle.observe.reports import Report, every_second
 from django_throttle.stores import get_store
 
 MOST_RULES: Final = 1000

@@ -26,8 +26,8 @@ from django_throttle import testrun
 from django_throttle.conf import conf
 from django_throttle.exceptions import StoreError
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.reader import NOTHING, Found, Reader, Reading, Transaction
 from django_throttle.rulebook.snapshot import Snapshot
+from django_throttle.rulebook.sources import NOTHING, Found, Reader, Reading, Transaction
 from django_throttle.signals import rules_changed
 from django_throttle.stores import AnyStore, get_store
 

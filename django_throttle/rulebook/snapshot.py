@@ -1,23 +1,240 @@
-"""All rules and overrides at one moment: never edited, only replaced."""
+"""All rules and overrides at one moment: when each applies to a call, and what the call costs.
+
+A snapshot is never edited, only replaced.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from ipaddress import ip_network
 from itertools import chain
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
+from django.core.exceptions import SynchronousOnlyOperation
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from django_throttle import costs
 from django_throttle.conf import conf
-from django_throttle.core import Charge, Outcome, Override, Rule
+from django_throttle.core import Charge, Outcome, Override, Reason, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import meant, parts
-from django_throttle.facts import BY_KEY, Facts
+from django_throttle.core.overrides import Network, apply_override, block_outcomes, overridden
+from django_throttle.facts import BY_KEY, Facts, Who
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.rulebook.conditions import REFUSE, Scopes, cost_of, is_about, refusals
-from django_throttle.rulebook.overrides import MAX_REMEMBERED, Overrides, wall_clock
+
+SPECIAL: Final = re.compile(r"[*?\[\]]")
+
+
+class Pattern(NamedTuple):
+    """A scope with wildcards, and the index of its rule.
+
+    A scope that it covers contains ``piece`` and has at least ``least`` characters. ``is_simple`` is True where these,
+    and the beginning and end by which the pattern is filed, are all that it asks for.
+    """
+
+    text: str
+    number: int
+    piece: str
+    least: int
+    is_simple: bool
+
+    def covers(self, scope: str) -> bool:
+        if self.piece not in scope or len(scope) < self.least:
+            return False
+        return self.is_simple or fnmatchcase(scope, self.text)
+
+
+class Scopes:
+    """An index of the scopes of rules: there may be ten thousand rules, with as many wildcards.
+
+    Texts without wildcards are looked up whole, patterns by their beginning and end.
+    """
+
+    def __init__(self, scopes: Iterable[Iterable[str]]) -> None:
+        self._whole: dict[str, list[int]] = defaultdict(list)
+        self._patterns: dict[tuple[str, str], list[Pattern]] = defaultdict(list)
+        for number, texts in enumerate(scopes):
+            for text in texts:
+                self._whole[text].append(number)
+                if SPECIAL.search(text):
+                    self._file(text, number)
+        self._lengths = tuple({(len(begin), len(end)) for begin, end in self._patterns})
+
+    def find(self, scope: str) -> list[int]:
+        """The indexes of the rules that cover a scope, in ascending order."""
+        found = set(self._whole.get(scope, ()))
+        for begin, end in self._lengths:
+            filed = self._patterns.get((scope[:begin], scope[len(scope) - end :]), ())
+            found.update([pattern.number for pattern in filed if pattern.covers(scope)])
+        return sorted(found)
+
+    def _file(self, text: str, number: int) -> None:
+        pieces = SPECIAL.split(text)
+        has_classes = "[" in text
+        piece = "" if has_classes else max(pieces, key=len)
+        is_simple = len(pieces) == 2 and "*" in text
+        least = 0 if has_classes else len(text) - text.count("*")
+        self._patterns[pieces[0], pieces[-1]].append(Pattern(text, number, piece, least, is_simple))
+
+
+def is_about(rule: Rule, facts: Facts) -> bool:
+    """Whether the rule applies to this method and this caller, where it names any."""
+    # Django answers HEAD by what answers GET, so HEAD must not be the way around a limit.
+    if rule.methods and facts.method not in rule.methods and (facts.method, "GET" in rule.methods) != ("HEAD", True):
+        return False
+    return not rule.audience or any(map(facts.who.is_, rule.audience))
+
+
+def cost_of(rule: Rule, facts: Facts) -> int:
+    """What the call costs before the rule's own factor: calls or bytes, times what the rule's cost function returns.
+
+    A call of cost 0 costs nothing. A cost function is called only where there is a request or a scope to pass to it.
+    """
+    base = facts.cost if rule.unit == "calls" else facts.size * (facts.cost > 0)
+    if not isinstance(rule.cost, str) or not base or facts.who.subject is None:
+        return base
+    # On an event loop a function that queries the database is called again in a thread, with all other matching.
+    return base * costs.cost_of(
+        import_string(rule.cost),
+        facts.who.subject,
+        what=f"call under rule {rule.name!r}",
+        lets=(SynchronousOnlyOperation,),
+    )
+
+
+REFUSE: Final = "refuse"
+ASK_AGAIN: Final = 60.0  # seconds; nothing changes until the site's configuration does
+
+
+def is_refused() -> bool:
+    """True where the setting NO_ADDRESS refuses calls that a rule cannot count as their address is unknown."""
+    return conf().NO_ADDRESS == REFUSE
+
+
+def refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
+    """A refusal by each of these rules that would count by the address, where the address is unknown."""
+    return tuple(
+        _refusal(rule) for rule in rules if not facts.charged.covers(rule.name) and _lacks_address(rule, facts)
+    )
+
+
+def _refusal(rule: Rule) -> Outcome:
+    reason, limit = Reason.NO_ADDRESS, rule.plan.limit - rule.tolerance
+    return Outcome(rule.name, "", False, limit, 0, ASK_AGAIN, ASK_AGAIN, reason, rule.is_shadow, rule.window)
+
+
+def _lacks_address(rule: Rule, facts: Facts) -> bool:
+    return facts.ident == BY_KEY and facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key)
+
+
+MAX_REMEMBERED: Final = 4096
+by_rank: Final = attrgetter("rank")
+
+
+def wall_clock() -> float:
+    """The present moment in epoch seconds, with which the end of an override is compared."""
+    return timezone.now().timestamp()
+
+
+class Overrides:
+    """All overrides, indexed by subject and never edited; False when there are none.
+
+    A caller is asked only for the kinds of subjects that have an override. ``asks_groups`` is True when one is for a
+    group, as the groups of a user take a database query.
+    """
+
+    __slots__ = ("_changed", "_groups", "_networks", "_now", "_subjects", "all", "asks_groups")
+
+    def __init__(self, overrides: Iterable[Override] = (), now: Callable[[], float] = wall_clock) -> None:
+        self.all = tuple(sorted(overrides, key=attrgetter("rank", "subject", "rules")))
+        self._now = now
+        self._subjects: dict[str, dict[str, list[Override]]] = defaultdict(lambda: defaultdict(list))
+        self._groups: dict[str, list[Override]] = defaultdict(list)
+        self._networks: dict[tuple[int, int], dict[int, list[Override]]] = defaultdict(lambda: defaultdict(list))
+        self._changed: dict[tuple[str, int], Rule | None] = {}
+        for override in self.all:
+            self._file(override)
+        self.asks_groups = bool(self._groups)
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    def of(self, who: Who) -> list[Override]:
+        """The overrides of this caller that have not ended, the highest rank first."""
+        now = self._now()
+        found = [override for override in self._about(who) if override.lasts(now)]
+        if len(found) > 1:
+            found.sort(key=by_rank)
+        return found
+
+    def rule(self, rule: Rule, ranked: list[Override]) -> Rule | None:
+        """The rule as it holds for a caller with these overrides; None when the caller is exempt from it."""
+        return overridden(rule, ranked, self._change)
+
+    def blocks(self, rules: Iterable[Rule], ranked: list[Override]) -> tuple[Outcome, ...]:
+        """The refusals of a call that these rules cover; empty when no override blocks it."""
+        found = block_outcomes(rules, ranked, self._change, self._now())
+        return tuple([outcome._replace(shadow=True) for outcome in found]) if found and conf().SHADOW else found
+
+    def _file(self, override: Override) -> None:
+        network = override.network
+        if override.kind == "group":
+            self._groups[override.subject].append(override)
+        elif network is None:
+            self._subjects[override.kind][override.subject].append(override)
+        else:
+            self._networks[network.version, network.prefixlen][_prefix(network, network.prefixlen)].append(override)
+
+    def _about(self, who: Who) -> Iterator[Override]:
+        for kind, subjects in self._subjects.items():
+            ident = who.ident(kind)
+            if ident is not None:
+                yield from subjects.get(ident, ())
+        if self._networks:
+            yield from self._around(who.ident("ip") or "")
+        for group, overrides in self._groups.items():
+            if who.is_(group):
+                yield from overrides
+
+    def _around(self, ident: str) -> Iterator[Override]:
+        """The overrides of the networks that an address lies in."""
+        network = _network(ident.removeprefix("ip:")) if ident.startswith("ip:") else None
+        if network is None:
+            return
+        for (version, length), found in self._networks.items():
+            if version == network.version and length <= network.prefixlen:
+                yield from found.get(_prefix(network, length), ())
+
+    def _change(self, rule: Rule, override: Override) -> Rule | None:
+        known = rule.name, id(override)  # each override lives for as long as this does
+        if known not in self._changed:
+            if len(self._changed) >= MAX_REMEMBERED:
+                self._changed.clear()
+            self._changed[known] = apply_override(rule, override)
+        return self._changed[known]
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def _network(address: str) -> Network | None:
+    try:
+        return ip_network(address)
+    except ValueError:  # an ident of the site's own
+        return None
+
+
+def _prefix(network: Network, length: int) -> int:
+    return int(network.network_address) >> (network.max_prefixlen - length)
+
 
 logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()

@@ -17,12 +17,23 @@ from django_throttle.connections.process import open_sockets
 from django_throttle.core import Lease
 from django_throttle.identity import ScopeWho
 from django_throttle.lifecycle import spawn
-from django_throttle.sockets.close import Close, close_events, handshake_close_events
-from django_throttle.sockets.counters import Counters
-from django_throttle.sockets.escalation import Escalation
-from django_throttle.sockets.frames import Event, Gap, Receive, Scope, Send, best_effort, bypassing, frame, notice
+from django_throttle.sockets.frames import (
+    Close,
+    Escalation,
+    Event,
+    Gap,
+    Receive,
+    Scope,
+    Send,
+    best_effort,
+    bypassing,
+    close_events,
+    frame,
+    handshake_close_events,
+    notice,
+)
 from django_throttle.sockets.limits import Limits
-from django_throttle.sockets.prepaid import CallLimit
+from django_throttle.sockets.prepaid import CallLimit, Counters
 from django_throttle.sockets.settings import SocketSettings
 
 logger = logging.getLogger(__name__)

@@ -1,13 +1,15 @@
-"""The ASGI types, and the frames that we send to clients ourselves."""
+"""What we send to clients ourselves: error frames, and how often; close codes; refused handshakes; ASGI's types."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import ceil
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
@@ -15,7 +17,8 @@ from django.utils.functional import Promise
 
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
-from django_throttle.core.problem import detail, error_code, refusing
+from django_throttle.core.problem import CONTENT_TYPE, detail, error_code, problem, refusing
+from django_throttle.http.refusal import retry_seconds
 
 Scope = dict[str, Any]
 Event = dict[str, Any]
@@ -111,3 +114,156 @@ def bypassing(outer: Send, send: Send) -> Send:
         await (outer if event["type"] == "websocket.send" else through)(event)
 
     return tell
+
+
+# What is done about a refused frame, the mildest first.
+ACTIONS: Final = ("drop", "error", "delay", "close")
+# Error frames: so many at once, then one a second. Else the limiter would answer a flood with another.
+ERROR_BURST: Final = 5
+# Seconds until the next error frame about frames that can never pass.
+NEVER_RETRY: Final = 1.0
+
+
+class Escalation:
+    """The refusals in a row of one socket; ``quiet_until`` is on the monotonic clock."""
+
+    __slots__ = ("_errors_forgotten_at", "quiet_until", "violations")
+
+    def __init__(self) -> None:
+        self.violations = 0
+        self.quiet_until = 0.0
+        self._errors_forgotten_at = 0.0
+
+    def reset(self) -> None:
+        """A frame has passed: the next refusal is the first in a row."""
+        self.violations, self.quiet_until = 0, 0.0
+
+    def refused(self, decision: Decision, action_for: Callable[[int], str]) -> str:
+        """What to do about this refusal, by the action for so many in a row; a failed store is no violation."""
+        if decision.unavailable:
+            return min(action_for(max(1, self.violations)), "error", key=ACTIONS.index)
+        self.violations += 1
+        return action_for(self.violations)
+
+    def may_send_error(self, decision: Decision) -> bool:
+        """Whether an error frame is sent for this refusal, which then counts as sent: one until a frame can pass."""
+        now = monotonic()
+        if now < self.quiet_until or self._errors_forgotten_at - now > ERROR_BURST - 1:
+            return False
+        self.quiet_until = now + (decision.retry_after or NEVER_RETRY)
+        self._errors_forgotten_at = max(self._errors_forgotten_at, now) + 1.0
+        return True
+
+
+logger = logging.getLogger("django_throttle")
+
+RATE_LIMITED: Final = 4429
+CONNECTION_LIMIT: Final = 4430
+TIMEOUT: Final = 4408
+
+# Close codes by reason. A reason is also the ``code`` of an error frame.
+CODES: Final[dict[str, int]] = {
+    "rate_limited": RATE_LIMITED,
+    "connection_limit": CONNECTION_LIMIT,
+    "evicted": CONNECTION_LIMIT,
+    "closed": 4410,  # by an operator
+    "limiter_unavailable": 4503,
+    "idle": TIMEOUT,
+    "too_old": TIMEOUT,
+    "not_accepted": TIMEOUT,
+    "blocked": 4403,
+}
+# RFC 6455, 5.5: a control frame carries at most 125 bytes, two of which are the close code.
+MAX_REASON: Final = 123
+
+
+def code_of(reason: str, own: Mapping[str, int] = {}) -> int:
+    """The close code for a reason, by a site's own codes first; 4429 where neither has it."""
+    return own.get(reason) or CODES.get(reason, RATE_LIMITED)
+
+
+class Close(NamedTuple):
+    """How a socket is closed: close code, reason, and what its client is sent before; None for nothing."""
+
+    code: int
+    reason: str
+    payload: object = None
+
+
+def close_reason(decision: Decision) -> str:
+    """Such as ``rate limited; retry_after=17``: at most 123 bytes, which some servers drop."""
+    reason = error_code(decision).replace("_", " ")
+    seconds = delay_seconds(decision.retry_after)
+    return (reason if seconds is None else f"{reason}; retry_after={seconds}")[:MAX_REASON]
+
+
+def close_events(close: Close) -> Iterator[Event]:
+    """The events that close an open socket."""
+    if close.payload is not None:
+        try:
+            yield frame(close.payload)
+        except Exception:  # whatever is wrong with it, the socket can be closed
+            logger.exception("the last frame to a client cannot be encoded: its socket is closed without it")
+    yield {"type": "websocket.close", "code": close.code, "reason": close.reason[:MAX_REASON]}
+
+
+def handshake_close_events(close: Close, scope: Scope, *, accepts: bool) -> Iterator[Event]:
+    """The events that end a handshake which has not been accepted.
+
+    ``accepts``: accept it, say why in a frame, close. Scripts in a browser see nothing of a refused handshake.
+    """
+    if accepts:
+        # A browser that offered subprotocols fails the connection when the server chooses none.
+        yield {"type": "websocket.accept", "subprotocol": (scope.get("subprotocols") or [None])[0]}
+    yield from close_events(close if accepts else close._replace(payload=None))
+
+
+Codes = Callable[[str], int]
+Refuse = Callable[[Scope, Send, Decision, object, Codes], Awaitable[None]]
+
+
+async def by_http(scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = code_of) -> None:
+    """429 (503 when the store failed) with Retry-After, else a close before accept, which servers make a 403.
+
+    The response's events go only to a server that offers to send them (ASGI's ``websocket.http.response``
+    extension): another lets the client hang.
+    """
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await _refuse(scope, send, decision, payload, codes, accepts=False)
+        return
+    status = 503 if decision.unavailable else 429
+    seconds = retry_seconds(decision.retry_after)
+    body = problem(decision, status, seconds, is_request=False)
+    # Nothing may come between these two: a server may end the response after the first.
+    await send({"type": "websocket.http.response.start", "status": status, "headers": _headers(seconds, body)})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+
+
+async def by_frame(scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = code_of) -> None:
+    """Accept, say why in one frame, close."""
+    await _refuse(scope, send, decision, payload, codes, accepts=True)
+
+
+# The values of ``refuse`` and of the setting REFUSE_SOCKET.
+REFUSALS: Final[dict[str, Refuse]] = {"http": by_http, "frame": by_frame}
+
+
+async def _refuse(
+    scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes, *, accepts: bool
+) -> None:
+    # Too many connections, open at once or in a minute: both have another code than too many messages.
+    reason = error_code(decision)
+    code = codes("connection_limit" if reason == "rate_limited" else reason)
+    for event in handshake_close_events(Close(code, close_reason(decision), payload), scope, accepts=accepts):
+        await send(event)
+
+
+def _headers(seconds: int | None, body: bytes) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"content-type", CONTENT_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    if seconds is not None:
+        headers.append((b"retry-after", str(seconds).encode()))
+    return headers

@@ -6,15 +6,14 @@ from typing import Any, Final
 
 from django_throttle import limiter, rulebook
 from django_throttle.core import Decision
-from django_throttle.core.refunds import NOTHING, Charged
+from django_throttle.core.flow import NOTHING, Charged
 from django_throttle.facts import Facts
 from django_throttle.identity.caller import SOCKET
 from django_throttle.lifecycle import spawn
 from django_throttle.sockets import limits, rule_change
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.frames import Application, Receive, Scope, Send
-from django_throttle.sockets.inbound import Inbound
-from django_throttle.sockets.outbound import Outbound
+from django_throttle.sockets.messages import Inbound, Outbound
 from django_throttle.sockets.settings import SocketSettings
 
 EVENTS: Final = ("connect", "connection")

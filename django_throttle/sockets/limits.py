@@ -15,10 +15,9 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, conclude
 from django_throttle.facts import Facts, Who
 from django_throttle.lifecycle import in_thread
-from django_throttle.observe import hooks
-from django_throttle.sockets.counters import Counters, capped, decided
+from django_throttle.observe import reports
 from django_throttle.sockets.frames import Event
-from django_throttle.sockets.prepaid import CallLimit, Prepaid
+from django_throttle.sockets.prepaid import CallLimit, Counters, Prepaid, capped, decided
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
 from django_throttle.stores.denials import Refusal
@@ -150,9 +149,9 @@ class Limits:
         else:
             decide = self._by_shared if matched.is_shared_only else self._by_all
             decision = await decide(matched, cost, size)
-        if hooks.installed() or not _is_ordinary(decision):
+        if reports.installed() or not _is_ordinary(decision):
             facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
-            await hooks.atell(facts, decision, perf_counter() - began)
+            await reports.atell(facts, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
 
     async def matched(self) -> MatchedRules:
@@ -190,7 +189,7 @@ class Limits:
             return known
         own = matched.priced(matched.own, cost, size)
         taken = self._counters.take(own, now)
-        if taken.is_ordinary and not (matched.delays or matched.blocks or hooks.installed()):
+        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed()):
             return None
         decision = decided(own, taken)
         if not taken.allowed and matched.remembers:
@@ -209,7 +208,7 @@ class Limits:
         if not (others.allowed and (own or matched.blocks)):
             return others
         taken = self._counters.take(own, monotonic())
-        if taken.is_ordinary and not (matched.delays or matched.blocks or hooks.installed()):
+        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed()):
             return others
         return _together(decided(own, taken), others, matched.blocks)
 

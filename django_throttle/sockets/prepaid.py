@@ -1,24 +1,103 @@
-"""Prepaid frames: shared rules are asked rarely, by paying for a number of frames in advance."""
+"""What one socket counts by itself: its own rules, and frames of shared rules that it has paid in advance.
+
+Its own rules are counted by the core's algorithms over a dictionary, on the monotonic clock. Shared rules are asked
+rarely, by paying for a number of frames in advance.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 from time import monotonic
 from typing import Final, NamedTuple
 
 from django_throttle import agent
 from django_throttle.core import flow
-from django_throttle.core.commands import Charge, Refund
+from django_throttle.core.algorithms import State, Step
+from django_throttle.core.commands import Answer, Charge, Decide, Refund
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
+from django_throttle.core.flow import outcomes_of
+from django_throttle.core.rule import Rule
+from django_throttle.exceptions import InvalidRule
 from django_throttle.lifecycle import spawn
 from django_throttle.limiter import decide_flow
-from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.stores import AnyStore, get_store
 from django_throttle.stores.base import arun
 from django_throttle.stores.denials import LONGEST, Refusal
+
+# Seconds. A frame that waits delays all that its client sends after it, which some servers keep in memory.
+MAX_DELAY: Final = 2.0
+
+
+class Taken(NamedTuple):
+    """The result of charging all or none; ``steps`` has one for each charge."""
+
+    allowed: bool
+    steps: list[Step]
+
+    @property
+    def is_ordinary(self) -> bool:
+        """True when every charge fits, those included that only record."""
+        return all([step.retry == 0 for step in self.steps])  # noqa: C419 - on the hot path
+
+
+class Counters:
+    """The counters of one socket, by rule; they end with it."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states: dict[str, State] = {}
+
+    def look(self, charges: tuple[Charge, ...], now: float) -> Taken:
+        """What ``take`` would return; charges nothing."""
+        at, states = round(now * 1_000_000), self._states
+        steps, allowed = [], True
+        for rule, _, cost in charges:
+            step = rule.plan.step(states.get(rule.id), at, cost, rule.count_denied)
+            allowed = allowed and (step.retry == 0 or rule.is_shadow)
+            steps.append(step)
+        return Taken(allowed, steps)
+
+    def take(self, charges: tuple[Charge, ...], now: float) -> Taken:
+        """Charge all of them or none, ``now`` in seconds; refused ones are charged where the rule says so."""
+        taken = self.look(charges, now)
+        for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
+            # As in a store: a refused call leaves the state as it was, or as its rule counts refused calls.
+            made = step.charged_state is not None and (taken.allowed or rule.count_denied)
+            if cost and (state := step.charged_state if made else step.refused_state) is not None:
+                self._states[rule.id] = state
+        return taken
+
+    def clear(self) -> None:
+        """Every budget is full again."""
+        self._states.clear()
+
+
+def decided(charges: tuple[Charge, ...], taken: Taken) -> Decision:
+    """The decision that follows from it."""
+    answers = []
+    for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
+        made = cost and step.charged_state is not None and (taken.allowed or rule.count_denied)
+        left, reset = step[3:5] if made else step[1:3]
+        answers.append(Answer(step.retry, left, reset))
+    return conclude(outcomes_of(Decide(charges), tuple(answers)))
+
+
+@lru_cache(maxsize=1024)
+def capped(rule: Rule) -> Rule:
+    """The rule as a socket keeps it by itself: what would wait for more than two seconds is refused."""
+    if rule.action != "delay" or (rule.max_delay is not None and rule.max_delay <= MAX_DELAY):
+        return rule
+    try:
+        return replace(rule, max_delay=MAX_DELAY)
+    except InvalidRule:  # a single call takes longer than that
+        return rule
+
 
 Charges = tuple[Charge, ...]
 Costs = tuple[int, ...]  # of one frame, for each charge
@@ -127,7 +206,7 @@ class CallLimit:
         self.wake()
 
 
-class Answer(NamedTuple):
+class Prepayment(NamedTuple):
     """The store's answer about frames of these costs; ``payment`` is None when it has refused."""
 
     decision: Decision
@@ -191,7 +270,7 @@ class Prepaid:
         self._payment: Payment | None = None
         self._refusal: Refusal | None = None
         self._asks_again_at = 0.0
-        self._asking: asyncio.Task[Answer] | None = None
+        self._asking: asyncio.Task[Prepayment] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._known_left = 0  # frames like the last that the rules had left
         self._size, self._spent, self._asked_at = 1, 0, 0.0
@@ -263,7 +342,7 @@ class Prepaid:
         said = refusal.again(costs, now)
         return None if said is None else (said, 0.0)
 
-    async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> Answer | None:
+    async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> Prepayment | None:
         """The store's answer; None where that call had to wait. A frame that is ``alone`` is asked for by itself."""
         now, store = monotonic(), get_store()
         if not store.is_costly:  # it answers at once, for each frame by itself
@@ -288,7 +367,7 @@ class Prepaid:
         wanted = ceil(spent / max(since, 0.001) * AHEAD)
         return max(1, min(wanted, GROWTH * self._size, self._known_left // PART + 1, MAX_FRAMES))
 
-    async def _call(self, store: AnyStore, charges: Charges, costs: Costs, size: int, now: float) -> Answer:
+    async def _call(self, store: AnyStore, charges: Charges, costs: Costs, size: int, now: float) -> Prepayment:
         generation = self._generation
         agent.ensure(store, rules=True)
         wanted = tuple([charge._replace(cost=cost * size) for charge, cost in zip(charges, costs, strict=True)])
@@ -311,7 +390,7 @@ class Prepaid:
             self._refusal = Refusal(decision, now, now + wait, costs)
             counts = any(charge.rule.count_denied for charge in charges)  # then each refused frame is to be counted
             self._asks_again_at = now + (0.0 if counts else min(wait, LONGEST))
-        return Answer(decision, charges, costs, payment, size == 1)
+        return Prepayment(decision, charges, costs, payment, size == 1)
 
     def _keep(self, payment: Payment, charges: Charges, now: float) -> None:
         """Keep it for the frames to come; where it is for none, it is refunded from here and from nowhere else."""

@@ -16,9 +16,18 @@ from django_throttle.core import Decision
 from django_throttle.core.options import meant
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.sockets.close import CODES, REFUSALS, Refuse, code_of
-from django_throttle.sockets.escalation import ACTIONS
-from django_throttle.sockets.frames import Event, Gap, continuity_payload, encoded, error_payload
+from django_throttle.sockets.frames import (
+    ACTIONS,
+    CODES,
+    REFUSALS,
+    Event,
+    Gap,
+    Refuse,
+    code_of,
+    continuity_payload,
+    encoded,
+    error_payload,
+)
 
 logger = logging.getLogger("django_throttle")
 

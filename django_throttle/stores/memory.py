@@ -32,8 +32,7 @@ from django_throttle.core.commands import (
 )
 from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
-from django_throttle.damper.flush import flush
-from django_throttle.damper.meters import Meters
+from django_throttle.damper.meters import Meters, flush
 from django_throttle.lifecycle import in_child
 from django_throttle.store_time import Calendar
 from django_throttle.stores.denials import NoDenials

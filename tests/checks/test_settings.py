@@ -19,8 +19,8 @@ from rest_framework import throttling
 from rest_framework.views import APIView
 
 from django_throttle import checks
+from django_throttle.checks import doors
 from django_throttle.checks import settings as checked_settings
-from django_throttle.checks import sockets
 from django_throttle.conf import Conf
 from django_throttle.drf import UserRateThrottle
 from django_throttle.models import ThrottleRule
@@ -192,7 +192,7 @@ def test_wrong(number: str, given: Any) -> None:
         {"REDIS": "rediss://:secret@redis.example:6379/0"},
         {"STORE": "memory", "REDIS": "nowhere"},
         {"HOOKS": ["django_throttle.observe.prometheus.count", "builtins.print"]},
-        {"HOOKS": ("tests.observe.test_hooks.Note",)},
+        {"HOOKS": ("tests.observe.test_reports.Note",)},
         {"BEAT_INTERVAL": 1, "PROCESS_TTL": 2, "MAX_VIOLATIONS": 0},
         {"TRUSTED_PROXIES": ["10.0.0.7", "2001:db8::/32", "unix"], "NO_ADDRESS": "refuse"},
         {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
@@ -216,7 +216,7 @@ def test_a_module_that_fails_to_import_is_named_too(tmp_path: Path, monkeypatch:
 
 @pytest.mark.django_db
 def test_no_check_falls_over_what_another_says(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "DAPHNE", "django_throttle")  # as if it were installed
+    monkeypatch.setattr(doors, "DAPHNE", "django_throttle")  # as if it were installed
     settings.CACHES = LOCMEM
     ours = [check for check in registry.get_checks(True) if check.__module__.startswith("django_throttle.")]
     for given in (given for _, given in WRONG):

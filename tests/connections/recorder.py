@@ -7,7 +7,7 @@ from typing import Any
 
 from django_throttle.connections.process import open_sockets
 from django_throttle.core import Lease
-from django_throttle.sockets.close import Close, code_of
+from django_throttle.sockets.frames import Close, code_of
 
 
 class Recorder:

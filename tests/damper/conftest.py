@@ -10,8 +10,7 @@ import pytest
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.damper.aggregate import Aggregates
-from django_throttle.damper.flush import flush
-from django_throttle.damper.meters import Meters
+from django_throttle.damper.meters import Meters, flush
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import START, FrozenClock
 

@@ -12,7 +12,7 @@ from django_throttle import signals
 from django_throttle.core import Reason, Rule
 from django_throttle.core.commands import Answer, Charge
 from django_throttle.damper.batched import IDLE, MOST, BatchedQuotas
-from django_throttle.damper.flush import flush
+from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter

@@ -13,8 +13,7 @@ import pytest
 from django_throttle import agent
 from django_throttle import limiter as doors
 from django_throttle.core import Decision, Reason, Rule
-from django_throttle.damper.flush import flush
-from django_throttle.damper.meters import Meters
+from django_throttle.damper.meters import Meters, flush
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Refused, StoreError
 from django_throttle.facts import Facts

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.algorithms.fixed_window import FixedWindow
-from django_throttle.core.algorithms.gcra import Gcra
-from django_throttle.core.algorithms.interval_bucket import IntervalBucket
+from django_throttle.core.algorithms.gcra import Gcra, IntervalBucket
 from django_throttle.core.algorithms.sliding_log import SlidingLog
 from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.limiter import Limiter

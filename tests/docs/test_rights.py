@@ -19,7 +19,7 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import Charge, CountMembers, Evict, Mark, Once, Paid, charge
 from django_throttle.core.flow import release
-from django_throttle.damper.flush import flush
+from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.rulebook import in_force

@@ -63,7 +63,7 @@ async def test_asking_only_does_not_wait(rules: Callable[..., None]) -> None:
     assert decision.delay == 30
 
 
-@pytest.mark.parametrize("at", ["time.sleep", "django_throttle.observe.hooks.tell"])
+@pytest.mark.parametrize("at", ["time.sleep", "django_throttle.observe.reports.tell"])
 def test_who_is_ended_while_waiting_holds_nothing(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a worker does that has taken too long."""
 

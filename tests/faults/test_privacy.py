@@ -25,7 +25,7 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import decide, release
-from django_throttle.observe import logs
+from django_throttle.observe import reports
 from tests.inside import labels
 from tests.servers import RedisServer
 
@@ -134,7 +134,7 @@ def enforce(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     settings.ROOT_URLCONF = HERE
     settings.MIDDLEWARE = [f"{HERE}.signed_in", "django_throttle.middleware.ThrottleMiddleware"]
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": f"{ROUNDS - 2}/hour"}}
-    monkeypatch.setattr(logs, "quiet", logs.Quiet())
+    monkeypatch.setattr(reports, "quiet", reports.Quiet())
 
     def enforce(address: str, policy: str = "local", **others: Any) -> None:
         settings.DJANGO_THROTTLE = {

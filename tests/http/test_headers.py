@@ -15,9 +15,9 @@ from django.urls import path
 from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
 from django_throttle.http.finalize import fields
+from django_throttle.http.refusal import in_words, retry_seconds
 from django_throttle.limiter import Limiter
-from django_throttle.retry import in_words, retry_seconds
-from django_throttle.sockets.close import by_http
+from django_throttle.sockets.frames import by_http
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
@@ -216,7 +216,7 @@ class TestRetry:
         from django_throttle.drf import LimiterUnavailable, RuleThrottle
 
         settings.DJANGO_THROTTLE = {"RETRY_JITTER": 1.0}
-        monkeypatch.setattr("django_throttle.retry.delay_seconds", lambda after, spread: (after, spread))
+        monkeypatch.setattr("django_throttle.http.refusal.delay_seconds", lambda after, spread: (after, spread))
         throttled = RuleThrottle()
         throttled.decision = Decision(allowed=False, retry_after=30.0)
         for after, spread in (throttled.wait(), LimiterUnavailable(30.0).wait):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from django.utils.http import http_date
 
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
-from django_throttle.http.inflight import Slot
+from django_throttle.http.request_state import Slot
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce

@@ -10,7 +10,7 @@ import pytest
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.facts import Facts
-from django_throttle.observe import logs
+from django_throttle.observe import reports
 from tests.clock import FrozenClock
 
 
@@ -42,10 +42,10 @@ def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) ->
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> logs.Quiet:
+def quiet(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> reports.Quiet:
     """What the log remembers, by a clock that stands still."""
-    quiet = logs.Quiet(clock)
-    monkeypatch.setattr(logs, "quiet", quiet)
+    quiet = reports.Quiet(clock)
+    monkeypatch.setattr(reports, "quiet", quiet)
     return quiet
 
 

@@ -19,7 +19,7 @@ from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.exceptions import Cause
 from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide, release
-from django_throttle.observe import logs, prometheus
+from django_throttle.observe import prometheus, reports
 from django_throttle.stores import RedisStore, get_store
 from tests.inside import labels
 from tests.observe.conftest import FACTS, decided
@@ -204,5 +204,5 @@ def _collected(folder: Path) -> CollectorRegistry:
 
 
 def test_without_that_mode_nothing_is_done_once_a_second() -> None:
-    assert prometheus._set not in logs._work
+    assert prometheus._set not in reports._work
     prometheus._set()  # what it does there

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Override, Reason, Rule
-from django_throttle.core.refunds import Charged
+from django_throttle.core.flow import Charged
 from django_throttle.facts import Facts
 from django_throttle.identity import network
 from django_throttle.limiter import _door_flow
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.overrides import Overrides
+from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import run
 from tests.callers import Caller

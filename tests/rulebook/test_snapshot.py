@@ -1,27 +1,31 @@
-"""What a rule asks of a call beyond its scope and event: methods, audience, a cost of the site's own making."""
+"""A rule's conditions (methods, audience, a cost of the site's own making), and which rules a call is asked."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable
+from fnmatch import fnmatchcase
+from itertools import count
 from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.test import RequestFactory
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from django_throttle import costs
+from django_throttle import costs, rulebook
 from django_throttle.core import Rule
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
-from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.overrides import MAX_REMEMBERED
+from django_throttle.rulebook import Snapshot, in_force
+from django_throttle.rulebook.snapshot import MAX_REMEMBERED, Scopes
 from tests.callers import GUEST, SameByEveryKey
-from tests.inside import unsaid
+from tests.inside import book, unsaid
 from tests.rulebook.conftest import charged
-from tests.servers import slack
+from tests.servers import quickest, slack
 
 
 @pytest.fixture(autouse=True)
@@ -355,3 +359,59 @@ class TestSnapshot:
         assert turned.rules == self.SNAPSHOT.rules
         assert turned.version == self.SNAPSHOT.version
         assert turned.version != Snapshot(self.SNAPSHOT.rules[1:]).version
+
+
+MANY = 10_000
+texts = st.text("ab-*?[]!", min_size=1, max_size=6)
+# By how they begin, how they end, both, what is in them, and how many letters they have.
+KINDS = ("shop{}-*", "*-shop{}", "shop-*-{}", "*shop{}*", "shop{}-?")
+
+
+@given(st.lists(st.lists(texts, max_size=3), max_size=8), st.text("ab-[]!", max_size=6))
+@example([["ab*ba"], ["*aa*a"]], "aba")
+def test_they_are_those_that_each_by_itself_would_cover(patterns: list[list[str]], scope: str) -> None:
+    each = [
+        number
+        for number, texts in enumerate(patterns)
+        if any(text == scope or fnmatchcase(scope, text) for text in texts)
+    ]
+    assert Scopes(patterns).find(scope) == each
+
+
+def test_a_scope_never_seen_before_costs_little_among_ten_thousand() -> None:
+    snapshot = Snapshot(
+        [Rule(f"rule {at}", "100/min", scopes=(KINDS[at % len(KINDS)].format(at),)) for at in range(MANY)]
+    )
+    numbers = count()
+    who: Any = None  # nobody is asked who calls where no rule covers it
+
+    def match() -> None:
+        assert snapshot.match(Facts(f"other-{next(numbers)}", ("request",), who)) == ()
+
+    began = time.process_time()
+    match()
+    first = time.process_time() - began
+    seconds = quickest(match)
+    print(f"the first {first * 1000:.2f} ms, any other {seconds * 1000:.3f} ms")
+    assert first < 0.05
+    assert seconds < 0.001
+
+
+def test_nobody_waits_for_rules_that_are_being_prepared(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "1/min"}}, "DATABASE_RULES": False}
+    waits: list[bool] = []
+
+    def prepare(*args: Any, **kwargs: Any) -> Snapshot:
+        waits.append(book().lock.locked())
+        return Snapshot(*args, **kwargs)
+
+    monkeypatch.setattr(in_force, "Snapshot", prepare)
+    rulebook.refresh()
+    assert waits == [False]
+
+
+def test_those_of_settings_are_read_once(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "1/min"}}, "DATABASE_RULES": False}
+    rulebook.refresh()
+    monkeypatch.setattr(Rule, "from_options", None)
+    assert [rule.name for rule in rulebook.refresh().rules] == ["api"]

@@ -1,7 +1,15 @@
-"""What settings and the database say: both are in force, the database wins, and a bad row is skipped."""
+"""Settings and database: both are in force, the database wins, a bad row is skipped, and a thread reads."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +18,14 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
-from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import sources
+from django_throttle.models import ThrottleOverride, ThrottleRule
+from django_throttle.rulebook import in_force, sources
+from django_throttle.rulebook.sources import Reader
 from django_throttle.stores import MemoryStore
-from tests.inside import book
+from tests.inside import book, end_of, thread_of
 from tests.raw_rows import force
 from tests.rulebook.conftest import charged, names
+from tests.servers import wait_until
 
 
 @pytest.mark.django_db
@@ -148,3 +158,238 @@ class TestTrouble:
         assert "\n" not in line.getMessage()
         ThrottleRule.objects.create(name="extra", rate="1/s")
         assert names(rulebook.current()) == ["api", "extra"]
+
+
+ROOT = Path(__file__).parents[2]
+# Polls without a Redis for a while; then says how many connections that took, and how many readings.
+POLLER = """
+import threading, time, django
+from django.db.backends.signals import connection_created
+django.setup()
+from django_throttle import agent, rulebook
+from django_throttle.rulebook import sources
+from django_throttle.stores import get_store
+made, read, reading = [], [], sources.from_database
+connection_created.connect(lambda **_: made.append(threading.current_thread().name), weak=False)
+def counted(before):
+    read.append(1)
+    return reading(before)
+sources.from_database = counted
+rulebook.current()
+agent.ensure(get_store(), rules=True)
+end = time.monotonic() + 30
+while len(read) < 6 and time.monotonic() < end:
+    time.sleep(0.05)
+print(len(read) >= 6, made.count("django_throttle.rules"))
+"""
+
+
+@pytest.fixture
+def readings() -> list[str | None]:
+    return []
+
+
+@pytest.fixture
+def one(readings: list[str | None]) -> Iterator[Reader]:
+    found = Reader(readings.append, idle=1.0)
+    yield found
+    found.end()
+
+
+class Connection:
+    """What Django keeps of a connection that is open."""
+
+    def __init__(self, usable: bool = True, autocommit: bool = True) -> None:
+        self.connection = object()
+        self.settings_dict = {"AUTOCOMMIT": autocommit}
+        self.is_usable = lambda: usable
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """Stand in for those of the reader's thread; readers of earlier tests, which may be ending still, have none."""
+    found: list[Connection] = []
+    others = set(threading.enumerate())
+
+    def own(**_: object) -> list[Connection]:
+        return [] if threading.current_thread() in others else found
+
+    def close_all() -> None:
+        for one in own():
+            one.close()
+
+    monkeypatch.setattr(sources, "connections", SimpleNamespace(all=own, close_all=close_all))
+    return found
+
+
+def test_it_keeps_its_thread_and_connection_until_nobody_asks(
+    one: Reader, readings: list[str | None], connections: list[Connection]
+) -> None:
+    connections.append(Connection())
+    threads = set()
+    for number in range(5):
+        one.ask(str(number))
+        threads.add(thread_of(one))
+        assert one.wait(5)
+    assert readings == ["0", "1", "2", "3", "4"]
+    assert len(threads) == 1
+    assert connections[0].closed == 0
+    wait_until(lambda: connections[0].closed)
+    one.ask("again")
+    assert one.wait(5)
+    assert readings[-1] == "again"
+
+
+@pytest.mark.parametrize("spoilt", [{"usable": False}, {"autocommit": False}], ids=str)
+def test_a_connection_that_is_no_good_is_not_used_again(
+    one: Reader, connections: list[Connection], spoilt: dict[str, Any]
+) -> None:
+    connections += [Connection(), Connection(**spoilt)]
+    one.ask(None)
+    assert one.wait(5)
+    assert [connection.closed for connection in connections] == [0, 1]
+
+
+@pytest.mark.row("F56")
+def test_nobody_waits_for_a_reading_that_hangs() -> None:
+    began, go_on = threading.Event(), threading.Event()
+    seen: list[str | None] = []
+
+    def hang(version: str | None) -> None:
+        seen.append(version)
+        began.set()
+        go_on.wait(10)
+
+    one = Reader(hang)
+    for _ in range(100):
+        one.ask("first")
+    assert began.wait(5)
+    one.ask("second")
+    assert not one.wait(0.01)
+    one.end()
+    go_on.set()
+    thread = thread_of(one)
+    if thread is not None:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert seen == ["first"]
+
+
+def test_a_reading_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str | None] = []
+
+    def fail(version: str | None) -> None:
+        asked.append(version)
+        raise RuntimeError("anything")
+
+    one = Reader(fail, idle=0.1)
+    for version in ("first", "second"):
+        one.ask(version)
+        assert one.wait(5)
+    one.end()
+    assert asked == ["first", "second"]
+    assert "the rules could not be read" in caplog.text
+
+
+def test_a_system_without_threads_is_asked_again(
+    one: Reader, readings: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError):
+            one.ask("first")
+    one.ask("second")
+    assert one.wait(5)
+    assert readings == ["second"]
+
+
+def test_one_that_is_ended_closes_and_answers_no_more(
+    readings: list[str | None], connections: list[Connection]
+) -> None:
+    connections.append(Connection())
+    one = Reader(readings.append, idle=60)
+    one.ask("first")
+    assert one.wait(5)
+    one.end()
+    wait_until(lambda: connections[0].closed)
+    one.ask("second")
+    assert one.wait(0)
+    assert readings == ["first"]
+
+
+def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> None:
+    first = book().reader
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "PREFIX": "other"}
+    second = book().reader
+    assert second is not first
+    assert end_of(first)
+    in_force._after_fork()
+    assert book().reader is not second
+    assert not end_of(book().reader)
+
+
+def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path, database: str) -> None:
+    settings = tmp_path / "polling_settings.py"
+    settings.write_text(
+        'from testproject.settings import *\nDJANGO_THROTTLE = {"STORE": "memory", "RULES_POLL": 0.1}\n'
+    )
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "polling_settings",
+        "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))),
+        "DATABASE": database,
+    }
+    migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
+    subprocess.run(migrate, env=environment, cwd=ROOT, check=True)
+    command = [sys.executable, "-c", POLLER]
+    said = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
+    assert said.stdout.split() == ["True", "1"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ten_thousand_overrides_that_stay_the_same_are_not_looked_into_again(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": True}
+    rows = [ThrottleOverride(value=str(at), effect="exempt", reason="made up") for at in range(10_000)]
+    ThrottleOverride.objects.bulk_create(rows, batch_size=1000)
+    made: list[int] = []
+    make = ThrottleOverride.as_override
+    monkeypatch.setattr(ThrottleOverride, "as_override", lambda row: (made.append(row.pk), make(row))[1])
+    fresh = cpu_seconds(sources.read)
+    before = rulebook.refresh()
+    made.clear()
+    again = min(cpu_seconds(rulebook.refresh) for _ in range(5))
+    assert (rulebook.current() is before, made) == (True, [])
+    print(f"looked into: {fresh * 1000:.0f} ms, again: {again * 1000:.0f} ms")
+    assert again < fresh / 5
+    row = ThrottleOverride.objects.order_by("pk")[0]
+    type(row).objects.filter(pk=row.pk).update(value="other")
+    assert set(made) == {row.pk}
+    assert [one.subject for one in rulebook.current().overrides.all if "other" in one.subject] == ["user:other"]
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def test_very_many_rows_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(book().reader, "ask", asked.append)
+    monkeypatch.setattr(in_force.sources, "is_private", lambda: False)
+    for took, age, is_read in [(0.001, 0.5, True), (0.02, 0.5, False), (0.02, 0.7, True), (9.0, 0.7, True)]:
+        asked.clear()
+        monkeypatch.setattr(book(), "took", took)
+        monkeypatch.setattr(book(), "settled", True)
+        monkeypatch.setattr(book(), "read_at", time.monotonic() - age)
+        rulebook.poll(MemoryStore())
+        assert bool(asked) is is_read, took

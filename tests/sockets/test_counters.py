@@ -18,8 +18,8 @@ from django_throttle.core.flow import outcomes_of
 from django_throttle.exceptions import InvalidRule
 from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.sockets.counters import MAX_DELAY, Counters, capped, decided
 from django_throttle.sockets.limits import size_of
+from django_throttle.sockets.prepaid import MAX_DELAY, Counters, capped, decided
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.doors import Enforce, enforcer
@@ -140,7 +140,7 @@ class TestFrames:
         async def tell(facts: Facts, decision: Any, seconds: float = 0.0) -> None:
             told.append((facts.events, facts.size, [outcome.verdict for outcome in decision.outcomes]))
 
-        monkeypatch.setattr(observe.hooks, "atell", tell)
+        monkeypatch.setattr(observe.reports, "atell", tell)
         enforce(own={**OWN, "rate": "1/min", "action": "shadow"})
         line = await Line().open()
         told.clear()

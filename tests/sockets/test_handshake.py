@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision
-from django_throttle.sockets.close import by_http
+from django_throttle.sockets.frames import by_http
 from tests.clock import FrozenClock
 from tests.consumers import (
     DENIAL,

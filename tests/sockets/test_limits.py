@@ -15,7 +15,7 @@ from django_throttle.core import Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Mark
 from django_throttle.core.decision import Crossing
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.observe import hooks
+from django_throttle.observe import reports
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import quota_warning, throttled
 from tests.consumers import AsyncEcho, handshake, opened
@@ -30,7 +30,7 @@ told: Counter[tuple[str, bool]] = Counter()
 SHARED = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 
 
-def count(report: hooks.Report) -> None:
+def count(report: reports.Report) -> None:
     for outcome in report.decision.outcomes if report.facts.events == ("message",) else ():
         told[outcome.rule, outcome.allowed] += 1
 

@@ -15,7 +15,7 @@ from django_throttle.core.commands import Charge, Decide, Refund
 from django_throttle.core.decision import Decision
 from django_throttle.limiter import Limiter
 from django_throttle.sockets import prepaid as lots
-from django_throttle.sockets.close import Close
+from django_throttle.sockets.frames import Close
 from django_throttle.sockets.prepaid import MAX_CALLS as MOST
 from django_throttle.sockets.prepaid import CallLimit, Prepaid
 from django_throttle.stores import RedisStore

@@ -19,7 +19,7 @@ from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule, flow
 from django_throttle.core.commands import Charge
 from django_throttle.core.flow import making_room
-from django_throttle.damper.flush import flush
+from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

@@ -14,7 +14,7 @@ from redis import Redis
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.damper.flush import flush
+from django_throttle.damper.meters import flush
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

@@ -18,7 +18,7 @@ from django_throttle.management import django_options
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.file import Diff, compare
-from django_throttle.rulebook.reader import Reading
+from django_throttle.rulebook.sources import Reading
 
 
 class Command(BaseCommand):

@@ -1,0 +1,244 @@
+"""Reports decisions to hooks, the log and receivers of signals.
+
+Hooks are functions of the site that are called with a report of each decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any, Final, NamedTuple, Protocol
+
+from django.core.signals import setting_changed
+from django.dispatch import Signal, receiver
+from django.utils.module_loading import import_string
+
+from django_throttle.conf import conf
+from django_throttle.core import Decision
+from django_throttle.core.decision import Outcome, Reason
+from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.facts import Facts
+from django_throttle.lifecycle import in_child
+from django_throttle.log_throttling import LogThrottle
+from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
+
+decisions_log = logging.getLogger("django_throttle.decisions")
+
+QUIET_SECONDS: Final = 10.0
+MOST: Final = 10_000  # rules and reasons
+LONGEST: Final = 200
+
+
+@dataclass(slots=True)
+class _Line:
+    at: float  # when it was written, on the monotonic clock
+    left_out: int = 0
+
+
+class Quiet:
+    """Whether a line about a rule and reason is due, and how many were left out."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._lock = Lock()
+        in_child(self, type(self)._renew)
+
+    def due(self, rule: str, reason: str) -> int | None:
+        """How many lines were left out since the last one; None when this one is left out, too."""
+        now = self._clock()
+        with self._lock:
+            line = self._lines.get((rule, reason))
+            if line is not None and now - line.at < QUIET_SECONDS:
+                line.left_out += 1
+                return None
+            if len(self._lines) >= MOST:
+                self._lines.clear()
+            self._lines[rule, reason] = _Line(now)
+            return 0 if line is None else line.left_out
+
+    def overdue(self) -> list[tuple[str, str, int]]:
+        """Rule, reason and number of the lines that were left out when nothing has followed for 10 s."""
+        now = self._clock()
+        found = []
+        with self._lock:
+            for (rule, reason), line in self._lines.items():
+                if line.left_out and now - line.at >= QUIET_SECONDS:
+                    found.append((rule, reason, line.left_out))
+                    line.at, line.left_out = now, 0
+        return found
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+
+
+quiet = Quiet()
+
+
+def write(facts: Facts, decision: Decision) -> None:
+    """Write a line for each rule that refuses the call, or would if it were no shadow."""
+    if not decisions_log.isEnabledFor(logging.WARNING):
+        return
+    for outcome in decision.outcomes:
+        if not outcome.allowed and (left_out := quiet.due(outcome.rule, outcome.reason)) is not None:
+            _write(facts, outcome, left_out)
+
+
+def catch_up() -> None:
+    """Write a line for each series of refusals that has ended, with the number of lines left out."""
+    for rule, reason, left_out in quiet.overdue():
+        said = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
+        decisions_log.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=said)
+
+
+def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
+    said: dict[str, Any] = {
+        "rule": _plain(outcome.rule),
+        "outcome": outcome.verdict,
+        "reason": outcome.reason.value,
+        "scope": _plain(facts.scope),
+        "event": _event(facts, outcome),
+        "ident": short_hash(outcome.ident),
+        "left_out": left_out,
+    }
+    decisions_log.warning(
+        "%s by rule %r (%s): scope %r, event %s, ident %s; left out since the last such line: %d",
+        said["outcome"], said["rule"], said["reason"], said["scope"], said["event"] or "none", said["ident"], left_out,
+        extra=said,
+    )  # fmt: skip
+
+
+def _event(facts: Facts, outcome: Outcome) -> str:
+    """The event that the rule limits: doors report a rate's first, "request", and that of leases last, "inflight"."""
+    is_lease = outcome.window is None and outcome.reason is not Reason.BLOCKED
+    return facts.events[-1 if is_lease else 0] if facts.events else ""
+
+
+def short_hash(ident: str) -> str:
+    """8 hex characters that tell callers apart in a log: the first 32 bits of the keyed hash in their store keys."""
+    return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==")[:4].hex()
+
+
+def _plain(text: str) -> str:
+    """The text on one line: control characters are escaped."""
+    text = text[:LONGEST]
+    return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()
+
+
+_work: list[Callable[[], object]] = [catch_up]
+
+
+def every_second(work: Callable[[], object]) -> None:
+    """Call this every second in each process whose agent runs."""
+    _work.append(work)
+
+
+def keep_up() -> None:
+    """Do the work of each second."""
+    for work in _work:
+        work()
+
+
+logger = logging.getLogger("django_throttle")
+
+
+class Report(NamedTuple):
+    """What happened: a call, what was decided of it, and how many seconds that took, a queue's delay aside.
+
+    ``facts.who`` and each outcome's ``ident`` say who called: keep them out of whatever is kept.
+    """
+
+    facts: Facts
+    decision: Decision
+    seconds: float
+
+
+class Hook(Protocol):
+    """Anything that can be called with a report. It runs inside the call, on an event loop too, so it is quick."""
+
+    def __call__(self, report: Report, /) -> object: ...
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[Hook, ...]:
+    """The hooks of the setting HOOKS; one that cannot be imported is logged and ignored."""
+    return tuple(hook for path in conf().HOOKS if (hook := _load(path)) is not None)
+
+
+def load(path: str) -> Hook:
+    """The hook of a dotted path; of a class it is one instance. Raises whatever importing or making it raises."""
+    found = import_string(path)
+    hook: Hook = found() if isinstance(found, type) else found
+    return hook
+
+
+def call(report: Report) -> None:
+    """Call each hook; one that fails is logged, at most once a minute, and the others are called all the same."""
+    for hook in installed():
+        try:
+            hook(report)
+        except Exception:  # whatever it is, the call that is reported goes on
+            if _log_throttle.due(repr(hook)):
+                logger.exception("the hook %r failed: the call went on, its report is lost to this hook", hook)
+
+
+def _load(path: str) -> Hook | None:
+    try:
+        return load(path)
+    except Exception:
+        logger.exception("the hook %r cannot be imported and is ignored: correct HOOKS", path)
+        return None
+
+
+_log_throttle: Final = LogThrottle()
+
+
+@receiver(setting_changed, dispatch_uid="django_throttle.hooks")
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "DJANGO_THROTTLE":
+        installed.cache_clear()
+
+
+Told = tuple[Signal, dict[str, Any]]
+
+
+def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+    """Tell hooks of a decision that took so many seconds, and the log and receivers of what is not ordinary."""
+    for signal, told in _happened(facts, decision, seconds):
+        try:
+            signal.send_robust(sender=None, facts=facts, **told)
+        except Exception:  # an asynchronous receiver, where an event loop runs in this thread
+            logger.exception("an asynchronous receiver could not be called, as an event loop runs in this thread")
+
+
+async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+    """The same, awaiting asynchronous receivers."""
+    for signal, told in _happened(facts, decision, seconds):
+        await signal.asend_robust(sender=None, facts=facts, **told)
+
+
+def _happened(facts: Facts, decision: Decision, seconds: float) -> tuple[Told, ...]:
+    """Call the hooks and write the log; returns the signals that have receivers, with what those are told."""
+    if installed():
+        call(Report(facts, decision, seconds))
+    if decision.is_ordinary:
+        return ()
+    write(facts, decision)
+    return tuple(told for told in _signals(decision) if told[0].receivers and told[0].has_listeners())
+
+
+def _signals(decision: Decision) -> Iterator[Told]:
+    whole = {"decision": decision}
+    if not decision.allowed:
+        yield throttled, whole
+    if any(outcome.shadow and not outcome.allowed for outcome in decision.outcomes):
+        yield shadowed, whole
+    if decision.degraded:
+        yield store_failed, whole
+    for crossing in decision.crossed:
+        yield quota_warning, {"outcome": crossing.outcome, "share": crossing.share}
