@@ -67,18 +67,18 @@ class ThrottledConsumerMixin:
         return 1
 
     def throttle_error_payload(self, decision: Decision) -> object:
-        """What a refused client is told: text and bytes go as they are, anything else as JSON."""
+        """The frame for a refused client: text and bytes are sent as they are, anything else as JSON."""
         return error_payload(decision)
 
     def throttle_coalesce(self, message: Event) -> Hashable | None:
-        """Of which kind an outgoing frame (a ``websocket.send`` event) is: of a kind only the newest matters.
+        """The kind of an outgoing frame (a ``websocket.send`` event), if only the newest of a kind matters; else None.
 
-        Where too much is sent it is kept and sent as soon as there is room; frames of no kind, None, are left out.
+        Over the limit the newest of each kind is sent later; frames without a kind are dropped.
         """
         return None
 
     def throttle_continuity_payload(self, gap: Gap) -> object:
-        """What a client is told that has not been sent everything."""
+        """The frame for a client after frames to it were dropped."""
         return continuity_payload(gap)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
@@ -93,7 +93,7 @@ class ThrottledConsumerMixin:
 class ThrottleMiddleware:
     """Puts any ASGI application (a consumer, a URLRouter) under the rules of one scope.
 
-    Stands inside the middleware that finds the user, so that rules per user see one. ``options`` are what the mixin
+    Put it inside the middleware that finds the user, so that rules per user apply. ``options`` are what the mixin
     has as attributes and hooks: ``cost``, ``payload``, ``coalesce``, ``continuity``, ``close_codes``, ``ladder``,
     ``idle_timeout``, ``max_age``, ``on_rule_change``.
     """
@@ -106,7 +106,7 @@ class ThrottleMiddleware:
 
     @property
     def _path_routing(self) -> bool:
-        """A URLRouter around it asks so whether it is to leave a part of the path for another one inside."""
+        """An outer URLRouter reads it, to leave the rest of the path to an inner one."""
         return getattr(self.app, "_path_routing", False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:

@@ -1,4 +1,4 @@
-"""What a door knows of a call, before rules are matched."""
+"""The facts of a call that a door passes on to rules."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from django_throttle.core.rule import Rule
 
 
 class Who(Protocol):
-    """Who is asking, however the call came in.
+    """The caller, whatever the door.
 
-    ``subject`` is what a site's own functions are called with: the request or the ASGI scope; None without either.
+    ``subject`` is the argument of a site's functions: the request or the ASGI scope, or None.
     """
 
     @property
@@ -26,7 +26,7 @@ class Who(Protocol):
         """Whether it is "anonymous", "authenticated", "staff", in a "group:NAME" or of a "tenant:NAME"."""
 
     def lacks_address(self, key: str) -> bool:
-        """True when the key does not apply for no other reason than that nobody knows the caller's address."""
+        """Whether the key does not apply only because the caller's address is unknown."""
 
 
 BY_KEY: Final = ""  # no ident is empty
@@ -34,15 +34,14 @@ BY_KEY: Final = ""  # no ident is empty
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where a call goes (scope), what it is (events), who makes it, and what it costs.
+    """A call: where it goes (scope), what it is (events), its caller and its cost.
 
-    Raises InvalidCost for a cost that is no whole number in range. ``charged`` is what other doors have charged for
-    this call already. ``rule`` names the only one to apply, or is it, whatever its scopes and events. ``only`` are the
-    names of those to apply, of all that match; every one where it is empty. ``method`` is a
-    request's, in capitals; "" for whatever has none. ``early`` is True where a later door may know better who calls.
-    ``size`` is how many bytes it carries. ``ident`` is what it counts under, unless each rule's key finds that; None
-    where it counts under nothing. ``is_claimed`` is True where nothing but that ident says who makes it, and a client
-    may have made it up: what an override grants is not granted then, what one blocks is blocked.
+    ``charged`` is what other doors have charged for this call. ``rule`` is the only rule to apply, or its name,
+    whatever its scopes and events. ``only`` names the rules to apply of those that match; empty for all.
+    ``method`` is a request's, in capitals, else "". ``early`` is True if a later door may know the caller better.
+    ``size`` is in bytes. ``ident`` replaces those of the rules' keys; None if the call counts under nothing.
+    ``is_claimed`` is True if a client may have made up that ident: overrides then only block.
+    Raises InvalidCost unless ``cost`` is a whole number in range.
     """
 
     scope: str
@@ -63,7 +62,7 @@ class Facts:
             check_cost(self.cost)
 
     def due(self, rule: Rule, ident: str) -> Facts | None:
-        """The call with the cost that this rule was not yet charged under this ident; None when there is none."""
+        """The call with the cost that this rule has not charged under this ident yet; None without one."""
         done = self.charged.costs.get((rule.name, ident))
         if done is None:
             return self

@@ -47,7 +47,7 @@ def check_delays(given: Given) -> Iterator[CheckMessage]:
         delaying = [f"rule {rule.name!r}" for rule in _delaying_rules(rules_given())]
         consumers = {one.__name__ for one in _throttled() if _delays(one.throttle_ladder)}
         delaying += [f"throttle_ladder of {name}" for name in sorted(consumers)]
-        ladders = (door.settings for door in _guards(_application()) if _delays(door.settings.ladder))
+        ladders = (door.settings for door in _limiting_middleware(_application()) if _delays(door.settings.ladder))
         delaying += [f"the ladder of ThrottleMiddleware, scope {one.scope!r}" for one in ladders]
         yield from _flood_warning(delaying)
 
@@ -57,13 +57,14 @@ def check_waiting_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
-    found = rows_found(databases) if DAPHNE in settings.INSTALLED_APPS else NOTHING
-    return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in _delaying_rules(found)]))
+    rows = rows_found(databases) if DAPHNE in settings.INSTALLED_APPS else NOTHING
+    return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in _delaying_rules(rows)]))
 
 
-def _delaying_rules(found: Found) -> list[Rule]:
-    rules = found.rules.values()
-    return [rule for rule in rules if rule.enabled and rule.action == "delay" and "message" in rule.events]
+def _delaying_rules(source: Found) -> list[Rule]:
+    return [
+        rule for rule in source.rules.values() if rule.enabled and rule.action == "delay" and "message" in rule.events
+    ]
 
 
 def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
@@ -78,7 +79,7 @@ def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
 
 @site_check()
 def check_names(given: Given) -> list[CheckMessage]:
-    """Attributes of consumers that have no effect, and are nearly one that has."""
+    """Warns of attributes of consumers that have no effect, with a name close to one that has."""
     return [
         Warning(f"{consumer.__name__}.{name} has no effect; did you mean {meant!r}?", id="django_throttle.W044")
         for consumer in _throttled()
@@ -89,14 +90,14 @@ def check_names(given: Given) -> list[CheckMessage]:
 def _application() -> Any:
     """The application for WebSockets; None where it cannot be found or loaded."""
     try:
-        found = import_string(getattr(settings, "ASGI_APPLICATION", None) or "")
+        application = import_string(getattr(settings, "ASGI_APPLICATION", None) or "")
     except Exception:  # noqa: BLE001 - a module of the site's own may fail in any way, and says so when it is served
         return None
-    return getattr(found, "application_mapping", {}).get("websocket")
+    return getattr(application, "application_mapping", {}).get("websocket")
 
 
-def _consumers(app: Any, *, cookies: bool = False, guarded: bool = False) -> Iterator[tuple[str, bool]]:
-    """The consumers under rules that know users by cookies, and whether their origin is checked, if that is sure."""
+def _consumers(app: Any, *, cookies: bool = False, limited: bool = False) -> Iterator[tuple[str, bool]]:
+    """The limited consumers that find users by cookies, and whether their origin is checked, if that is known."""
     if app is None or find_spec("channels") is None:
         return
     from channels.routing import URLRouter
@@ -107,15 +108,15 @@ def _consumers(app: Any, *, cookies: bool = False, guarded: bool = False) -> Ite
 
     if isinstance(app, URLRouter):
         for route in app.routes:
-            yield from _consumers(getattr(route, "callback", None), cookies=cookies, guarded=guarded)
+            yield from _consumers(getattr(route, "callback", None), cookies=cookies, limited=limited)
     elif isinstance(app, ThrottleMiddleware):
-        yield from _consumers(app.app, cookies=cookies, guarded=True)
+        yield from _consumers(app.app, cookies=cookies, limited=True)
     elif consumer := getattr(app, "consumer_class", None):
-        if cookies and (guarded or issubclass(consumer, ThrottledConsumerMixin)):
+        if cookies and (limited or issubclass(consumer, ThrottledConsumerMixin)):
             yield consumer.__name__, False
     elif not isinstance(app, OriginValidator):
         knows = isinstance(app, (CookieMiddleware, SessionMiddleware))
-        yield from _consumers(getattr(app, "inner", None), cookies=cookies or knows, guarded=guarded)
+        yield from _consumers(getattr(app, "inner", None), cookies=cookies or knows, limited=limited)
 
 
 def socket_scopes() -> Iterator[str]:
@@ -123,26 +124,26 @@ def socket_scopes() -> Iterator[str]:
     for consumer in _throttled():
         scope = consumer.throttle_scope
         yield scope if isinstance(scope, str) and scope else consumer.__name__
-    for door in _guards(_application()):
+    for door in _limiting_middleware(_application()):
         yield door.settings.scope
 
 
-def _guards(app: Any) -> Iterator[Any]:
+def _limiting_middleware(app: Any) -> Iterator[Any]:
     """The middleware in this application that limits sockets."""
     if app is None or find_spec("channels") is None:
         return
     from django_throttle.channels import ThrottleMiddleware
 
-    is_guard = isinstance(app, ThrottleMiddleware)
-    if is_guard:
+    limits = isinstance(app, ThrottleMiddleware)
+    if limits:
         yield app
     for route in getattr(app, "routes", ()):
-        yield from _guards(getattr(route, "callback", None))
-    yield from _guards(app.app if is_guard else getattr(app, "inner", None))
+        yield from _limiting_middleware(getattr(route, "callback", None))
+    yield from _limiting_middleware(app.app if limits else getattr(app, "inner", None))
 
 
 def _throttled() -> Iterator[Any]:
-    """The classes, of those loaded, that have the mixin: the application for WebSockets loads them."""
+    """The loaded classes with the mixin; loads the application for WebSockets first."""
     if find_spec("channels") is None:
         return
     _application()
@@ -156,7 +157,7 @@ def _throttled() -> Iterator[Any]:
 
 
 def _delays(ladder: object) -> bool:
-    """Not of a property, which is known only of instances."""
+    """Whether a ladder delays; False for a property, which only instances have."""
     return isinstance(ladder, Mapping) and bool(ladder.get("delay"))
 
 

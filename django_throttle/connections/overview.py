@@ -1,4 +1,4 @@
-"""The open connections of all processes: each process lists its own when it is asked, and the lists are merged."""
+"""The open connections of all processes, merged from the lists that processes write when they are asked."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from django_throttle.connections.processes import ProcessRecords, batches, numbe
 from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.stores import MemoryStore, RedisStore
 
-FRESH_SECONDS: Final = 1.0  # for which an overview is shown again
-QUIET_MS: Final = 1000  # in which processes are not asked the same again
-ANSWERS: Final = 3  # times as long as processes take to ask for messages: by then each has answered
-HASTE_SECONDS: Final = 0.3  # the same while some process has not answered
+FRESH_SECONDS: Final = 1.0  # for which a complete overview is cached
+QUIET_MS: Final = 1000  # for which processes are not asked the same again
+ANSWERS: Final = 3  # × RULES_POLL is when each process has read its control messages and answered
+HASTE_SECONDS: Final = 0.3  # for which an incomplete overview is cached
 MOST_PROCESSES: Final = 1000
 MOST_SOCKETS: Final = 2000  # that all processes together list
-MOST_LOOKS: Final = 8  # overviews that are kept
+MOST_CACHED: Final = 8  # overviews
 
 
 class Process(NamedTuple):
-    """A process that lives; ``open`` is how many sockets of the search it has, None when it has not said so yet."""
+    """A live process; ``open`` is how many sockets of the search it has, None until it has answered."""
 
     uid: str
     host: str
     pid: int
-    held: int
+    leases: int
     open: int | None
 
 
 class Ident(NamedTuple):
-    """Whoever has sockets open: as it is shown and as a control message names it, how many, in how many processes."""
+    """An ident with open sockets: as shown, as control messages name it, and in how many processes."""
 
     shown: str
     tag: str
@@ -45,7 +45,7 @@ class Ident(NamedTuple):
 
     @property
     def quoted(self) -> str:
-        """The search that finds all of it, and nobody else."""
+        """The search that finds exactly this ident."""
         return f'"{self.shown}"'
 
 
@@ -68,55 +68,55 @@ class Connection(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """What all processes say; ``open`` is how many sockets there are, of which ``connections`` are some."""
+    """The answers of all processes; ``open`` is how many sockets there are, ``connections`` lists some of them."""
 
     processes: tuple[Process, ...]
     idents: tuple[Ident, ...]
     connections: tuple[Connection, ...]
     open: int
-    alone: bool = False  # the store is in memory: nobody knows of other processes
-    waited: bool = True  # for as long as an answer takes: who holds nothing and is still silent has no socket
-    doubtful: tuple[str, ...] = ()  # tags of idents that some process has been too full to list
-    unseen: int = 0  # processes that are too many to be asked
+    alone: bool = False  # the store is in memory, so other processes are unknown
+    waited: bool = True  # long enough for answers: a silent process without leases has no socket
+    doubtful: tuple[str, ...] = ()  # tags of idents that a process may have left out of its list
+    unseen: int = 0  # processes beyond MOST_PROCESSES, which were not asked
 
     @property
     def is_whole(self) -> bool:
-        """Whether every process that may have something has been heard, of everyone who is shown."""
+        """Whether every process that may have sockets has answered, about every ident shown."""
         silent = [process for process in self.processes if process.open is None]
-        is_heard = all(self.waited and not process.held for process in silent)
-        return is_heard and not self.doubtful and not self.unseen
+        has_answers = all(self.waited and not process.leases for process in silent)
+        return has_answers and not self.doubtful and not self.unseen
 
 
-_looks: dict[tuple[int, str], tuple[float, Overview]] = {}
+_cache: dict[tuple[int, str], tuple[float, Overview]] = {}
 _lock = Lock()
 
 
 def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
-    """What is open at present, as far as processes have said by now; they are asked for more. Raises StoreError.
+    """The open connections by the answers so far; asks processes for new ones. Raises StoreError.
 
-    A few commands in Redis, whoever looks and however often: never a search through its keys.
+    It takes a few commands in Redis, cached for a moment, and never scans its keys.
     """
     key, now = (id(store), search), time.monotonic()
-    known = _looks.get(key)
-    if known and now - known[0] < (FRESH_SECONDS if known[1].is_whole else HASTE_SECONDS):
-        return known[1]
-    found = _asked(store, search) if store.is_remote else _alone(store, search)
+    cached = _cache.get(key)
+    if cached and now - cached[0] < (FRESH_SECONDS if cached[1].is_whole else HASTE_SECONDS):
+        return cached[1]
+    overview = _asked(store, search) if store.is_remote else _alone(store, search)
     with _lock:
-        if len(_looks) >= MOST_LOOKS:
-            _looks.clear()
-        _looks[key] = now, found
-    return found
+        if len(_cache) >= MOST_CACHED:
+            _cache.clear()
+        _cache[key] = now, overview
+    return overview
 
 
 def look_again() -> None:
-    """Forget kept overviews, as something was closed."""
-    _looks.clear()
+    """Clear the cache, as a socket was closed."""
+    _cache.clear()
 
 
 def _alone(store: MemoryStore, search: str) -> Overview:
-    uid, held = store.leases.uid, len(store.leases)
+    uid = store.leases.uid
     listed = Reporter(store, open_sockets).listed(search, MOST)
-    census = {uid: {**json.loads(store.leases.report()), "held": held}}
+    census = {uid: {**json.loads(store.leases.report()), "held": len(store.leases)}}
     return _merged(census, {uid: listed})._replace(alone=True)
 
 
@@ -128,11 +128,11 @@ def _asked(store: RedisStore, search: str) -> Overview:
     calls = [("reported", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
     replies = [reply for some in batches(calls) for reply in store.pipeline(some)]
     reports = {uid: _read(reply) for uid, reply in zip(seen, replies, strict=True)}
-    found = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))
-    if found.doubtful:
-        tags = " ".join(found.doubtful)
+    overview = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))
+    if overview.doubtful:
+        tags = " ".join(overview.doubtful)
         store.control.ask(message._replace(tag=tags), f"{about(search)}:{about(tags)}", QUIET_MS)
-    return found
+    return overview
 
 
 def _merged(census: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[str, Any]]) -> Overview:
@@ -149,17 +149,17 @@ def _merged(census: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[
 
 
 def _idents(reports: Iterable[Iterable[tuple[str, str, int]]]) -> tuple[Ident, ...]:
-    found: dict[str, Ident] = {}
+    by_tag: dict[str, Ident] = {}
     for report in reports:
         for shown, tag, count in report:
-            before = found.get(tag, Ident("", tag, 0, 0))
-            found[tag] = Ident(shown or before.shown, tag, before.open + count, before.processes + (count > 0))
-    known = (ident for ident in found.values() if ident.open)
-    return tuple(sorted(known, key=lambda one: (-one.open, one.shown))[:MOST_IDENTS])
+            before = by_tag.get(tag, Ident("", tag, 0, 0))
+            by_tag[tag] = Ident(shown or before.shown, tag, before.open + count, before.processes + (count > 0))
+    present = (ident for ident in by_tag.values() if ident.open)
+    return tuple(sorted(present, key=lambda one: (-one.open, one.shown))[:MOST_IDENTS])
 
 
 def _doubtful(idents: Iterable[Ident], reports: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Tags of those who may have sockets in a process that lists others: it has more idents than it has listed."""
+    """Tags of idents that may have more sockets: some process has more idents than it lists, and does not list them."""
     lists = [(report.get("of", 0), report.get("idents", ())) for report in reports]
     cut = [{row[1] for row in rows} for count, rows in lists if count > sum(row[2] > 0 for row in rows)]
     return tuple(sorted(ident.tag for ident in idents if not all(ident.tag in listed for listed in cut)))
@@ -176,9 +176,9 @@ def _connection(process: Process, row: Mapping[str, Any]) -> Connection:
 
 
 def _read(reply: Any) -> dict[str, Any]:
-    """What a process has written; an empty report for anything else."""
+    """The report that a process has written; empty if it cannot be read."""
     try:
-        found = json.loads(reply)
+        report = json.loads(reply)
     except (TypeError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return report if isinstance(report, dict) else {}

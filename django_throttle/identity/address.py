@@ -15,30 +15,30 @@ from django_throttle.exceptions import InvalidSetting
 
 Address = IPv4Address | IPv6Address
 
-# The longest text of an IPv6 address has 45 characters: with brackets, a port and some spaces. Anything longer is
-# none, and is not even looked at.
+# An IPv6 address has at most 45 characters, and may have brackets, a port and spaces. Longer texts are not parsed.
 MAX_TEXT: Final = 64
 SPACES: Final = " \t"
-# RFC 6052, 2.1: where a network translates, each IPv4 client comes from an address in here.
+# RFC 6052, 2.1: IPv4 clients behind a translator have an address in this network.
 TRANSLATED: Final = IPv6Network("64:ff9b::/96")
 # Some servers and proxies report "[2001:db8::1]", "[2001:db8::1]:443" or "192.0.2.1:443".
-_DRESSED: Final = re.compile(r"\[([^\]]*)\](?::[0-9]{1,5})?|([^:]*):[0-9]{1,5}")
+_WRAPPED: Final = re.compile(r"\[([^\]]*)\](?::[0-9]{1,5})?|([^:]*):[0-9]{1,5}")
 
 
 def parse(text: object) -> Address | None:
-    """The address; None for what is none.
+    """The address; None if the text is none.
 
-    IPv4 in the dress of IPv6 is IPv4. Zone ids, brackets, ports and spaces are dropped, so that one peer is one
-    address. An IPv4 address with leading zeros is none, because they are octal to some and decimal to others.
+    An IPv6 address that maps or translates an IPv4 address gives that. Zone ids, brackets, ports and spaces are
+    dropped.
+    IPv4 with leading zeros gives None: some programs read them as octal, others as decimal.
     """
     text = str(text or "")
-    return short_address(text) if len(text) <= MAX_TEXT else _parse(_undressed(text))
+    return short_address(text) if len(text) <= MAX_TEXT else _parse(_unwrapped(text))
 
 
 def network(address: object, ipv6_prefix: int) -> str | None:
     """The address in one notation: IPv4 whole, IPv6 by its prefix; None when it is not an address."""
-    found = address if isinstance(address, (IPv4Address, IPv6Address)) else parse(address)
-    return None if found is None else notation(found, ipv6_prefix)
+    parsed = address if isinstance(address, (IPv4Address, IPv6Address)) else parse(address)
+    return None if parsed is None else notation(parsed, ipv6_prefix)
 
 
 @lru_cache(maxsize=4096)
@@ -52,71 +52,71 @@ def notation(address: Address, ipv6_prefix: int) -> str:
 
 @lru_cache(maxsize=4096)
 def short_address(text: str) -> Address | None:
-    """The same of a text that is not long, remembered."""
-    return _parse(_undressed(text))
+    """``parse`` with a cache, for texts of at most MAX_TEXT characters."""
+    return _parse(_unwrapped(text))
 
 
 def _parse(bare: str) -> Address | None:
     try:
-        found = ip_address(bare)
+        address = ip_address(bare)
     except ValueError:
         return None
-    return found if isinstance(found, IPv4Address) else _told(found)
+    return address if isinstance(address, IPv4Address) else _without_translation(address)
 
 
-def _undressed(text: str) -> str:
+def _unwrapped(text: str) -> str:
     bare, zone, _ = text[:MAX_TEXT].partition("%")
     if zone:
         return bare.lstrip(SPACES).removeprefix("[")
     if len(text) > MAX_TEXT:
         return ""
     bare = bare.strip(SPACES)
-    dressed = _DRESSED.fullmatch(bare)
-    return bare if dressed is None else dressed[1] or dressed[2] or ""
+    wrapped = _WRAPPED.fullmatch(bare)
+    return bare if wrapped is None else wrapped[1] or wrapped[2] or ""
 
 
-def _told(found: IPv6Address) -> Address:
-    if found in TRANSLATED:
-        return IPv4Address(int(found) & 0xFFFF_FFFF)
-    return found.ipv4_mapped or found
+def _without_translation(address: IPv6Address) -> Address:
+    if address in TRANSLATED:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address
 
 
-# How many hops are looked at, from the right: more than any site has in a row.
+# Hops that are read, from the right: more than any site has in a row.
 MAX_HOPS: Final = 32
 FORWARDED: Final = "forwarded"
 MAX_ELEMENT: Final = 512
 
 _WORD: Final = r"[\w!#$%&'*+.^`|~-]+"
-# Also without the quotes that brackets and colons call for, as some proxies write them.
+# Brackets and colons also without quotes, as some proxies write them.
 _PAIR: Final = rf'({_WORD})=("(?:[^"\\]|\\.)*"|[\w!#$%&\'*+.^`|~:\[\]-]+)'
-_FOUND: Final = re.compile(_PAIR, re.ASCII)
+_PAIRS: Final = re.compile(_PAIR, re.ASCII)
 _ELEMENT: Final = re.compile(rf"[ \t]*{_PAIR}(?:[ \t]*;[ \t]*{_PAIR})*[ \t]*;?[ \t]*", re.ASCII)
 
 
-def hops(header: str, said: str) -> Iterator[str]:
-    """What each hop wrote of the one before it, from the right; whatever makes no sense is an empty text.
+def hops(header: str, value: str) -> Iterator[str]:
+    """The address that each hop wrote into a forwarding header, from the right; empty where it is malformed.
 
-    Split at every comma, those between quotes included: whoever is further left writes quotes as well, and one that
-    is never closed must not swallow what our own proxies have added.
+    Splits at every comma, also inside quotes: a client may send an unclosed quote, which must not hide what the site's
+    proxies append.
     """
     read = _for if header.lower() == FORWARDED else str
-    return map(read, reversed(said.rsplit(",", MAX_HOPS)[-MAX_HOPS:]))
+    return map(read, reversed(value.rsplit(",", MAX_HOPS)[-MAX_HOPS:]))
 
 
 def _for(element: str) -> str:
-    """RFC 7239, 4: the one who asked, as this hop saw it."""
+    """The "for" parameter of an element of Forwarded (RFC 7239, 4); empty unless there is one."""
     if len(element) > MAX_ELEMENT or not _ELEMENT.fullmatch(element):
         return ""
-    found = [value for name, value in _FOUND.findall(element) if name.lower() == "for"]
-    if len(found) != 1:
+    values = [value for name, value in _PAIRS.findall(element) if name.lower() == "for"]
+    if len(values) != 1:
         return ""
-    return re.sub(r"\\(.)", r"\1", found[0][1:-1]) if found[0].startswith('"') else found[0]
+    return re.sub(r"\\(.)", r"\1", values[0][1:-1]) if values[0].startswith('"') else values[0]
 
 
 Network = IPv4Network | IPv6Network
 
 UNIX: Final = "unix"
-# How servers report a peer that came over a Unix socket: most not at all, waitress and some gunicorns like this.
+# What servers report as the peer on a Unix socket: most nothing; waitress and some versions of gunicorn these.
 LOCAL: Final = ("localhost", "b''")
 
 
@@ -129,7 +129,7 @@ class Proxies:
     declared: bool = False
 
     def trust(self, peer: object, address: Address | None) -> bool:
-        """Whether the peer's header is believed: a local process may always speak where there are proxies at all."""
+        """Whether the peer's header is used: a listed proxy's, any peer's with ``count``, a local process' too."""
         if address is None:
             return self.declared and is_local(peer)
         return self.count > 0 or self.include(address)
@@ -138,23 +138,23 @@ class Proxies:
         """Whether the address lies in one of the networks."""
         return any(address in network for network in self.networks)
 
-    def client(self, said: Callable[[], str], header: str, near: Address | None) -> Address | None:
-        """The nearest address that is not a proxy's, seen from a trusted peer; ``said`` is what the header says."""
-        entries = hops(header, said())
+    def client(self, read: Callable[[], str], header: str, near: Address | None) -> Address | None:
+        """The nearest address that is not a proxy's, from a trusted peer ``near``; ``read`` returns the header."""
+        entries = hops(header, read())
         if self.count:
             return parse(next(islice(entries, self.count - 1, None), "")) or near
         for entry in entries:
-            found = parse(entry)
-            if found is None:  # a proxy that does not know whom it serves: then it is as far as we can see
+            address = parse(entry)
+            if address is None:  # this proxy does not know its client, so it is the last known address
                 return near
-            near = found
-            if not self.include(found):
+            near = address
+            if not self.include(address):
                 break
         return near
 
 
 def client_address(peer: object, header: Callable[[str], str]) -> Address | None:
-    """The client's address; None where nobody knows one. ``header`` gives all lines of a header, joined by commas."""
+    """The client's address; None if unknown. ``header`` gives all lines of a header, joined by commas."""
     settings = conf()
     near = parse(peer)
     proxies = declared(settings.TRUSTED_PROXIES)
@@ -164,12 +164,12 @@ def client_address(peer: object, header: Callable[[str], str]) -> Address | None
 
 
 def is_local(peer: object) -> bool:
-    """True for a peer without an address: a Unix socket, which only processes of this host reach."""
+    """Whether the peer has no address: it is on a Unix socket, so a process of this host."""
     return not peer or peer in LOCAL or str(peer).startswith(f"{UNIX}:")
 
 
 def declared(setting: object) -> Proxies:
-    """The proxies that TRUSTED_PROXIES names; raises InvalidSetting where it makes no sense, rather than trust."""
+    """The proxies that TRUSTED_PROXIES names; raises InvalidSetting for a value that is not allowed."""
     if setting is None:
         return Proxies()
     if isinstance(setting, (list, tuple, set, frozenset)) and all(isinstance(text, str) for text in setting):
@@ -187,12 +187,12 @@ def _of_networks(texts: tuple[str, ...]) -> Proxies:
 
 def _network(text: str) -> Network:
     try:
-        found = ip_network(text)
+        network = ip_network(text)
     except ValueError as error:
         raise InvalidSetting(f"TRUSTED_PROXIES has networks like 10.0.0.0/8; {error}") from None
-    mapped = getattr(found.network_address, "ipv4_mapped", None)
-    if mapped is not None and found.prefixlen >= 96:
-        found = IPv4Network((int(mapped), found.prefixlen - 96))
-    if found.prefixlen == 0:
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= 96:
+        network = IPv4Network((int(mapped), network.prefixlen - 96))
+    if network.prefixlen == 0:
         raise InvalidSetting(f"TRUSTED_PROXIES: {text!r} is everyone, who could then claim to be anyone")
-    return found
+    return network

@@ -1,4 +1,4 @@
-"""The caller of a request or a socket: its ident under every key."""
+"""The caller of a request or a socket, and its idents under the keys of rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_throttle.identity.keys import api_key, bounded, combined, key_of, pl
 logger = logging.getLogger("django_throttle")
 
 EVERYONE: Final = "everyone"
-# What a client may send as JSON in place of a text.
+# Types that a client may send as JSON in place of a text.
 SENT: Final = (list, dict, bool)
 REFUSE: Final = "refuse"
 warned: Final[set[str]] = set()
@@ -28,7 +28,7 @@ _UNASKED: Final[Any] = object()
 
 
 class Caller(ABC):
-    """One who calls; subclasses know where to look."""
+    """A caller; subclasses read requests and scopes."""
 
     subject: Any
     _address: Any = _UNASKED
@@ -36,8 +36,8 @@ class Caller(ABC):
     def ident(self, key: str) -> str | None:
         """The ident under a rule's key; None when the key does not apply to this caller.
 
-        Raises InvalidIdent when a function of the site's own returns neither a text nor a number. What a client may
-        have sent instead, a list or an object of JSON, names nobody: then the address does.
+        Raises InvalidIdent when a function of the site returns neither a text nor a number. For a list, an object or a
+        boolean, which a client may have sent as JSON, the ident is the address.
         """
         if kind := KEY_KINDS.get(key):
             return kind.find(self)
@@ -51,29 +51,29 @@ class Caller(ABC):
         return keys.has(trait, self)
 
     def lacks_address(self, key: str) -> bool:
-        """True when a rule of this key does not apply for no other reason than that nobody knows the address."""
+        """Whether a rule of this key does not apply only because the address is unknown."""
         missing = [part for part in key.split("+") if self.ident(part) is None]
         return bool(missing) and all(part in KEY_KINDS and KEY_KINDS[part].has_address for part in missing)
 
     def address(self) -> Address | None:
-        """The client's address, through the proxies that the site declared; None where nobody knows it."""
+        """The client's address behind the proxies that the site declared; None if unknown."""
         if self._address is _UNASKED:
             peer, proxies = str(self.peer() or ""), conf().TRUSTED_PROXIES
             is_it = proxies is None and len(peer) <= MAX_TEXT  # on the hot path
             self._address = short_address(peer) if is_it else client_address(self.peer(), self.header)
-        found: Address | None = self._address
-        return found
+        address: Address | None = self._address
+        return address
 
     def by_user(self) -> str | None:
         user = self.user()
         return tagged("user", keys.name_of(user)) if user is not None and user.is_authenticated else None
 
     def by_address(self, key: str = "ip") -> str | None:
-        found = self.address()
-        if found is None:
+        address = self.address()
+        if address is None:
             self._warn(key)
             return None
-        return f"ip:{notation(found, conf().IPV6_PREFIX)}"
+        return f"ip:{notation(address, conf().IPV6_PREFIX)}"
 
     def by_user_or_address(self) -> str | None:
         return self.by_user() or self.by_address("user_or_ip")
@@ -95,7 +95,7 @@ class Caller(ABC):
             warned.add(key)
             logger.warning(
                 "rules of key %r %s calls without the address of a client (the server reports %.60r); "
-                "said once in this process",
+                "this process logs it once for each key; see NO_ADDRESS",
                 key,
                 "refuse" if conf().NO_ADDRESS == REFUSE else "do not apply to",
                 self.peer(),
@@ -105,7 +105,7 @@ class Caller(ABC):
         return tagged("connection", self.connection())
 
     def connection(self) -> str | None:
-        """The id of the open socket; None for whatever is none."""
+        """The id of the open socket; None for requests."""
         return None
 
     @abstractmethod
@@ -124,12 +124,12 @@ class Caller(ABC):
     def header(self, name: str) -> str: ...
 
 
-# Where Django says how it would find the user: by the session.
+# The module of Django's function that finds the user by the session.
 OWN: Final = "django.contrib.auth.middleware"
 
 
 class HttpWho(Caller):
-    """The caller of a Django or DRF request; ``user`` when it is known already."""
+    """The caller of a Django or DRF request; ``user`` if it is known already."""
 
     def __init__(self, request: HttpRequest, user: Any = None) -> None:
         self.subject = request
@@ -137,16 +137,13 @@ class HttpWho(Caller):
 
     @classmethod
     async def aread(cls, request: HttpRequest) -> HttpWho:
-        """The same on an event loop, where the session may only be read by awaiting it.
-
-        REST framework has asked its own ways to authenticate by then.
-        """
-        found = cls(request)
-        await found.aload()
-        return found
+        """The same on an event loop, with the user loaded. REST framework's requests have authenticated before."""
+        who = cls(request)
+        await who.aload()
+        return who
 
     async def aload(self) -> None:
-        """Find out who the user is, where that is to be awaited."""
+        """Load the user, if that is to be awaited."""
         request: Any = self.subject
         if not hasattr(request, "_request") and hasattr(request, "auser") and not _is_nobody(request):
             self._user = await request.auser()
@@ -171,14 +168,14 @@ class HttpWho(Caller):
 
 
 def _is_nobody(request: Any) -> bool:
-    """Whether the user is the session's, and there is no session: known without a look, which would be told in Vary."""
+    """Whether the user is to be read from a session that is empty; reading it would add Cookie to Vary."""
     user, session = getattr(request, "__dict__", {}).get("user"), getattr(request, "session", None)
     if session is None or type(user) is not SimpleLazyObject or user._wrapped is not empty:
         return False
     return getattr(vars(user).get("_setupfunc"), "__module__", "") == OWN and bool(session.is_empty())
 
 
-# Where a scope has the open socket that it belongs to.
+# The scope's key of its open socket.
 SOCKET: Final = "django_throttle"
 
 
@@ -212,15 +209,15 @@ class ScopeWho(Caller):
 
 
 MAX_KIND: Final = 64
-# The kind of a text that a view's function gave, and that has the shape of somebody else's ident.
+# Prefix of a text from a view's function that looks like another caller's ident.
 CLAIMED: Final = "ident"
-# Counts together all calls that give a list or an object in place of a text, where nobody knows the address.
+# The one ident of all calls with a list or an object in place of a text, if the address is unknown.
 NO_TEXT: Final = "no text"
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A caller that is known by its ident alone, such as "user:42"."""
+    """A caller of whom only the ident is known, such as "user:42"."""
 
     name: str
 
@@ -244,26 +241,25 @@ class Named:
 
 
 def given_ident(what: str, value: Any, caller: Caller | None) -> str | None:
-    """The ident that a call counts under by what a site's function returned; None where it is not limited.
+    """The ident for a value that a site's function returned; None for None, which is not limited.
 
-    A text or a number counts as it is, hashed where it is long; a user counts as that user. In a view, a text that has
-    the shape of an ident which the caller does not have, such as "user:42", counts apart from it. What a client may
-    have sent in place of a text (an empty one, a list or an object of JSON) counts under the caller's address.
-    Raises InvalidIdent for anything else.
+    A text or a number is used as it is, or hashed if it is long; a user gives that user's ident. In a view, a text that
+    looks like another caller's ident, such as "user:42", gets a prefix of its own. An empty text, or a list or an
+    object of JSON, which a client may have sent, gives the caller's address. Raises InvalidIdent for anything else.
     """
     if is_user(value):
-        found = tagged("user", keys.name_of(value)) if value.is_authenticated else None
+        ident = tagged("user", keys.name_of(value)) if value.is_authenticated else None
     elif value is None:
         return None
     else:
-        found = None if isinstance(value, SENT) else _text(text_of(plain(what, value)))
-    if found is None:
+        ident = None if isinstance(value, SENT) else _text(text_of(plain(what, value)))
+    if ident is None:
         return (caller and caller.ident("ip")) or NO_TEXT
-    return found if caller is None or _is_free(found, caller) else tagged(CLAIMED, found)
+    return ident if caller is None or _is_free(ident, caller) else tagged(CLAIMED, ident)
 
 
 def is_user(value: Any) -> bool:
-    """True for a user of Django's, one who is not logged in included."""
+    """Whether it is a Django user, also AnonymousUser."""
     return hasattr(value, "is_authenticated")
 
 
@@ -275,7 +271,7 @@ def _text(text: str) -> str | None:
 
 
 def _is_free(ident: str, caller: Caller) -> bool:
-    """Whether no key finds this ident for anybody but the caller."""
+    """Whether no key gives this ident to another caller."""
     kind, colon, _ = ident.partition(":")
     if kind in KEY_KINDS:
         return caller.ident(kind) == ident
