@@ -28,8 +28,8 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(125, 125),
-    "lines": Limit(22_894, 18_500),
-    "header lines, %": Limit(9.5, 9.5),
+    "lines": Limit(22_760, 18_500),
+    "header lines, %": Limit(9.0, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),

@@ -1,4 +1,4 @@
-"""Decisions as generators that yield store commands and receive replies, for sync and async callers."""
+"""Decisions, refunds and releases: generators that yield store commands and receive replies, for sync and async."""
 
 from __future__ import annotations
 
