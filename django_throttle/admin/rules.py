@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
 from django.db.models import QuerySet
@@ -32,6 +34,11 @@ from django_throttle.rulebook.sources import declared
 # The joined keys that the form offers, of all that are possible.
 JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in NOUNS.items()}
+MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
+LIMITS_THESE_PAGES: Final = (
+    "Rule {row} limits the pages of this admin too, as its scopes cover them. If it refuses you, this command lets you "
+    "in for two hours: manage.py throttle_override add user {user} --exempt --rules {row} --reason admin"
+)
 # No door of this version reports these: a rule for them would do nothing.
 UNREPORTED: Final = frozenset(("task",))
 
@@ -289,6 +296,14 @@ class ThrottleRuleAdmin(ListAdmin):
             kind, _, name = entry.partition(":")
             if kind == "group" and (warning := missing_group(name)):
                 self.message_user(request, warning, messages.WARNING)
+        if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
+            warning = LIMITS_THESE_PAGES.format(row=obj, user=request.user.get_username())
+            self.message_user(request, warning, messages.WARNING)
+
+    def _limits_these_pages(self, rule: Rule) -> bool:
+        page = f"{self.admin_site.name}:django_throttle_throttlerule_changelist"
+        is_about_requests = rule.enabled and not {"request", "inflight"}.isdisjoint(rule.events)
+        return is_about_requests and any(fnmatchcase(page, pattern) for pattern in rule.scopes)
 
     def _from_settings(self) -> list[dict[str, Any]]:
         """The rules of settings that no row replaces."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
+from django.contrib.messages import get_messages
+from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -17,7 +20,7 @@ from django.urls import reverse
 
 from django_throttle import rulebook
 from django_throttle.core.key import KEY_KINDS
-from django_throttle.models import ThrottleRule
+from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.rulebook.file import FIELDS
 from tests.raw_rows import force
 
@@ -348,6 +351,30 @@ class TestForm:
         assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
         assert len(said) == 2
         assert ThrottleRule.objects.get().audience == ("group:editors", "group:edtors", "staff")
+
+    @pytest.mark.parametrize(
+        ("changed", "is_said"),
+        [
+            ({"scopes": "*"}, True),
+            ({"scopes": "admin:*"}, True),
+            ({"scopes": "search"}, False),
+            ({"scopes": "*", "events": ["message"]}, False),
+            ({"scopes": "*", "enabled": ""}, False),
+        ],
+    )
+    def test_who_limits_the_admin_learns_how_to_get_in_again(
+        self, operator: Client, settings: Any, changed: dict[str, Any], is_said: bool
+    ) -> None:
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django_throttle.middleware.ThrottleMiddleware"]
+        page = operator.post(ADD, {**TYPED, **changed})
+        assert page.status_code == 302
+        told = [str(message) for message in get_messages(page.wsgi_request) if "manage.py" in str(message)]
+        assert [message.startswith("Rule api limits the pages of this admin too") for message in told] == [
+            True
+        ] * is_said
+        for message in told:  # the command works as it stands there
+            call_command(*shlex.split(message.partition("manage.py ")[2]))
+            assert ThrottleOverride.objects.get().rules == ("api",)
 
     def test_a_function_can_be_joined_with_another_key_where_settings_name_it(
         self, operator: Client, settings: Any
