@@ -1,4 +1,4 @@
--- Goes through some keys of a server for sets of leases of uids that are no more.
+-- Scans some keys of a server for the sets of leases of dead uids.
 -- KEYS: any key of that server. ARGV: cursor ("0" to begin), about how many keys, a pattern, then the uids.
 -- Reply: the next cursor ("0" at the end), then index and uid for each set index:<uid> that was found.
 local wanted = {}

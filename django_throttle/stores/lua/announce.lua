@@ -1,14 +1,14 @@
--- A process says who it is and which connection indexes it will hold leases under.
+-- Registers a process, and the connection indexes under which it will have leases.
 -- KEYS: live (ZSET uid: last beat), meta (HASH uid: JSON), held:<uid> (SET of index keys); one slot.
--- ARGV: now in microseconds ("" for the server's clock), uid, introduction (JSON; "" when Redis should know
+-- ARGV: now in microseconds ("" for the server's clock), uid, introduction (JSON; "" when Redis should have
 -- the uid already), TTL in milliseconds, then any number of index keys.
--- Reply: 1 announced, 0 the uid is unknown (buried, or lost with Redis' data) and nothing was written:
--- only an introduction makes a uid live, so a buried one never returns.
+-- Reply: 1 announced, 0 the uid is unknown (declared dead, or lost with Redis' data) and nothing was
+-- written: only an introduction makes a uid live, so a dead one never returns.
 local live, meta, held = KEYS[1], KEYS[2], KEYS[3]
 local uid, introduction, ttl = ARGV[2], ARGV[3], ARGV[4]
 local known = redis.call('ZSCORE', live, uid)
 if not known and introduction == '' then return 0 end
-redis.call('PEXPIRE', live, ttl) -- the first write needs no memory: a full Redis then accepts the others
+redis.call('PEXPIRE', live, ttl) -- needs no memory: after it a full Redis accepts the others
 if not known then
   local now = tonumber(ARGV[1])
   if not now then

@@ -1,13 +1,13 @@
--- Processes live, others are buried, and what the buried held is handed out to be swept.
+-- Records heartbeats, declares silent processes dead, and assigns the dead to callers, who sweep their leases.
 -- KEYS: live (ZSET uid: last beat), dead (ZSET uid: moment from which its sweep may be claimed), meta (HASH
 -- uid: JSON); one slot. held:<uid> of living uids is derived from live, so it is in that slot too.
 -- ARGV: now in microseconds ("" for the server's clock), silence that means dead and length of a claim in
--- microseconds, "1" to bury the silent (a beater whose own beats were interrupted cannot tell who was silent),
+-- microseconds, "1" to declare the silent dead (not after an interruption of the caller's own heartbeats),
 -- most uids to claim, TTL in milliseconds, report (JSON of the first uid; "" when the caller is no process),
 -- the time that it should be at least by the caller's own steady clock, and the time of the last beat that the caller
 -- wrote here ("" for each that it does not know), number of living uids, those uids, then uids known to be dead.
 -- Reply: first living uid known (1 or 0), live processes, dead ones not swept yet, claimed uids, how many of the
--- live ones are silent (nobody has buried them, as it is not certain yet), now, how many of the given uids live.
+-- live ones are silent (not declared dead yet, as it is not certain), now, how many of the given uids live.
 local live, dead, meta = KEYS[1], KEYS[2], KEYS[3]
 local silence, claim, buries, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
 local ttl, report, expected, wrote, living = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -20,7 +20,7 @@ end
 
 local function text(number) return string.format('%.0f', number) end
 
--- The first write needs no memory, so that a full Redis accepts the others.
+-- Needs no memory: after it a full Redis accepts the others.
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ttl) end
 
 -- A moment in the future was written before the clock went back: it counts as now.
@@ -31,11 +31,11 @@ for _, uid in ipairs(redis.call('ZRANGEBYSCORE', dead, '(' .. text(now + claim),
   redis.call('ZADD', dead, text(now), uid)
 end
 
--- Nobody was silent while Redis or the machine stood still, its clock stepped forward, or what it had of the last beats
--- was lost: everybody's silence begins now.
+-- If Redis or the machine stood still, its clock stepped forward, or the last heartbeats were lost, no process was
+-- silent: each silence begins now.
 local mine = report ~= '' and redis.call('ZSCORE', live, ARGV[FIRST])
 local newest = tonumber(redis.call('ZREVRANGE', live, 0, 0, 'WITHSCORES')[2] or now)
-local stood = mine and now - mine > silence -- yet nobody has buried us
+local stood = mine and now - mine > silence -- and yet this process was not declared dead
 local stepped = expected and now - expected > silence / 4
 local lost = wrote and newest < wrote
 if stood or stepped or lost then
@@ -51,7 +51,7 @@ for i = FIRST, FIRST + living - 1 do
     written = written + 1
   end
 end
--- The moment tells others that the process beats for itself.
+-- The time shows others that the process sends heartbeats itself.
 if mine then redis.call('HSET', meta, ARGV[FIRST], string.sub(report, 1, -2) .. ',"at":' .. text(now) .. '}') end
 
 local function bury(uid)

@@ -1,4 +1,4 @@
--- Who lives, and what they say of themselves.
+-- The live processes and their introductions.
 -- KEYS: live (ZSET uid: last beat), meta (HASH uid: JSON); one slot. ARGV: none.
 -- Reply: uid, JSON for each living process ("" when it is missing).
 local found = {}

@@ -1,9 +1,9 @@
--- At most `limit` leases at once, summed over the processes that hold them; else ask again after `ask_again`.
+-- At most `limit` leases at once, over all processes; else retry after `ask_again`.
 -- KEYS[i]: the index, a set of process uids. Each process' leases are a sorted set, lease -> taken at
 -- (microseconds), under KEYS[i]:<uid>: derived here, with the same hash tag and so in the same slot.
 -- ARGV, reply: see decide.lua.
 --- before
--- How many leases an index holds, and whether the caller's is among them.
+-- The number of leases under an index, and whether the caller's is one.
 local function count_leases(key)
   local held, mine = 0, false
   local owners = redis.pcall('SMEMBERS', key)
@@ -13,7 +13,7 @@ local function count_leases(key)
   end
   for _, owner in ipairs(owners) do
     local leases = redis.pcall('ZCARD', key .. ':' .. owner)
-    if type(leases) ~= 'number' then -- not a process' leases: not ours
+    if type(leases) ~= 'number' then -- not a sorted set: a foreign value
       redis.call('DEL', key .. ':' .. owner)
       repaired, leases = repaired + 1, 0
     end

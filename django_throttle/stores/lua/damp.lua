@@ -1,10 +1,10 @@
--- Counts what one meter has attempted under one rule and ident, and says what all of them have.
+-- Adds one meter's report for a rule and ident, and returns the sums of all meters.
 -- KEYS: the counter, of which all others are derived, with the same hash tag, so in the same slot: counter:<index>
 -- for each sub-interval of six seconds (HASH: a meter's name to its "attempted:projected:pace", and the sums of all
 -- meters under "="), counter:reset (when the budget was given back). See damper/aggregate.py.
 -- ARGV: now in microseconds ("" for the server's clock), the meter's name, since when it counts, the time at which
 -- it sent this ("" when it does not know the server's), then index, attempted, projected and pace for each
--- sub-interval. These are totals: told twice, late or out of turn, they change nothing.
+-- sub-interval. These are totals: a report sent twice, late or out of order changes nothing.
 -- Reply: now, 1 when it was counted, when the budget was given back (0: not lately), then attempted, projected and
 -- pace of the sub-interval in progress and the three before it.
 local SUB, KEPT, TOLERANCE, RESET = 6000000, 4, 1500000, 48000000
@@ -20,10 +20,10 @@ local reset_at = redis.pcall('GET', counter .. ':reset')
 reset_at = type(reset_at) == 'string' and tonumber(reset_at) or 0
 if now < reset_at or now - reset_at >= RESET then reset_at = 0 end
 
--- Three numbers of a sub-interval: what one meter has told, or, under "=", all of them.
+-- Three numbers of a sub-interval: those of one meter, or, under "=", the sums of all.
 local function told(key, field)
   local found = redis.pcall('HGET', key, field)
-  if type(found) == 'table' then -- not a hash: not ours
+  if type(found) == 'table' then -- a foreign value
     redis.call('DEL', key)
     found = false
   end
@@ -34,7 +34,7 @@ end
 local function count(index, attempted, projected, pace)
   local key = string.format('%s:%d', counter, index)
   local a, p, r = told(key, meter)
-  if attempted >= a then -- else a newer report was quicker
+  if attempted >= a then -- else a newer report has come before
     local all_a, all_p, all_r = told(key, '=')
     all_a, all_p, all_r = all_a + attempted - a, math.max(0, all_p + projected - p), math.max(0, all_r + pace - r)
     redis.call('HSET', key, '=', string.format('%d:%d:%d', all_a, all_p, all_r),

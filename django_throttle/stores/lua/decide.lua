@@ -12,7 +12,7 @@
 -- (its number is 10 or more) sets `writes` instead of charged_state where it may be charged, and has a section "write".
 -- Times are microseconds.
 local now = tonumber(ARGV[1])
--- Keys expire by the server's clock, which a test's clock says nothing about: keep them for an hour then.
+-- Keys expire by the server's clock, not by a test's: then they get an hour.
 local least_lifetime = now and 3600000000 or 1000
 if not now then
   local time = redis.call('TIME')
@@ -54,7 +54,7 @@ for i = 1, total do
   retry, remaining, reset, charged_remaining, charged_reset = 0, 0, 0, 0, 0
   charged_state, refused_state, writes = nil, nil, nil
   local state = algorithm < 10 and redis.pcall('GET', key)
-  if type(state) == 'table' then -- not a text: not ours
+  if type(state) == 'table' then -- a foreign value
     redis.call('DEL', key)
     repaired, state = repaired + 1, false
   end

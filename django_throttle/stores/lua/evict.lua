@@ -1,9 +1,9 @@
--- A newcomer takes a slot of a full rule; the sockets that were taken in, or last heard of, longest ago make room.
+-- Gives a slot of a full rule to a new socket; the sockets that opened, or were last active, longest ago lose theirs.
 -- KEYS: index (SET of uids). Derived from it, with the same hash tag and so in the same slot: index:<uid> (ZSET
--- lease: taken or heard of at), index:! (ZSET lease: when it was taken away; see register.lua), index:<lease> (there when
--- the newcomer has withdrawn; see withdraw.lua).
+-- lease: opened or active at), index:! (ZSET lease: evicted at; see register.lua), index:<lease> (there when the new
+-- socket has withdrawn; see withdraw.lua).
 -- ARGV: now in microseconds ("" for the server's clock), uid, lease, TTL in milliseconds, limit.
--- Reply: 1 when the newcomer has its slot, else 0; then uid and lease of each that has lost its own.
+-- Reply: 1 when the new socket has its slot, else 0; then uid and lease of each that has lost its own.
 local index, uid, lease, ttl, limit = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local MOST, SOME, MARK, REMEMBERED = 100, 50, 126, 1000 -- 126 is "~", which begins a socket's lease
 local now = tonumber(ARGV[1])
@@ -12,9 +12,9 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 local gone = index .. ':!'
-if redis.call('EXISTS', index .. ':' .. lease) == 1 then return { 0 } end -- whom it closes, nobody would tell any more
+if redis.call('EXISTS', index .. ':' .. lease) == 1 then return { 0 } end -- no process would close what it evicts
 local owners = redis.pcall('SMEMBERS', index)
-if owners.err then -- not ours
+if owners.err then -- a foreign value
   redis.call('DEL', index)
   owners = {}
 end
@@ -25,9 +25,9 @@ for _, owner in ipairs(owners) do
 end
 if type(redis.pcall('ZSCORE', index .. ':' .. uid, lease)) == 'string' then return { 1 } end -- asked twice
 
-redis.call('PEXPIRE', index, ttl) -- the first write needs no memory: a full Redis then accepts the others
+redis.call('PEXPIRE', index, ttl) -- needs no memory: after it a full Redis accepts the others
 
--- The socket of this process that goes first.
+-- The socket of this process to evict first.
 local function first(owner)
   for from = 0, held, SOME do
     local found = redis.pcall('ZRANGE', index .. ':' .. owner, from, from + SOME - 1, 'WITHSCORES')

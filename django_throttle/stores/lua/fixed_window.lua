@@ -17,7 +17,7 @@
     end
     if began < start then
       count = 0
-    elseif began > start then -- the clock went back: what was counted counts now
+    elseif began > start then -- the clock went back: earlier counts belong to this window
       refused_state = string.format('%d:%d', start, count)
     end
     charged_reset = finish - now

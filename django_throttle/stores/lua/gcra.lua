@@ -45,7 +45,7 @@
     local arrival, fraction = tonumber(state), 0
     if #state > 16 then arrival, fraction = tonumber(string.sub(state, 1, 16)), tonumber(string.sub(state, 17)) end
     fraction = math.min(fraction, fineness - 1) -- of another fineness, from before the limit was edited
-    -- What has flowed out since then would have been other charges', or nobody's.
+    -- What has drained since then is not given back.
     local before = math.max(0, (fineness == 1 and reset or reset - 1) * fineness - cost * unit)
     local back = cost * unit - math.max(0, (now - since) * fineness - before)
     local used = (arrival - now) * fineness + fraction - back

@@ -1,4 +1,4 @@
--- How many members the other processes have in a group. One that has not said so for long is dead: forgotten.
+-- How many members the other processes have in a group. Removes processes that have been silent for long.
 -- KEYS: the group (HASH process: "members:moment in microseconds").
 -- ARGV: now in microseconds ("" for the server's clock), process that asks, silence that means dead in microseconds.
 -- Reply: the number.
@@ -8,7 +8,7 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 local told = redis.pcall('HGETALL', KEYS[1])
-if told.err then -- not ours
+if told.err then -- a foreign value
   redis.call('DEL', KEYS[1])
   return 0
 end

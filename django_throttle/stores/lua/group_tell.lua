@@ -1,9 +1,9 @@
--- A process says how many members it has in groups: whole numbers, so that saying it twice is saying it once.
+-- Stores how many members a process has in groups: totals, so that doing it twice changes nothing.
 -- KEYS: one a group (HASH process: "members:moment in microseconds"); one slot.
 -- ARGV: now in microseconds ("" for the server's clock), process, TTL in milliseconds, then a number for each key.
 -- Reply: 1.
 local now, process, ttl = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
--- Keys expire by the server's clock, which a test's clock says nothing about: keep them for an hour then.
+-- Keys expire by the server's clock, not by a test's: then they get an hour.
 if now then ttl = math.max(ttl, 3600000) end
 if not now then
   local time = redis.call('TIME')
@@ -11,7 +11,7 @@ if not now then
 end
 for i, group in ipairs(KEYS) do
   local left = redis.pcall('HDEL', group, process)
-  if type(left) == 'table' then redis.call('DEL', group) end -- not ours
+  if type(left) == 'table' then redis.call('DEL', group) end -- a foreign value
   if ARGV[3 + i] ~= '0' then
     redis.call('HSET', group, process, ARGV[3 + i] .. ':' .. string.format('%.0f', now))
     redis.call('PEXPIRE', group, ttl)

@@ -1,8 +1,8 @@
--- Charges what a process has admitted by itself while this server was away, whatever the limits: once.
+-- Charges once, whatever the limits, what a process admitted by itself while this server was unavailable.
 -- KEYS: one a charge, then the mark by which a second time is known; all of one slot. ARGV: now in microseconds ("" for
 -- the server's clock), the mark's time to live in milliseconds, then for each charge a byte and six big-endian doubles:
 -- algorithm, cost, the rule's plan (limit, a, b, c) and how long ago it was made, in microseconds.
--- Reply: the number of charges made; those that count no more are not.
+-- Reply: the number of charges made, without those whose window is over.
 -- The sections "late" of the algorithms, see decide.lua, set the text to store and for how long. One whose state is no
 -- text writes, and counts `made`, by itself.
 local now = tonumber(ARGV[1])

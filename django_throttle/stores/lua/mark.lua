@@ -1,9 +1,9 @@
--- Leaves a mark on a server: who finds an older one there later on, or none, knows that it has lost what it was told.
+-- Writes a mark on a server: a process that later reads an older one, or none, knows that the server lost writes.
 -- KEYS: mark (a whole number). ARGV: TTL in milliseconds, the mark.
 -- Reply: the mark before, the server's run id, the number of keys that it has evicted; "" for each that is not known;
 -- then 1 when it evicts some soon, as its memory is nearly full, else 0.
 local found = redis.pcall('GET', KEYS[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[1]) -- the first write needs no memory: a full Redis then accepts the next
+redis.call('PEXPIRE', KEYS[1], ARGV[1]) -- needs no memory: after it a full Redis accepts the next
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1])
 local function told(section, pattern)
   local text = redis.pcall('INFO', section) -- an error: it is forbidden

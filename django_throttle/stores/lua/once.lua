@@ -1,9 +1,9 @@
--- What is to be said once is said by whoever asks first, until it has lasted.
+-- Whether the caller is the first to report something in a period, so that one process reports it.
 -- KEYS[1] what is to be said: until when it stands, in microseconds
 -- ARGV[1] now in microseconds ("" for the server's clock), ARGV[2] for how many microseconds it stands
 -- Reply: 1 for the first, 0 for everyone after
 local now = tonumber(ARGV[1])
--- Keys expire by the server's clock, which a test's clock says nothing about: keep them for an hour then.
+-- Keys expire by the server's clock, not by a test's: then they get an hour.
 local least = now and 3600000 or 1
 if not now then
   local time = redis.call('TIME')

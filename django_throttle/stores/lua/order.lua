@@ -1,9 +1,9 @@
--- Orders for one process, which asks for them. Each is kept with the moment at which it was given, as `at`.
--- KEYS: orders:<uid> (LIST of JSON). ARGV: TTL in milliseconds, most that are kept, then orders.
--- Reply: 1 when they are kept, 0 when there are too many already: that process does not ask.
+-- Queues control messages for one process, which reads them. Each is stored with the time of its queueing, `at`.
+-- KEYS: orders:<uid> (LIST of JSON). ARGV: TTL in milliseconds, most in the queue, then control messages.
+-- Reply: 1 when they are queued, 0 when the queue is full: that process does not read.
 local orders = KEYS[1]
 local there = redis.pcall('LLEN', orders)
-if type(there) ~= 'number' then -- not ours
+if type(there) ~= 'number' then -- a foreign value
   redis.call('DEL', orders)
   there = 0
 end
@@ -11,5 +11,5 @@ if there + #ARGV - 2 > tonumber(ARGV[2]) then return 0 end
 local time = redis.call('TIME')
 local at = string.format(',"at":%.0f}', time[1] * 1000000 + time[2])
 for i = 3, #ARGV do redis.call('RPUSH', orders, string.sub(ARGV[i], 1, -2) .. at) end
-if there == 0 then redis.call('PEXPIRE', orders, ARGV[1]) end -- else they would live for as long as more come
+if there == 0 then redis.call('PEXPIRE', orders, ARGV[1]) end -- else each new one would keep the old ones alive
 return 1

@@ -1,10 +1,10 @@
--- The orders that wait for a process. They stay until it says that it has them, so that no lost reply loses them.
--- KEYS: orders:<uid> (LIST of JSON). ARGV: the most that it wants, then the orders that it has had.
--- Reply: orders, the first first; before them now in microseconds, by the clock that they were given by. Else nothing.
+-- The control messages for a process. They stay until it confirms them, so that a lost reply loses none.
+-- KEYS: orders:<uid> (LIST of JSON). ARGV: the most to return, then the messages that it confirms.
+-- Reply: the time in microseconds by the clock of `at`, then the messages, oldest first; empty without messages.
 local orders = KEYS[1]
 for i = 2, #ARGV do redis.pcall('LREM', orders, 1, ARGV[i]) end
 local found = redis.pcall('LRANGE', orders, 0, tonumber(ARGV[1]) - 1)
-if found.err then -- not ours
+if found.err then -- a foreign value
   redis.call('DEL', orders)
   return {}
 end

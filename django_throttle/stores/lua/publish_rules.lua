@@ -1,4 +1,4 @@
--- Say that the rules have changed.
+-- Publishes a new version of the rules.
 -- KEYS[1] version
 -- ARGV[1] the new version: a random text, ARGV[2] its TTL in ms
 -- Reply: the version, as text

@@ -1,7 +1,7 @@
--- Takes a dead process out of one connection index.
+-- Removes a dead process from one connection index.
 -- KEYS: index (SET of uids). Its sets index:<uid> and index:! are derived from it: the same hash tag, so the same slot.
--- ARGV: uid. Reply: the number of leases freed; then leases that sockets of any process have lost and not let go of, as
--- the dead one may have taken them, and have told nobody.
+-- ARGV: uid. Reply: the number of leases freed; then evicted leases that no process has released, as the dead
+-- process may have evicted them without notifying their owners.
 local index, uid = KEYS[1], ARGV[1]
 local leases = redis.pcall('ZCARD', index .. ':' .. uid)
 redis.call('DEL', index .. ':' .. uid)

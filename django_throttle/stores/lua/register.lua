@@ -1,6 +1,6 @@
--- A process writes what it holds under one connection index, after Redis has forgotten it or never knew.
+-- Writes the leases of one process under one connection index again, after Redis lost them or never had them.
 -- KEYS: index (SET of uids). Its sets index:<uid> are derived from it: the same hash tag, so the same slot; so is
--- index:!, the leases that were taken away from their sockets (see evict.lua), which nobody gets back like this.
+-- index:!, evicted leases (see evict.lua), which are not written again.
 -- ARGV: now in microseconds ("" for the server's clock), uid, TTL in milliseconds, number of former uids of the
 -- same process, those uids (their leases are counted under the new one now), then lease and age in microseconds
 -- for each lease. Doing it twice changes nothing. Reply: the number of leases of this uid, then those taken away.
@@ -15,10 +15,10 @@ local function is(kind, key)
   local found = redis.call('TYPE', key).ok
   return found == kind or found == 'none'
 end
--- A value that is not ours is replaced.
+-- A foreign value is replaced.
 if not is('set', index) then redis.call('DEL', index) end
 if not is('zset', mine) then redis.call('DEL', mine) end
-redis.call('PEXPIRE', index, ttl) -- the first write needs no memory: a full Redis then accepts the others
+redis.call('PEXPIRE', index, ttl) -- needs no memory: after it a full Redis accepts the others
 for i = 5, 4 + former do
   redis.call('DEL', index .. ':' .. ARGV[i])
   redis.call('SREM', index, ARGV[i])

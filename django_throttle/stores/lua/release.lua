@@ -3,7 +3,7 @@
 -- ARGV: uid, lease. Reply: 1 when it was held, else 0.
 local index, uid, lease = KEYS[1], ARGV[1], ARGV[2]
 local mine = index .. ':' .. uid
-local freed = redis.pcall('ZREM', mine, lease) -- an error: a foreign value, which holds no lease
+local freed = redis.pcall('ZREM', mine, lease) -- an error: a foreign value
 if string.byte(lease) == 126 then redis.pcall('ZREM', index .. ':!', lease) end -- "~": whoever lost it has let go
 if redis.call('EXISTS', mine) == 0 then redis.pcall('SREM', index, uid) end
 return type(freed) == 'number' and freed or 0

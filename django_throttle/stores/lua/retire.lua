@@ -1,4 +1,4 @@
--- A process takes back the announcement of index keys under which it holds nothing any more.
+-- Withdraws the announcement of index keys under which a process has no leases left.
 -- KEYS: held:<uid> (SET of index keys). ARGV: index keys. Reply: the number removed.
 local removed = 0
 for _, index in ipairs(ARGV) do removed = removed + redis.call('SREM', KEYS[1], index) end

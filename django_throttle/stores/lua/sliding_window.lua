@@ -44,7 +44,7 @@
         end
         if not sound then
           repaired, counts = repaired + 1, {}
-        elseif index > current then -- the clock went back: what was counted counts now
+        elseif index > current then -- the clock went back: earlier counts belong to this window
           passed = 0
           refused_state = true
         else

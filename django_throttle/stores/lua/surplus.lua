@@ -1,8 +1,8 @@
--- Which sockets of a process are too many now that a rule's limit is lower: of all processes together, those that came
--- last, or, where newcomers close old ones, those that came or were heard of longest ago.
+-- The sockets of a process that exceed a lowered limit: of those of all processes, the ones that opened last, or, for
+-- rules that evict, those that opened or were active longest ago.
 -- KEYS: index (SET of uids). Derived from it, with the same hash tag and so in the same slot: index:<uid> (ZSET
--- lease: taken or heard of at).
--- ARGV: uid, limit, 1 for the oldest, else 0. Reply: leases of sockets of that uid; none while the limit is kept.
+-- lease: opened or active at).
+-- ARGV: uid, limit, 1 for the oldest, else 0. Reply: leases of sockets of that uid; none within the limit.
 local index, uid, limit, sign = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1' and -1 or 1
 local owners = redis.pcall('SMEMBERS', index)
 local held = {}

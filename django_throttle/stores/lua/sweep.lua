@@ -1,4 +1,4 @@
--- The next connection indexes to take a dead process out of; when none is left, the process is forgotten.
+-- The next connection indexes to remove a dead process from; when none is left, the process is removed.
 -- KEYS: dead (ZSET uid: moment from which its sweep may be claimed), meta (HASH uid: JSON), held:<uid> (SET of
 -- index keys); one slot.
 -- ARGV: now in microseconds ("" for the server's clock), uid, length of a claim in microseconds, most index keys

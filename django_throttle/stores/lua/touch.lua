@@ -1,7 +1,7 @@
--- Sockets were heard of: where the one that is idle for longest makes room, the others move behind it.
+-- Updates when sockets were last active, for rules that evict the one that is idle for longest.
 -- KEYS: index (SET of uids). Its set index:<uid> is derived from it: the same hash tag, so the same slot.
--- ARGV: now in microseconds ("" for the server's clock), uid, then lease and microseconds since it was heard of for
--- each lease. Reply: the number of leases given; one that is there no more stays away.
+-- ARGV: now in microseconds ("" for the server's clock), uid, then lease and microseconds since it was active for
+-- each lease. Reply: the number of leases given; one that is gone is not added.
 local mine = KEYS[1] .. ':' .. ARGV[2]
 local now = tonumber(ARGV[1])
 if not now then

@@ -1,4 +1,4 @@
--- Gives the budgets of dampers back: forgets what was attempted, and what meters tell of the time before.
+-- Gives the budgets of dampers back: removes what was attempted, and later reports of the time before.
 -- KEYS: counters, as for damp.lua; what is derived of them has the same hash tags, so is in the same slots.
 -- ARGV: now in microseconds ("" for the server's clock). Reply: the number of sub-intervals removed.
 local SUB, KEPT, RESET = 6000000, 4, 48000
