@@ -49,7 +49,7 @@ def site(settings: Any, redis_url: str) -> dict[str, Any]:
     """What the code shown defines, with its settings in force on a Redis of our own."""
     names: dict[str, Any] = {"INSTALLED_APPS": []}
     exec(SETTINGS.replace("redis://localhost:6379/0", redis_url), names)
-    assert names["INSTALLED_APPS"] == ["django_throttle"]
+    assert names["INSTALLED_APPS"] == ["rest_framework", "django_throttle"]
     settings.DJANGO_THROTTLE = {**names["DJANGO_THROTTLE"], **QUIET}
     return run(DOORS)
 
