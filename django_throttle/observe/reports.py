@@ -40,8 +40,8 @@ class _Line:
     left_out: int = 0
 
 
-class Quiet:
-    """Whether a line about a rule and reason is due, and how many were left out."""
+class RefusalThrottle:
+    """Throttles log lines by rule and reason, and counts those left out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -77,27 +77,27 @@ class Quiet:
         self._lock = Lock()
 
 
-quiet = Quiet()
+refusal_throttle = RefusalThrottle()
 
 
 def write(facts: Facts, decision: Decision) -> None:
-    """Write a line for each rule that refuses the call, or would if it were no shadow."""
+    """Write a line for each rule that refuses the call, shadow rules included."""
     if not decisions_log.isEnabledFor(logging.WARNING):
         return
     for outcome in decision.outcomes:
-        if not outcome.allowed and (left_out := quiet.due(outcome.rule, outcome.reason)) is not None:
+        if not outcome.allowed and (left_out := refusal_throttle.due(outcome.rule, outcome.reason)) is not None:
             _write(facts, outcome, left_out)
 
 
 def catch_up() -> None:
     """Write a line for each series of refusals that has ended, with the number of lines left out."""
-    for rule, reason, left_out in quiet.overdue():
-        said = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
-        decisions_log.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=said)
+    for rule, reason, left_out in refusal_throttle.overdue():
+        fields = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
+        decisions_log.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=fields)
 
 
 def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "rule": _plain(outcome.rule),
         "outcome": outcome.verdict,
         "reason": outcome.reason.value,
@@ -108,8 +108,9 @@ def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
     }
     decisions_log.warning(
         "%s by rule %r (%s): scope %r, event %s, ident %s; left out since the last such line: %d",
-        said["outcome"], said["rule"], said["reason"], said["scope"], said["event"] or "none", said["ident"], left_out,
-        extra=said,
+        fields["outcome"], fields["rule"], fields["reason"], fields["scope"], fields["event"] or "none",
+        fields["ident"], left_out,
+        extra=fields,
     )  # fmt: skip
 
 

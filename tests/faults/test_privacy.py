@@ -134,7 +134,7 @@ def enforce(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     settings.ROOT_URLCONF = HERE
     settings.MIDDLEWARE = [f"{HERE}.signed_in", "django_throttle.middleware.ThrottleMiddleware"]
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": f"{ROUNDS - 2}/hour"}}
-    monkeypatch.setattr(reports, "quiet", reports.Quiet())
+    monkeypatch.setattr(reports, "refusal_throttle", reports.RefusalThrottle())
 
     def enforce(address: str, policy: str = "local", **others: Any) -> None:
         settings.DJANGO_THROTTLE = {

@@ -42,11 +42,11 @@ def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) ->
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> reports.Quiet:
+def refusal_throttle(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> reports.RefusalThrottle:
     """What the log remembers, by a clock that stands still."""
-    quiet = reports.Quiet(clock)
-    monkeypatch.setattr(reports, "quiet", quiet)
-    return quiet
+    refusal_throttle = reports.RefusalThrottle(clock)
+    monkeypatch.setattr(reports, "refusal_throttle", refusal_throttle)
+    return refusal_throttle
 
 
 @pytest.fixture

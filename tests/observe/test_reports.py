@@ -249,8 +249,8 @@ def test_a_level_above_warning_silences_it(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_it_forgets_when_rules_are_made_up_without_end(
-    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, quiet: reports.Quiet
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, refusal_throttle: reports.RefusalThrottle
 ) -> None:
     monkeypatch.setattr(reports, "MOST", 3)
-    assert [quiet.due(f"rule {number}", "exceeded") for number in range(10)] == [0] * 10
-    assert len(quiet._lines) <= 3
+    assert [refusal_throttle.due(f"rule {number}", "exceeded") for number in range(10)] == [0] * 10
+    assert len(refusal_throttle._lines) <= 3
