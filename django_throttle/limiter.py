@@ -146,7 +146,7 @@ def decide_flow(
     return making_room(decided, charges, lease)
 
 
-def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
+def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
     """The flow that decides a door's call; matching its rules may ask a database."""
     socket = "connect" in facts.events
     blocks, charges = snapshot.blocks(facts), snapshot.match(facts)
@@ -161,11 +161,11 @@ def _door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: 
 async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> Steps[Decision]:
     """The same on an event loop: in a thread where a database has to be asked who is calling."""
     try:
-        return _door_flow(snapshot, facts, *call)
+        return door_flow(snapshot, facts, *call)
     except SynchronousOnlyOperation:
         if "connect" in facts.events:
-            return await in_thread(_door_flow, snapshot, facts, *call)
-        return await sync_to_async(_door_flow)(snapshot, facts, *call)  # as a view would
+            return await in_thread(door_flow, snapshot, facts, *call)
+        return await sync_to_async(door_flow)(snapshot, facts, *call)  # as a view would
 
 
 def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[Decision]:
@@ -191,7 +191,7 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
     store, snapshot = _watched_store(), rulebook.current()
-    return run(_door_flow(snapshot, facts, store, commit), store)
+    return run(door_flow(snapshot, facts, store, commit), store)
 
 
 async def adecide(facts: Facts, *, commit: bool = True) -> Decision:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.core.signals import setting_changed
 
 from django_throttle import agent, stores
 from django_throttle.log_throttling import LogThrottle
@@ -36,7 +37,7 @@ def book() -> Any:
 
 def forget_rules() -> None:
     """The rules are read again, as if the database were another."""
-    in_force._forget(setting="DATABASES")
+    setting_changed.send(sender=None, setting="DATABASES", value=None, enter=False)
 
 
 def unsaid(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,26 +75,11 @@ def kept(memory: Any) -> Any:
     return memory._known
 
 
-def cache(meters: Any) -> Any:
-    """The meters of a process, in the order of their use."""
-    return meters._cache
-
-
-def pinned() -> Any:
-    """The store that every call of a test counts in, whatever the settings name."""
-    return stores._pinned
-
-
 def labels() -> tuple[Any, ...]:
     """What metrics remember of rules and callers, which must not grow."""
     from django_throttle.observe import prometheus
 
     return prometheus._known, prometheus._rules, prometheus.decisions
-
-
-def end_of(reader: Any) -> bool:
-    """Whether a reader of rules was told to end."""
-    return reader._ended
 
 
 def thread_of(reader: Any) -> Any:

@@ -16,7 +16,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
+from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce, enforcer
+from tests.inside import count_in
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -143,12 +145,11 @@ async def test_and_so_they_have_on_an_event_loop(enforce: Enforce) -> None:
     assert [(await nobody.get("/plain/1")).status_code for _ in range(2)] == [200, 200]
 
 
-def test_a_failed_store_is_a_503_where_the_rule_says_so(enforce: Enforce, get: Any) -> None:
-    from django_throttle import stores
-    from django_throttle.stores import RedisStore
-
+def test_a_failed_store_is_a_503_where_the_rule_says_so(
+    enforce: Enforce, get: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     enforce(api={"rate": "1/min", "on_store_failure": "deny"})
-    stores._store = RedisStore("redis://127.0.0.1:1/0")
+    count_in(RedisStore("redis://127.0.0.1:1/0"), monkeypatch)
     answer = get("/plain/1")
     assert answer.status_code == 503 and int(answer["Retry-After"]) >= 1
     assert json.loads(answer.content)["type"].endswith("#temporary-reduced-capacity")

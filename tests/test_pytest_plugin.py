@@ -13,9 +13,8 @@ import pytest
 from django_throttle import rulebook
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import adecide, decide
-from django_throttle.stores import MemoryStore, get_store
+from django_throttle.stores import MemoryStore, get_store, pin
 from django_throttle.testing import FrozenClock
-from tests.inside import pinned
 from tests.observe.conftest import FACTS
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +62,7 @@ class TestIsolation:
         assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True, True, False]
 
     def test_without_them_nothing_is_changed(self, turn: int) -> None:
-        assert pinned() is None
+        assert pin(None) is None
         assert rulebook.current().by_name("one") is None
 
 

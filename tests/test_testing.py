@@ -31,9 +31,9 @@ from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
-from django_throttle.stores import MemoryStore, RedisStore, get_store
+from django_throttle.stores import MemoryStore, RedisStore, get_store, pin
 from django_throttle.testing import FrozenClock, assert_throttled, override_rules, use_up
-from tests.inside import book, pinned, served
+from tests.inside import book, served
 from tests.observe.conftest import FACTS, Somebody
 
 ONE: dict[str, Any] = {"one": {"rate": "2/hour", "key": "everyone", "algorithm": "fixed_window"}}
@@ -56,7 +56,7 @@ def site(settings: Any) -> Iterator[None]:
     assert names() == ["site"]
     yield
     assert names() == ["site"]
-    assert (pinned(), book().pinned) == (None, None)
+    assert (pin(None), book().pinned) == (None, None)
 
 
 class TestInForce:

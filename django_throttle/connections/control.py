@@ -266,17 +266,17 @@ class SocketControl:
 
     def __init__(self, store: AnyStore, sockets: OpenSockets = open_sockets) -> None:
         self.store, self.sockets = store, sockets
-        self._reporter = Reporter(store, sockets)
+        self.reporter = Reporter(store, sockets)
         # For the socket of a lease, which may not be there yet; until when.
         self._waiting: dict[ControlMessage, float] = {}
 
     def __call__(self) -> None:
         """Fetch messages and carry them out: one command, or none where no socket is open. Raises StoreError."""
         self.store.control.resend()
-        if not (len(self.sockets) or len(self.store.leases) or self._waiting or self._reporter.is_wanted):
+        if not (len(self.sockets) or len(self.store.leases) or self._waiting or self.reporter.is_wanted):
             return
         self.carry_out(self.store.control.fetch())
-        self._reporter.keep_up()
+        self.reporter.keep_up()
 
     def carry_out(self, given: Mapping[ControlMessage, float]) -> None:
         """Carry out these messages; one that makes no sense here is ignored. Raises StoreError."""
@@ -291,7 +291,7 @@ class SocketControl:
                     _close(socket, message)
         for message in given:
             if message.kind == REPORT:
-                self._reporter.want(message)
+                self.reporter.want(message)
 
     def evict(self, leases: Iterable[str]) -> None:
         """These leases were taken away, and the message to close their sockets has not arrived."""
@@ -317,7 +317,7 @@ class SocketControl:
         if any(message.kind == RESET for message in by_tag.values()):
             self.store.denials.clear()  # or a remembered refusal would refuse a socket
         for socket in self.sockets.everyone():
-            for tag in self._reporter.idents(socket).tags:
+            for tag in self.reporter.idents(socket).tags:
                 message = by_tag.get(tag)
                 if message and socket.opened <= given[message]:  # a socket that was opened since is not meant
                     socket.reset() if message.kind == RESET else _close(socket, message)

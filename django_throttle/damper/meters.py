@@ -39,22 +39,22 @@ class Sent(NamedTuple):
 class MeterCache:
     """Meters by rule and ident, under a name that no other process has; times are seconds on our clock."""
 
-    __slots__ = ("_removed", "_meters", "_name", "most", "time")
+    __slots__ = ("_removed", "meters", "most", "name", "time")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.time = StoreTime()
-        self._name = secrets.token_urlsafe(6)
-        self._meters: dict[Key, Meter] = {}  # those that reported longest ago first
+        self.name = secrets.token_urlsafe(6)
+        self.meters: dict[Key, Meter] = {}  # those that reported longest ago first
         self._removed: list[Meter] = []  # removed for lack of room, with counts that are still to be reported
 
     def __len__(self) -> int:
-        return len(self._meters)
+        return len(self.meters)
 
     def find(self, charge: Charge, now: float) -> Meter:
         """The meter of this charge, as it is now."""
         rule, ident, _ = charge
-        meter = self._meters.get((rule.id, ident)) or self._add(charge, now)
+        meter = self.meters.get((rule.id, ident)) or self._add(charge, now)
         if meter.rule is not rule:
             meter.adopt(rule, now)
         if now >= meter.until:
@@ -63,22 +63,22 @@ class MeterCache:
 
     def forget(self, rule_id: str, ident: str) -> None:
         """Start again from nothing."""
-        self._meters.pop((rule_id, ident), None)
+        self.meters.pop((rule_id, ident), None)
 
     def keys(self) -> list[Key]:
         """The keys of all meters."""
-        return list(self._meters)
+        return list(self.meters)
 
     def report(self, key: Key, now: float) -> Sent | None:
         """The report of this meter; None when there is nothing new, and after IDLE seconds of that it is forgotten."""
-        meter = self._meters.get(key)
+        meter = self.meters.get(key)
         if meter is None:
             return None
         sent = _sent(meter, now, asks=meter.factor > 0 and now - meter.seen_at <= ASKS)
         if sent is not None:
-            self._meters[key] = self._meters.pop(key)  # the order is that of the last report
+            self.meters[key] = self.meters.pop(key)  # the order is that of the last report
         elif now - meter.seen_at > IDLE:
-            del self._meters[key]
+            del self.meters[key]
         return sent
 
     def reports_of_removed(self, now: float) -> list[Sent]:
@@ -88,18 +88,18 @@ class MeterCache:
         return sent
 
     def _add(self, charge: Charge, now: float) -> Meter:
-        if len(self._meters) >= self.most:
-            oldest = self._meters.pop(self._least_used())
+        if len(self.meters) >= self.most:
+            oldest = self.meters.pop(self._least_used())
             if len(self._removed) < self.most and not oldest.attempts.is_confirmed:
                 self._removed.append(oldest)
-        meter = Meter(charge.rule, charge.ident, self._name, now, self.time.copy())
-        self._meters[charge.rule.id, charge.ident] = meter
+        meter = Meter(charge.rule, charge.ident, self.name, now, self.time.copy())
+        self.meters[charge.rule.id, charge.ident] = meter
         return meter
 
     def _least_used(self) -> Key:
         """The one that reported longest ago, unless it suppresses: many other idents must not end a suppression."""
-        found = next((key for key, meter in islice(self._meters.items(), LOOKS) if not meter.factor), None)
-        return found or next(iter(self._meters))
+        found = next((key for key, meter in islice(self.meters.items(), LOOKS) if not meter.factor), None)
+        return found or next(iter(self.meters))
 
 
 def _sent(meter: Meter, now: float, *, asks: bool = False) -> Sent | None:
@@ -137,7 +137,7 @@ class Meters:
         in_child(self, type(self)._renew)
 
     def __len__(self) -> int:
-        return len(self._cache)
+        return len(self.cache)
 
     def decide(self, charge: Charge, *, commit: bool = True) -> Decision:
         """Count an attempt under a damper and say whether it passes."""
@@ -145,7 +145,7 @@ class Meters:
         if self._on_due is not None:
             self._keep_up(now)
         with self._lock:
-            meter = self._cache.find(charge, now)
+            meter = self.cache.find(charge, now)
             wait = meter.attempt(now, charge.cost if commit else 0, self.chance() if meter.factor else 1.0)
             return meter.refuses(self._until_then(wait, now)) if wait else meter.passes
 
@@ -160,7 +160,7 @@ class Meters:
                 if not charge.rule.is_damper:
                     outcomes.append(self._quotas.look(charge, now))
                     continue
-                meter = self._cache.find(charge, now)
+                meter = self.cache.find(charge, now)
                 wait = meter.attempt(now, charge.cost if commit else 0, chance)
                 outcomes.append(meter.refused(self._until_then(wait, now)) if wait else meter.passed)
             return tuple(outcomes)
@@ -175,17 +175,17 @@ class Meters:
     def forget(self, rule_id: str, ident: str) -> None:
         """Start again from nothing: the budget was reset."""
         with self._lock:
-            self._cache.forget(rule_id, ident)
+            self.cache.forget(rule_id, ident)
             self._quotas.forget(rule_id, ident)
 
     def collect(self) -> list[Sent]:
         """The reports to send now; a meter that does not know the store's time yet asks for it first."""
         now = self.clock()
         with self._lock:
-            found, keys = self._cache.reports_of_removed(now), self._cache.keys()
+            found, keys = self.cache.reports_of_removed(now), self.cache.keys()
         for key in keys:
             with self._lock:  # for each by itself, so that no decision waits for all of them
-                sent = self._cache.report(key, now)
+                sent = self.cache.report(key, now)
             if sent is not None:
                 found.append(sent)
         return found
@@ -200,7 +200,7 @@ class Meters:
                     meter.fail(now, self.interval)
                     continue
                 meter.take(report, reply, sent_at, now)
-                self._cache.time = meter.time
+                self.cache.time = meter.time
 
     def fail(self, sent: Sequence[Sent]) -> None:
         """These reports may not have arrived."""
@@ -218,7 +218,7 @@ class Meters:
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._cache = MeterCache(self.most)
+        self.cache = MeterCache(self.most)
         self._quotas = BatchedQuotas()
         self.due = self.clock() + self.interval
 

@@ -66,13 +66,14 @@ def held() -> int:
     return len(get_store().leases)
 
 
-def _set() -> None:
+def set_gauges() -> None:
+    """Set both gauges to what they are in this process now."""
     breakers.set(open_breakers())
     leases.set(held())
 
 
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ:
-    every_second(_set)
+    every_second(set_gauges)
 else:  # asked for at each scrape
     breakers.set_function(open_breakers)
     leases.set_function(held)

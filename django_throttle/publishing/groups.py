@@ -25,10 +25,11 @@ class Members:
     """Channels by group, from any thread; none in a forked child, which is a process of its own."""
 
     def __init__(self) -> None:
-        self._renew()
-        in_child(self, type(self)._renew)
+        self.renew()
+        in_child(self, type(self).renew)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Start anew: nobody is in any group, under another name of the process."""
         self.process = secrets.token_urlsafe(9)
         self._lock = Lock()
         self._groups: dict[str, set[str]] = {}
@@ -150,23 +151,23 @@ class Teller:
 
     def __init__(self, store: RedisStore, own: Members = members) -> None:
         self.store, self.own = store, own
-        self._whole_at = 0.0  # when all is told again, on the monotonic clock; 0.0 before the first time
+        self.whole_at = 0.0  # when all is told again, on the monotonic clock; 0.0 before the first time
 
     def __call__(self) -> None:
         """Tell what changed, or all of it when its time has come. Raises StoreError, and it is told later."""
         if not wanted(rulebook.current()):
-            self._whole_at = 0.0
+            self.whole_at = 0.0
             self.own.take_changed()
             return
         now = time.monotonic()
-        whole = now >= self._whole_at
+        whole = now >= self.whole_at
         self._tell(self.own.take_changed(whole=whole).items())
         if whole:
-            self._whole_at = now + conf().PROCESS_TTL / TIMES
+            self.whole_at = now + conf().PROCESS_TTL / TIMES
 
     def leave(self) -> None:
         """This process ends: it has nobody in any group."""
-        if self._whole_at:
+        if self.whole_at:
             self._tell((group, 0) for group in self.own.take_changed(whole=True))
 
     def _tell(self, counts: Iterable[tuple[str, int]]) -> None:

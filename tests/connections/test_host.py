@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
@@ -386,9 +387,10 @@ class TestOneNodeAway:
         monkeypatch.setattr(
             site.store, "pipeline", lambda calls: (told.extend(one[1][0] for one in calls), pipeline(calls))[1]
         )
-        activity, heard = Activity(site.store), {(RULE.id, f"user:{number}"): {"~a": 0.0} for number in range(60)}
+        leases = [SimpleNamespace(id="~a", holds=[(idle_rule().rules[0].id, f"user:{number}")]) for number in range(60)]
+        heard = SimpleNamespace(everyone=lambda: [SimpleNamespace(last_received=time.monotonic(), leases=leases)])
+        activity: Any = Activity(site.store, heard)  # type: ignore[arg-type]
         monkeypatch.setattr("django_throttle.connections.control.rulebook.current", idle_rule)
-        monkeypatch.setattr(activity, "_heard", lambda: heard)
         with pytest.raises(StoreError, match="away"):
             activity()
         assert len(told) == 60

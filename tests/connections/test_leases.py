@@ -153,7 +153,7 @@ def test_what_was_released_before_it_was_sent_leaves_nothing_behind() -> None:
     for number in range(100):
         registry.hold("rule", f"user:{number}", "a", sent=False)
         registry.drop("rule", f"user:{number}", "a")
-    assert registry._unsent == set()
+    assert not registry.has_unsent
 
 
 def test_retires_what_stays_idle(registry: Leases) -> None:

@@ -53,7 +53,7 @@ class Site:
         self.duties = SocketControl(self.store, self.sockets)
 
     def answer(self) -> None:
-        self.duties._reporter.pauses_until = 0.0
+        self.duties.reporter.pauses_until = 0.0
         self.duties()
 
 
@@ -224,13 +224,14 @@ class TestList:
         reporter.keep_up()
         assert reporter.pauses_until >= began + 0.05 * (1 + control.PAUSE)
 
-    def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str) -> None:
+    def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str, monkeypatch: Any) -> None:
         site = Site(redis_url, a=3)
         reporter = Reporter(site.store, site.sockets)
         reporter.want(ControlMessage(REPORT))
         reporter.keep_up()
         assert remembered(reporter)[0] == 3
-        reporter._wanted.clear()
+        monkeypatch.setattr(control, "LOOK_SECONDS", 0.0)
+        reporter.want(ControlMessage(REPORT))
         reporter.keep_up()
         assert remembered(reporter)[0] == 0
 

@@ -15,7 +15,6 @@ from django_throttle.damper.aggregate import SUB_US, Aggregates, Allowance, Repl
 from django_throttle.damper.meter import Bucket
 from django_throttle.damper.meters import Meters, Sent
 from tests.clock import START, FrozenClock
-from tests.inside import cache
 
 INTERVAL = 2.0
 MOST_NODES = 4
@@ -62,7 +61,7 @@ class Node:
 
     @property
     def factors(self) -> Iterator[float]:
-        return (meter.factor for meter in cache(self.meters)._meters.values())
+        return (meter.factor for meter in self.meters.cache.meters.values())
 
 
 class Event(NamedTuple):

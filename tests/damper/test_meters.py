@@ -10,7 +10,7 @@ from django_throttle.damper.meters import IDLE
 from tests.clock import START, FrozenClock
 from tests.damper.conftest import RULE, Away, Process
 from tests.forks import holds_in_child
-from tests.inside import cache, lock_of
+from tests.inside import lock_of
 
 
 def test_a_shadow_counts_and_records(clock: FrozenClock, store: Away) -> None:
@@ -94,7 +94,7 @@ def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store:
 
 def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock, store: Away) -> None:
     process = Process(clock, store)
-    cache(process.meters).most = 10
+    process.meters.cache.most = 10
     for number in range(25):
         process.attempt(f"u{number}")
     assert len(process.meters) == 10
@@ -120,7 +120,7 @@ def test_a_clock_of_the_store_that_is_set_costs_what_was_not_told(
 
 
 def name_of(process: Process) -> str:
-    return cache(process.meters)._name
+    return process.meters.cache.name
 
 
 def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:

@@ -67,7 +67,7 @@ class Api(APIView):
     throttle_scope = "api"
 
     def get(self, request: Request) -> Response:
-        held.append({ident for _, ident in get_store().leases._held})
+        held.append({ident for _, ident in get_store().leases.holdings()})
         return Response({"user": request.user.pk}, status=int(request.query_params.get("status", 200)))
 
 

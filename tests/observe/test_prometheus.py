@@ -203,6 +203,11 @@ def _collected(folder: Path) -> CollectorRegistry:
     return registry
 
 
-def test_without_that_mode_nothing_is_done_once_a_second() -> None:
-    assert prometheus._set not in reports._work
-    prometheus._set()  # what it does there
+def test_without_that_mode_nothing_is_done_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    for gauge in (prometheus.breakers, prometheus.leases):
+        monkeypatch.setattr(gauge, "set", told.append)
+    reports.keep_up()
+    assert told == []
+    prometheus.set_gauges()  # what it does there
+    assert told == [prometheus.open_breakers(), prometheus.held()]

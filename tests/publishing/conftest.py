@@ -11,7 +11,7 @@ from django_throttle.publishing.groups import members, sizes
 from tests.doors import enforcer
 
 enforce = pytest.fixture(enforcer)
-renew = members._renew
+renew = members.renew
 
 
 @pytest.fixture(autouse=True)

@@ -107,7 +107,7 @@ class TestSizes:
         assert first.size() == 2
         clock.step(0.001)
         assert first.size() == 1
-        first.tell._whole_at = 0.0
+        first.tell.whole_at = 0.0
         first.tell()
         assert second.size() == 2
         clock.step(-2 * conf().PROCESS_TTL)

@@ -22,7 +22,8 @@ from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import in_force, sources
 from django_throttle.rulebook.sources import Reader
 from django_throttle.stores import MemoryStore
-from tests.inside import book, end_of, thread_of
+from tests.forks import holds_in_child
+from tests.inside import book, thread_of
 from tests.raw_rows import force
 from tests.rulebook.conftest import charged, names
 from tests.servers import wait_until
@@ -329,10 +330,8 @@ def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> 
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "PREFIX": "other"}
     second = book().reader
     assert second is not first
-    assert end_of(first)
-    in_force._after_fork()
-    assert book().reader is not second
-    assert not end_of(book().reader)
+    assert not first.ask(None), "it was told to end"
+    assert holds_in_child(lambda: book().reader is not second and book().reader.ask(None))
 
 
 def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path, database: str) -> None:
