@@ -51,7 +51,8 @@ def fetch() -> None:
 def unpack(suite: Suite, folder: Path) -> Path:
     """A copy of the suite's own, with what its source distribution leaves out; returns where it is run."""
     with tarfile.open(archive(suite.distribution, suite.version)) as packed:
-        packed.extractall(folder, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian's Python 3.11.2 has none
+        packed.extractall(folder)
     (top,) = folder.iterdir()
     if suite.lacks:
         for path in (INSIDE / suite.lacks).iterdir():
