@@ -12,6 +12,7 @@ from typing import Any
 
 import django
 import pytest
+from redis import Redis
 
 from django_throttle import agent, observe, rulebook
 from django_throttle.connections.control import Activity, SocketControl
@@ -84,6 +85,20 @@ def test_observers_are_told_what_was_left_out(settings: Any, monkeypatch: pytest
     monkeypatch.setattr(observe, "keep_up", lambda: told.append(1))
     agent.ensure(MemoryStore(), rules=True)
     wait_until(lambda: len(told) >= 3, timeout=slack(2))
+
+
+@pytest.mark.agent
+@pytest.mark.parametrize(("policy", "beats"), [("local", True), ("allow", False), ("deny", False)])
+def test_a_limiter_of_rates_beats_where_it_may_have_to_share_the_limit(
+    settings: Any, redis_url: str, policy: str, beats: bool
+) -> None:
+    """Its share of the limit is by the number of processes that beat."""
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    store = RedisStore(redis_url, deadline=5.0)
+    assert not Limiter([Rule("api", "5/min", on_store_failure=policy)], store).acquire("user:1").degraded
+    assert len(agent_threads()) == beats
+    with Redis.from_url(redis_url) as client:
+        wait_until(lambda: client.zcard("dt:{p}:live") == beats, timeout=slack(2))
 
 
 @pytest.mark.agent
