@@ -51,14 +51,14 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
     return await sync_to_async(closing, thread_sensitive=False)()
 
 
-_tasks: set[asyncio.Task[Any]] = set()
+background_tasks: set[asyncio.Task[Any]] = set()
 
 
 def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start a task on the running loop; asyncio logs what it raises, unless somebody waits for it after all."""
     task = asyncio.ensure_future(work)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    background_tasks.add(task)
+    task.add_done_callback(background_tasks.discard)
     return task
 
 

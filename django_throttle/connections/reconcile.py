@@ -133,7 +133,7 @@ class Refresher:
         else:
             self._restart()
         if loss.evicted:
-            self._check_all()
+            self.check_all()
         self._retire()
         self.sweeper.take_on(seen.claimed)
         self.sweeper.go_on()
@@ -212,7 +212,8 @@ class Refresher:
             check(errors_of(self.store.pipeline([self._registration(self.leases.uid, pair, {}) for pair in some])))
             yield 0
 
-    def _check_all(self) -> None:
+    def check_all(self) -> None:
+        """Queue a check of everything that this process registered; of a part of it in a Cluster. Raises StoreError."""
         held = self.store.process_key(f"held:{self.leases.uid}")
         if self.leases.has_announced and self.records.count_keys([[held]]) == [0]:
             self.leases.announce_again()

@@ -45,7 +45,7 @@ class RefusalThrottle:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self.lines: dict[tuple[str, str], _Line] = {}
         self._lock = Lock()
         in_child(self, type(self)._renew)
 
@@ -53,13 +53,13 @@ class RefusalThrottle:
         """How many lines were left out since the last one; None when this one is left out, too."""
         now = self._clock()
         with self._lock:
-            line = self._lines.get((rule, reason))
+            line = self.lines.get((rule, reason))
             if line is not None and now - line.at < QUIET_SECONDS:
                 line.left_out += 1
                 return None
-            if len(self._lines) >= MOST:
-                self._lines.clear()
-            self._lines[rule, reason] = _Line(now)
+            if len(self.lines) >= MOST:
+                self.lines.clear()
+            self.lines[rule, reason] = _Line(now)
             return 0 if line is None else line.left_out
 
     def overdue(self) -> list[tuple[str, str, int]]:
@@ -67,7 +67,7 @@ class RefusalThrottle:
         now = self._clock()
         found = []
         with self._lock:
-            for (rule, reason), line in self._lines.items():
+            for (rule, reason), line in self.lines.items():
                 if line.left_out and now - line.at >= QUIET_SECONDS:
                     found.append((rule, reason, line.left_out))
                     line.at, line.left_out = now, 0

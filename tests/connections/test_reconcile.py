@@ -98,7 +98,7 @@ def test_an_evicted_announcement_is_made_again(make_site: Make, redis_server: Re
     with redis_server.client() as redis:
         held = f"dt:{{p}}:held:{site.leases.uid}"
         redis.delete(held)
-        site.refresher._check_all()
+        site.refresher.check_all()
         site.refresher.resend()
         assert redis.smembers(held) == {site.store.key(RULE.id, "user:1")}
         site.take("user:2")

@@ -253,4 +253,4 @@ def test_it_forgets_when_rules_are_made_up_without_end(
 ) -> None:
     monkeypatch.setattr(reports, "MOST", 3)
     assert [refusal_throttle.due(f"rule {number}", "exceeded") for number in range(10)] == [0] * 10
-    assert len(refusal_throttle._lines) <= 3
+    assert len(refusal_throttle.lines) <= 3

@@ -38,7 +38,7 @@ enforce = pytest.fixture(enforcer)
 
 def pending() -> int:
     """The tasks that nobody waits for."""
-    return len(lifecycle._tasks)
+    return len(lifecycle.background_tasks)
 
 
 class TestRelease:
