@@ -1,4 +1,4 @@
-"""What a process does for a store in the background, so that the hot path does none of it."""
+"""The agent of each store: beats, leases, control messages, dampers' reports and group sizes, in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of a call by a site's own function or number: a whole number, whatever that returns or raises."""
+"""The cost of a call, given as a number or a site's function: a whole number, 1 where the function fails."""
 
 from __future__ import annotations
 

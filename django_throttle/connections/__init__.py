@@ -1,1 +1,1 @@
-"""Leases of open connections: what this process holds, and how Redis is kept true to it."""
+"""Leases of open connections in process and Redis, control messages to sockets, and the overview of all processes."""

@@ -1,4 +1,4 @@
-"""Keys: by what rules count, a row each; and store keys, which hide idents and of which no two pairs share one."""
+"""Key kinds, by which rules count, a row each; and store keys, which hide idents: each rule and ident has its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of manage.py, and what those have in common whose first word says what to do."""
+"""Commands of manage.py, and what commands with subcommands share."""
 
 from __future__ import annotations
 

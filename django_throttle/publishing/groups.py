@@ -147,7 +147,7 @@ TIMES: Final = 3  # in the time after which a silent process is dead
 
 
 class Teller:
-    """Tells it; used by one thread."""
+    """Reports how many members each group has in this process; used by one thread."""
 
     def __init__(self, store: RedisStore, own: Members = members) -> None:
         self.store, self.own = store, own

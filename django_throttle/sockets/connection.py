@@ -1,4 +1,4 @@
-"""The state of one guarded socket, from its handshake to its end; ``inbound`` and ``outbound`` pass its frames on."""
+"""The state of one guarded socket, from its handshake to its end; its frames pass through ``messages``."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Counters:
 
 
 def decided(charges: tuple[Charge, ...], taken: Taken) -> Decision:
-    """The decision that follows from it."""
+    """The decision on these charges, by the steps of their algorithms."""
     answers = []
     for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
         made = cost and step.charged_state is not None and (taken.allowed or rule.count_denied)

@@ -1,4 +1,4 @@
-"""Where counters live."""
+"""The stores, Redis and memory; ``get_store`` returns the one that the settings name."""
 
 from __future__ import annotations
 

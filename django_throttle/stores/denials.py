@@ -1,7 +1,7 @@
 """Remembered refusals: what was refused a moment ago is refused again without asking Redis.
 
 An attack then costs Redis one call a second for each identity and process, and a budget that is given back
-elsewhere shows here within a second. Who keeps coming while all slots are taken costs it ten.
+elsewhere shows here within a second. A client that is refused for want of a slot costs it ten calls a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every algorithm has: its option's row, a rule's numbers, and how they count, refund and speak of themselves."""
+"""What every algorithm has: its row in the options, its plan for a rule, its step, its refund, its words."""
 
 from __future__ import annotations
 
