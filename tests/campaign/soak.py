@@ -99,8 +99,7 @@ def rested(servers: Stage, crowd: Crowd) -> Turn:
     with server.client() as client:
         for key in client.scan_iter("other:*", count=1000):
             client.delete(key)
-        wait_until(lambda: steady(client), timeout=30, every=0.5)
-        # The marks of late charges live for a minute.
+        wait_until(lambda: steady(client), timeout=90, every=0.5)  # the marks of late charges live for a minute
         keys = sum(":late." not in key for key in client.scan_iter("dt:*", count=1000))
         used = int(client.info("memory")["used_memory"]) // 1024
     lost = sum(abs(counted - truly) for counted, truly in held.values())
