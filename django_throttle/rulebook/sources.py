@@ -177,10 +177,13 @@ class Reader:
 
 
 def _drop_what_fails() -> None:
-    """Close connections that the server has closed, or whose transaction would hide new rules."""
+    """Close connections that the server has closed, whose last query failed, or whose transaction hides new rules.
+
+    One to a SQLite file that was away for a moment is usable, but has opened an empty file in its place.
+    """
     for connection in connections.all(initialized_only=True):
-        is_open = connection.connection is not None
-        if is_open and not (connection.settings_dict["AUTOCOMMIT"] and connection.is_usable()):
+        is_open, is_live = connection.connection is not None, connection.settings_dict["AUTOCOMMIT"]
+        if is_open and (connection.errors_occurred or not (is_live and connection.is_usable())):
             connection.close()
 
 

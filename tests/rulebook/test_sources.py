@@ -200,8 +200,9 @@ def one(readings: list[str | None]) -> Iterator[Reader]:
 class Connection:
     """What Django keeps of a connection that is open."""
 
-    def __init__(self, usable: bool = True, autocommit: bool = True) -> None:
+    def __init__(self, usable: bool = True, autocommit: bool = True, failed: bool = False) -> None:
         self.connection = object()
+        self.errors_occurred = failed
         self.settings_dict = {"AUTOCOMMIT": autocommit}
         self.is_usable = lambda: usable
         self.closed = 0
@@ -245,7 +246,7 @@ def test_it_keeps_its_thread_and_connection_until_nobody_asks(
     assert readings[-1] == "again"
 
 
-@pytest.mark.parametrize("spoilt", [{"usable": False}, {"autocommit": False}], ids=str)
+@pytest.mark.parametrize("spoilt", [{"usable": False}, {"autocommit": False}, {"failed": True}], ids=str)
 def test_a_connection_that_is_no_good_is_not_used_again(
     one: Reader, connections: list[Connection], spoilt: dict[str, Any]
 ) -> None:
