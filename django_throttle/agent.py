@@ -17,15 +17,15 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from django_throttle import observe, rulebook, testrun
+from django_throttle.agent_thread import QUIET_SECONDS, AgentThread, watched
 from django_throttle.conf import conf
 from django_throttle.connections.control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.connections.process import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.damper.meters import Flusher
-from django_throttle.jobs import QUIET_SECONDS, Agent, watched
-from django_throttle.lifecycle import ending
+from django_throttle.lifecycle import shutdown
 from django_throttle.publishing.groups import TELL_SECONDS as GROUPS_SECONDS
-from django_throttle.publishing.groups import Teller
+from django_throttle.publishing.groups import GroupSizeReporter
 from django_throttle.stores import AnyStore, RedisStore
 
 logger = logging.getLogger("django_throttle")
@@ -35,24 +35,24 @@ TELL_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Service:
+class _StoreService:
     """What is kept up for one store. ``rules`` is True once doors decide by it: then the rules are watched.
 
-    ``exempt`` stores are served by no agent.
+    Where ``is_disabled`` there is no thread.
     """
 
     store: AnyStore
     rules: bool
-    exempt: bool = False
-    agent: Agent | None = None
+    is_disabled: bool = False
+    agent: AgentThread | None = None
     refresher: Refresher | None = None
     flusher: Flusher | None = None
-    teller: Teller | None = None
+    group_sizes: GroupSizeReporter | None = None
 
     @property
     def watches(self) -> bool:
         """True when nothing is left to begin for doors."""
-        return self.rules or self.exempt
+        return self.rules or self.is_disabled
 
     def begin(self) -> None:
         settings = conf()
@@ -60,7 +60,7 @@ class _Service:
             return
         if testrun.is_on() and not self.store.is_remote:
             return  # a thread that reads the rules would have a connection to the database of the tests
-        agent = Agent()
+        agent = AgentThread()
         duties = SocketControl(self.store)
         agent.every(settings.RULES_POLL, duties, "executing control messages", wait=settings.RULES_POLL)
         agent.every(HEARD_SECONDS, Activity(self.store), "reporting active sockets", wait=HEARD_SECONDS)
@@ -87,15 +87,15 @@ class _Service:
             self.rules = False
             raise
 
-    def _watch_rules(self, agent: Agent) -> None:
+    def _watch_rules(self, agent: AgentThread) -> None:
         poll_seconds = conf().RULES_POLL
         agent.every(poll_seconds, partial(rulebook.poll, self.store), "polling the rules", wait=poll_seconds)
-        agent.every(TELL_SECONDS, observe.keep_up, "writing due log lines and metrics", wait=TELL_SECONDS)
+        agent.every(TELL_SECONDS, observe.run_periodic_work, "writing due log lines and metrics", wait=TELL_SECONDS)
         if self.store.is_remote:
-            self.teller = Teller(self.store)
-            agent.every(GROUPS_SECONDS, self.teller, "reporting the sizes of groups", wait=GROUPS_SECONDS)
+            self.group_sizes = GroupSizeReporter(self.store)
+            agent.every(GROUPS_SECONDS, self.group_sizes, "reporting the sizes of groups", wait=GROUPS_SECONDS)
 
-    def _report_to(self, agent: Agent, store: RedisStore) -> None:
+    def _report_to(self, agent: AgentThread, store: RedisStore) -> None:
         store.meters.interval = conf().DAMPER_INTERVAL
         flusher = self.flusher = Flusher(store.meters, store.aggregates, lambda: store.processes.seen)
         agent.every(store.meters.interval, flusher, "reporting counts of dampers", wait=flusher.first)
@@ -104,7 +104,7 @@ class _Service:
         """Stop, report what was counted, and release what this process holds; about a second a step at most."""
         if self.agent is not None:
             self.agent.stop()
-        groups = self.teller.leave if self.teller else None
+        groups = self.group_sizes.leave if self.group_sizes else None
         for last in (self.flusher, groups, self.refresher.leave if self.refresher else None):
             try:
                 if last is not None:
@@ -113,7 +113,7 @@ class _Service:
                 logger.info("shutdown cleanup failed; what this process holds counts until others expire it: %s", error)
 
 
-_services: dict[int, _Service] = {}  # by the identity of their store
+_services: dict[int, _StoreService] = {}  # by the identity of their store
 _not_before = 0.0  # on the monotonic clock: when to try again after a failed start
 _lock = threading.Lock()
 _stopping = threading.RLock()  # whoever stops waits for another one who does
@@ -125,16 +125,16 @@ def ensure(store: AnyStore, *, rules: bool = False) -> None:
     service = _services.get(id(store))
     if service is None or (rules and not service.watches):
         with _lock:
-            if time.monotonic() >= _not_before and not ending.has_begun:
+            if time.monotonic() >= _not_before and not shutdown.has_begun:
                 _serve(store, rules)
 
 
-def exempt(store: AnyStore) -> bool:
+def disable_for(store: AnyStore) -> bool:
     """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
-    return _services.setdefault(id(store), service := _Service(store, rules=False, exempt=True)) is service
+    return _services.setdefault(id(store), service := _StoreService(store, rules=False, is_disabled=True)) is service
 
 
-def leave(store: AnyStore) -> None:
+def stop_for(store: AnyStore) -> None:
     """End the agent of one store, and release what this process holds there."""
     watched.discard(id(store))
     if service := _services.pop(id(store), None):
@@ -154,7 +154,7 @@ def stop() -> None:
 
 async def socket_ended() -> None:
     """A socket of this process has ended; when it was the last and the process ends, stop."""
-    if ending.has_begun and not len(open_sockets):
+    if shutdown.has_begun and not len(open_sockets):
         await asyncio.to_thread(stop)
 
 
@@ -174,7 +174,7 @@ def _stop_when_idle() -> None:
             _stopping.release()
 
 
-ending.tell(_end_soon, stop)
+shutdown.register(_end_soon, stop)
 
 
 def _serve(store: AnyStore, rules: bool) -> None:
@@ -182,7 +182,7 @@ def _serve(store: AnyStore, rules: bool) -> None:
     service = _services.get(id(store))
     try:
         if service is None:
-            service = _Service(store, rules)
+            service = _StoreService(store, rules)
             service.begin()
         elif rules and not service.watches:
             service.watch_rules()
@@ -199,7 +199,7 @@ def _serve(store: AnyStore, rules: bool) -> None:
 def _stop_at_exit() -> None:
     """Have what this process holds released when it ends, once."""
     global _finalizer
-    ending.watch()
+    shutdown.watch()
     if _finalizer is None:
         # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
         _finalizer = Finalize(None, stop, exitpriority=0)

@@ -14,8 +14,8 @@ class ThrottleConfig(AppConfig):
 
     def ready(self) -> None:
         from django_throttle import checks  # noqa: F401  (registers itself)
-        from django_throttle.lifecycle import ending
+        from django_throttle.lifecycle import shutdown
         from django_throttle.rulebook import in_force
 
         in_force.connect()
-        ending.watch()
+        shutdown.watch()

@@ -14,13 +14,13 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import Decision
-from django_throttle.publishing.groups import Counted
+from django_throttle.publishing.groups import ChannelLayerAttribute
 from django_throttle.publishing.sending import throttled_group_send, throttled_group_send_sync
 from django_throttle.sockets import handshake
-from django_throttle.sockets.frames import (
+from django_throttle.sockets.error_frames import (
     Application,
+    DroppedFrames,
     Event,
-    Gap,
     Receive,
     Scope,
     Send,
@@ -52,7 +52,7 @@ class ThrottledConsumerMixin:
     throttle_idle_timeout: float | timedelta | None = None
     throttle_max_age: float | timedelta | None = None
     throttle_on_rule_change: str = "warn"
-    channel_layer: Any = Counted()
+    channel_layer: Any = ChannelLayerAttribute()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -77,7 +77,7 @@ class ThrottledConsumerMixin:
         """
         return None
 
-    def throttle_continuity_payload(self, gap: Gap) -> object:
+    def throttle_continuity_payload(self, gap: DroppedFrames) -> object:
         """The frame for a client after frames to it were dropped."""
         return continuity_payload(gap)
 
@@ -86,7 +86,7 @@ class ThrottledConsumerMixin:
             settings = of_consumer(self, ThrottledConsumerMixin)
             return await handshake.run(super().__call__, scope, receive, send, settings)  # type: ignore[misc]
         finally:
-            Counted.end(self)
+            ChannelLayerAttribute.end(self)
             await agent.socket_ended()
 
 

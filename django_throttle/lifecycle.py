@@ -68,13 +68,13 @@ LAST_SECONDS: Final = 2.0  # at most, for the work at the end
 Caught = Callable[[int, FrameType | None], Any]
 
 
-class Ending:
+class Shutdown:
     """Whether the process is ending, and what is called then; a forked child starts anew."""
 
     def __init__(self) -> None:
         self._listeners: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._begin()
-        in_child(self, Ending._begin)
+        in_child(self, Shutdown._begin)
 
     def _begin(self) -> None:
         self.has_begun = False
@@ -91,7 +91,7 @@ class Ending:
         elif former is signal.SIG_DFL and any(f"{name}.server" in sys.modules for name in SERVERS):
             signal.signal(signal.SIGTERM, self._finish)
 
-    def tell(self, begins: Callable[[], object], last: Callable[[], object]) -> None:
+    def register(self, begins: Callable[[], object], last: Callable[[], object]) -> None:
         """Call ``begins`` in the signal handler, where it must not wait or take a lock, and ``last`` before the end."""
         self._listeners.append((begins, last))
 
@@ -118,4 +118,4 @@ class Ending:
             last()
 
 
-ending = Ending()
+shutdown = Shutdown()

@@ -14,7 +14,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import jobs, rulebook
+from django_throttle import agent_thread, rulebook
 from django_throttle.core import Decision, Lease, Rule, flow, overrides
 from django_throttle.core.commands import SOCKET, Charge, charge, check_cost
 from django_throttle.core.flow import corrected, making_room
@@ -42,7 +42,7 @@ class Limiter:
         self._parts = tuple(part for rule in self.rules if rule.enabled for part in rule.parts)
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
         self._shares = (
-            store.is_remote and jobs.is_on() and any(part.on_store_failure == "local" for part in self._parts)
+            store.is_remote and agent_thread.is_on() and any(part.on_store_failure == "local" for part in self._parts)
         )
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
@@ -95,7 +95,7 @@ class Limiter:
         check_ident(ident)
         check_cost(cost)
         if self._shares:
-            jobs.ensure(self.store)
+            agent_thread.ensure(self.store)
         return tuple([charge(part, ident, cost) for part in self._parts])
 
 
@@ -137,7 +137,7 @@ def decide_flow(
         leased = leased or (commit and rule.is_concurrency and cost > 0)
         damped = damped or rule.is_local
     if leased or damped:
-        jobs.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
+        agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET if socket else "") + secrets.token_urlsafe(9) if leased else None
     denials, meters = store.denials, store.meters if damped else None
     if not (lease and socket):
@@ -172,7 +172,7 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
     began = perf_counter()
     decision = yield from decided
-    if decision.is_ordinary and not reports.installed():
+    if decision.is_ordinary and not reports.installed_hooks():
         return decision
     seconds = perf_counter() - began
     try:
@@ -203,8 +203,8 @@ async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
 def _watched_store() -> Store:
     """The store of the settings; what serves it in the background is started by the first call."""
     store = get_store()
-    if id(store) not in jobs.watched:
-        jobs.ensure(store, rules=True)
+    if id(store) not in agent_thread.watched:
+        agent_thread.ensure(store, rules=True)
     return store
 
 

@@ -134,14 +134,14 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
 @contextmanager
 def counting_in(store: S) -> Iterator[S]:
     """Count in this store inside the block, under whatever rules are in force."""
-    is_ours = not store.is_remote and agent.exempt(store)
+    is_ours = not store.is_remote and agent.disable_for(store)
     before = stores.pin(store)
     try:
         yield store
     finally:
         stores.pin(before)
         if is_ours:
-            agent.leave(store)
+            agent.stop_for(store)
 
 
 def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:

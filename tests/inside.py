@@ -67,7 +67,7 @@ def served() -> dict[int, Any]:
 
 def buys(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each socket buys so many frames at once."""
-    monkeypatch.setattr("django_throttle.sockets.prepaid.Prepaid._next_size", lambda prepaid, now: number)
+    monkeypatch.setattr("django_throttle.sockets.prepaid.PrepaidFrames._next_size", lambda prepaid, now: number)
 
 
 def kept(memory: Any) -> Any:

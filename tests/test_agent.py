@@ -24,7 +24,7 @@ from tests.callers import SameByEveryKey
 from tests.crew import SPAWN
 from tests.inside import served, start_again
 from tests.servers import RedisServer, slack, wait_until
-from tests.test_jobs import agent_threads
+from tests.test_agent_thread import agent_threads
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
 
@@ -59,7 +59,7 @@ async def test_the_last_socket_of_a_process_that_ends_stops_the_agents(
     """Under uvicorn, whose SIGTERM skips atexit."""
     stopped: list[str] = []
     monkeypatch.setattr(agent, "stop", lambda: stopped.append(threading.current_thread().name))
-    monkeypatch.setattr(agent.ending, "has_begun", ends)
+    monkeypatch.setattr(agent.shutdown, "has_begun", ends)
     monkeypatch.setattr(agent, "open_sockets", range(others))
     await agent.socket_ended()
     assert len(stopped) == stops
@@ -82,7 +82,7 @@ def test_observers_are_told_what_was_left_out(settings: Any, monkeypatch: pytest
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
     told: list[int] = []
     monkeypatch.setattr(agent, "TELL_SECONDS", 0.02)
-    monkeypatch.setattr(observe, "keep_up", lambda: told.append(1))
+    monkeypatch.setattr(observe, "run_periodic_work", lambda: told.append(1))
     agent.ensure(MemoryStore(), rules=True)
     wait_until(lambda: len(told) >= 3, timeout=slack(2))
 

@@ -19,7 +19,7 @@ from django_throttle.core.options import functions, is_dotted, parts
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity.address import Proxies, declared
 from django_throttle.identity.keys import is_async, is_path
-from django_throttle.observe.reports import load
+from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import NOTHING, Found
 from django_throttle.stores import get_store
@@ -232,7 +232,7 @@ def _hooks(given: Given) -> Iterator[CheckMessage]:
         return
     for path in paths:
         if isinstance(path, str):
-            yield from _function("HOOKS:", path, "E076", "E077", load)
+            yield from _function("HOOKS:", path, "E076", "E077", load_hook)
         else:
             yield wrong("E075", f"HOOKS: {path!r} is no dotted path")
 

@@ -17,7 +17,7 @@ from django_throttle.connections.process import OpenSocket, OpenSockets, open_so
 from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core import Lease
 from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
-from django_throttle.sockets.frames import notice
+from django_throttle.sockets.error_frames import notice
 from django_throttle.stores import AnyStore, RedisStore
 
 TTL_MS: Final = 15_000

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from django_throttle.core import Lease
-from django_throttle.lifecycle import ending, in_child
+from django_throttle.lifecycle import in_child, shutdown
 
 PROC = Path("/proc")
 
@@ -131,7 +131,7 @@ class OpenSockets:
     def add(self, socket: OpenSocket) -> None:
         """It has been let in."""
         self._sockets[id(socket)] = socket
-        ending.watch()
+        shutdown.watch()
 
     def remove(self, socket: OpenSocket) -> None:
         """It has ended; a second time changes nothing."""

@@ -1,5 +1,5 @@
 """Reports decisions to hooks, the log and receivers of signals."""
 
-from django_throttle.observe.reports import Hook, Report, atell, keep_up, tell
+from django_throttle.observe.reports import Hook, Report, atell, run_periodic_work, tell
 
-__all__ = ["Hook", "Report", "atell", "keep_up", "tell"]
+__all__ = ["Hook", "Report", "atell", "run_periodic_work", "tell"]

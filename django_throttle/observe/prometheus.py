@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from django_throttle.core.decision import Outcome
-from django_throttle.observe.reports import Report, every_second
+from django_throttle.observe.reports import Report, add_periodic_work
 from django_throttle.stores import get_store
 
 MOST_RULES: Final = 1000
@@ -73,7 +73,7 @@ def set_gauges() -> None:
 
 
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ:
-    every_second(set_gauges)
+    add_periodic_work(set_gauges)
 else:  # asked for at each scrape
     breakers.set_function(open_breakers)
     leases.set_function(held)

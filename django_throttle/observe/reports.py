@@ -80,23 +80,23 @@ class RefusalThrottle:
 refusal_throttle = RefusalThrottle()
 
 
-def write(facts: Facts, decision: Decision) -> None:
+def log_refusals(facts: Facts, decision: Decision) -> None:
     """Write a line for each rule that refuses the call, shadow rules included."""
     if not decisions_log.isEnabledFor(logging.WARNING):
         return
     for outcome in decision.outcomes:
         if not outcome.allowed and (left_out := refusal_throttle.due(outcome.rule, outcome.reason)) is not None:
-            _write(facts, outcome, left_out)
+            _log_refusal(facts, outcome, left_out)
 
 
-def catch_up() -> None:
+def log_left_out() -> None:
     """Write a line for each series of refusals that has ended, with the number of lines left out."""
     for rule, reason, left_out in refusal_throttle.overdue():
         fields = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
         decisions_log.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=fields)
 
 
-def _write(facts: Facts, outcome: Outcome, left_out: int) -> None:
+def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
     fields: dict[str, Any] = {
         "rule": _plain(outcome.rule),
         "outcome": outcome.verdict,
@@ -131,15 +131,15 @@ def _plain(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()
 
 
-_work: list[Callable[[], object]] = [catch_up]
+_work: list[Callable[[], object]] = [log_left_out]
 
 
-def every_second(work: Callable[[], object]) -> None:
+def add_periodic_work(work: Callable[[], object]) -> None:
     """Call this every second in each process whose agent runs."""
     _work.append(work)
 
 
-def keep_up() -> None:
+def run_periodic_work() -> None:
     """Do the work of each second."""
     for work in _work:
         work()
@@ -166,21 +166,21 @@ class Hook(Protocol):
 
 
 @lru_cache(maxsize=1)
-def installed() -> tuple[Hook, ...]:
+def installed_hooks() -> tuple[Hook, ...]:
     """The hooks of the setting HOOKS; one that cannot be imported is logged and ignored."""
     return tuple(hook for path in conf().HOOKS if (hook := _load(path)) is not None)
 
 
-def load(path: str) -> Hook:
+def load_hook(path: str) -> Hook:
     """The hook of a dotted path; of a class it is one instance. Raises whatever importing or making it raises."""
     found = import_string(path)
     hook: Hook = found() if isinstance(found, type) else found
     return hook
 
 
-def call(report: Report) -> None:
+def call_hooks(report: Report) -> None:
     """Call each hook; one that fails is logged, at most once a minute, and the others are called all the same."""
-    for hook in installed():
+    for hook in installed_hooks():
         try:
             hook(report)
         except Exception:  # whatever it is, the call that is reported goes on
@@ -190,7 +190,7 @@ def call(report: Report) -> None:
 
 def _load(path: str) -> Hook | None:
     try:
-        return load(path)
+        return load_hook(path)
     except Exception:
         logger.exception("the hook %r cannot be imported and is ignored: correct HOOKS", path)
         return None
@@ -202,10 +202,10 @@ _log_throttle: Final = LogThrottle()
 @receiver(setting_changed, dispatch_uid="django_throttle.hooks")
 def _forget(*, setting: str, **_: object) -> None:
     if setting == "DJANGO_THROTTLE":
-        installed.cache_clear()
+        installed_hooks.cache_clear()
 
 
-Told = tuple[Signal, dict[str, Any]]
+SignalArguments = tuple[Signal, dict[str, Any]]
 
 
 def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
@@ -223,17 +223,17 @@ async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
         await signal.asend_robust(sender=None, facts=facts, **told)
 
 
-def _happened(facts: Facts, decision: Decision, seconds: float) -> tuple[Told, ...]:
+def _happened(facts: Facts, decision: Decision, seconds: float) -> tuple[SignalArguments, ...]:
     """Call the hooks and write the log; returns the signals that have receivers, with what those are told."""
-    if installed():
-        call(Report(facts, decision, seconds))
+    if installed_hooks():
+        call_hooks(Report(facts, decision, seconds))
     if decision.is_ordinary:
         return ()
-    write(facts, decision)
+    log_refusals(facts, decision)
     return tuple(told for told in _signals(decision) if told[0].receivers and told[0].has_listeners())
 
 
-def _signals(decision: Decision) -> Iterator[Told]:
+def _signals(decision: Decision) -> Iterator[SignalArguments]:
     whole = {"decision": decision}
     if not decision.allowed:
         yield throttled, whole

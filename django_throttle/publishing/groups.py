@@ -21,7 +21,7 @@ from django_throttle.stores.commands import tell_calls
 from django_throttle.stores.redis import RedisStore
 
 
-class Members:
+class LocalMembers:
     """Channels by group, from any thread; none in a forked child, which is a process of its own."""
 
     def __init__(self) -> None:
@@ -69,14 +69,14 @@ class Members:
             self._changed.update(groups)
 
 
-members = Members()
+members = LocalMembers()
 
 
 REMEMBERED_SECONDS: Final = 1.0
 MOST: Final = 4096
 
 
-class Others(NamedTuple):
+class RemoteMembers(NamedTuple):
     """What other processes had in a group, by this store, until when it is good."""
 
     store: Store
@@ -84,12 +84,12 @@ class Others(NamedTuple):
     until: float
 
 
-class Sizes:
+class GroupSizes:
     """Asks the store at most once a second for each group; what it said last holds while it is away."""
 
-    def __init__(self, own: Members = members) -> None:
+    def __init__(self, own: LocalMembers = members) -> None:
         self.own = own
-        self._known: dict[str, Others] = {}
+        self._known: dict[str, RemoteMembers] = {}
         self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[int]] = {}
 
     def of(self, group: str, store: Store) -> Flow[int]:
@@ -97,13 +97,13 @@ class Sizes:
         now = time.monotonic()
         known = self._known.get(group)
         if known is None or known.store is not store:
-            known = Others(store, 0, 0.0)
+            known = RemoteMembers(store, 0, 0.0)
         if now >= known.until:
             try:
                 told = yield CountMembers(group, self.own.process, conf().PROCESS_TTL)
             except StoreError:
                 told = known.members
-            known = Others(store, told or 0, now + REMEMBERED_SECONDS)
+            known = RemoteMembers(store, told or 0, now + REMEMBERED_SECONDS)
             if len(self._known) >= MOST:
                 self._known.clear()
             self._known[group] = known
@@ -139,17 +139,17 @@ def wanted(snapshot: rulebook.Snapshot) -> bool:
     return any(rule.enabled and "publish" in rule.events for rule in snapshot.rules)
 
 
-sizes = Sizes()
+sizes = GroupSizes()
 
 
 TELL_SECONDS: Final = 0.5
 TIMES: Final = 3  # in the time after which a silent process is dead
 
 
-class Teller:
+class GroupSizeReporter:
     """Reports how many members each group has in this process; used by one thread."""
 
-    def __init__(self, store: RedisStore, own: Members = members) -> None:
+    def __init__(self, store: RedisStore, own: LocalMembers = members) -> None:
         self.store, self.own = store, own
         self.whole_at = 0.0  # when all is told again, on the monotonic clock; 0.0 before the first time
 
@@ -185,7 +185,7 @@ class Teller:
         check(failed)
 
 
-def name_of(alias: str, group: str) -> str:
+def group_ident(alias: str, group: str) -> str:
     """The ident of a group: layers have groups of their own."""
     return f"group:{alias}:{group}"
 
@@ -193,7 +193,7 @@ def name_of(alias: str, group: str) -> str:
 class CountingLayer:
     """Stands before a channel layer for one consumer, whose channel is the first that it makes; all else passes."""
 
-    def __init__(self, layer: Any, alias: str, counts: Members = members) -> None:
+    def __init__(self, layer: Any, alias: str, counts: LocalMembers = members) -> None:
         self._layer, self.alias, self._counts = layer, alias, counts
         self._channel: str | None = None
         self._groups: set[str] | None = set()  # None when the socket is over
@@ -211,8 +211,8 @@ class CountingLayer:
         """Have a channel join; the consumer's own is counted."""
         await self._layer.group_add(group, channel)
         if channel == self._channel and self._groups is not None:
-            self._groups.add(name_of(self.alias, group))
-            self._counts.add(name_of(self.alias, group), channel)
+            self._groups.add(group_ident(self.alias, group))
+            self._counts.add(group_ident(self.alias, group), channel)
 
     async def group_discard(self, group: str, channel: str) -> None:
         """Have a channel leave."""
@@ -220,8 +220,8 @@ class CountingLayer:
             await self._layer.group_discard(group, channel)
         finally:
             if channel == self._channel and self._groups is not None:
-                self._groups.discard(name_of(self.alias, group))
-                self._counts.discard(name_of(self.alias, group), channel)
+                self._groups.discard(group_ident(self.alias, group))
+                self._counts.discard(group_ident(self.alias, group), channel)
 
     def end(self) -> None:
         """The socket is over: whatever the consumer has forgotten to leave, it is in no group."""
@@ -230,7 +230,7 @@ class CountingLayer:
             self._counts.discard(group, self._channel or "")
 
 
-class Counted:
+class ChannelLayerAttribute:
     """The attribute ``channel_layer`` of a consumer: what Channels puts there is put behind a CountingLayer."""
 
     def __get__(self, consumer: Any, owner: type | None = None) -> Any:

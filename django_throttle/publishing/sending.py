@@ -14,7 +14,7 @@ from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused
 from django_throttle.facts import Facts, Who
 from django_throttle.identity import HttpWho, combined, is_request, who_of
-from django_throttle.publishing.groups import CountingLayer, name_of, sizes, wanted
+from django_throttle.publishing.groups import CountingLayer, group_ident, sizes, wanted
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Store, run
@@ -78,7 +78,7 @@ async def throttled_group_send(
     """
     found, alias = _layer(layer)
     _check(found, group)
-    who, store = Publisher(await _awho_of(publisher), name_of(alias, group)), get_store()
+    who, store = Publisher(await _awho_of(publisher), group_ident(alias, group)), get_store()
     snapshot, many = await rulebook.acurrent(), 0
     if wanted(snapshot):
         least = _facts(who, scope or group, sizes.at_least(who.group, store))
@@ -99,7 +99,7 @@ def throttled_group_send_sync(
     """The same for synchronous code: views, tasks and synchronous consumers."""
     found, alias = _layer(layer)
     _check(found, group)
-    who, store, snapshot = Publisher(who_of(publisher), name_of(alias, group)), get_store(), rulebook.current()
+    who, store, snapshot = Publisher(who_of(publisher), group_ident(alias, group)), get_store(), rulebook.current()
     many = 0
     if wanted(snapshot):
         least = _facts(who, scope or group, sizes.at_least(who.group, store))

@@ -17,11 +17,11 @@ from django_throttle.connections.process import open_sockets
 from django_throttle.core import Lease
 from django_throttle.identity import ScopeWho
 from django_throttle.lifecycle import spawn
-from django_throttle.sockets.frames import (
+from django_throttle.sockets.error_frames import (
     Close,
+    DroppedFrames,
     Escalation,
     Event,
-    Gap,
     Receive,
     Scope,
     Send,
@@ -33,16 +33,16 @@ from django_throttle.sockets.frames import (
     notice,
 )
 from django_throttle.sockets.limits import Limits
-from django_throttle.sockets.prepaid import CallLimit, Counters
+from django_throttle.sockets.prepaid import Counters, StoreCallLimit
 from django_throttle.sockets.settings import SocketSettings
 
 logger = logging.getLogger(__name__)
 
 # What a wait returns that was cut short.
-CUT: Final[Any] = object()
+INTERRUPTED: Final[Any] = object()
 
 
-class Waits:
+class InterruptibleWaits:
     """What the tasks of one application wait for: each for one thing at a time."""
 
     __slots__ = ("_tasks",)
@@ -51,7 +51,7 @@ class Waits:
         self._tasks: set[asyncio.Task[Any] | None] = set()
 
     async def on(self, work: Awaitable[Any]) -> Any:
-        """Wait for this; returns CUT when ``cut`` is called meanwhile."""
+        """Wait for this; returns INTERRUPTED when ``cut`` is called meanwhile."""
         task = asyncio.current_task()
         before = task.cancelling() if task is not None else 0
         self._tasks.add(task)
@@ -61,11 +61,11 @@ class Waits:
             # As asyncio.timeout does it: a cancellation that is not ours goes on.
             if task is None or task in self._tasks or task.uncancel() > before:
                 raise
-            return CUT
+            return INTERRUPTED
         finally:
             self._tasks.discard(task)
 
-    def cut(self) -> None:
+    def interrupt(self) -> None:
         """End all waits."""
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
@@ -174,12 +174,12 @@ class Connection:
         self.tell: Send = best_effort(send) if outer is None else bypassing(outer.tell, send)
         self._receive, self._send = receive, send
         self.loop = asyncio.get_running_loop()
-        self.waits = Waits()
+        self.waits = InterruptibleWaits()
         self.leases: tuple[Lease, ...] = ()
         self._releasing: asyncio.Task[None] | None = None
         self.opened = self.last_received = monotonic()
         self.received = self.refused = self.sent = self.lost = 0
-        calls = CallLimit()
+        calls = StoreCallLimit()
         around: tuple[Limits | None, Limits | None] = (None, None)
         if outer is not None:
             calls, around = outer.incoming.calls, (outer.incoming, outer.outgoing)
@@ -187,7 +187,7 @@ class Connection:
         self.incoming: Limits = Limits(self.scope, "message", self.who, self._counters, calls, around[0])
         self.outgoing: Limits = Limits(self.scope, "send", self.who, self._counters, calls, around[1])
         self.escalation = Escalation()
-        self.take_gap: Callable[[], Gap | None] = _no_gap
+        self.take_gap: Callable[[], DroppedFrames | None] = _no_gap
         self.is_open = self.has_ended = False
         self.closed: Close | None = None
         self._closed_at = 0.0
@@ -248,7 +248,7 @@ class Connection:
             self._deadlines.start(*settings.lifetimes())
 
     async def next_event(self) -> Any:
-        """The next event from the server; CUT where the wait was cut short."""
+        """The next event from the server; INTERRUPTED where the wait was cut short."""
         self._listening_since = monotonic()
         try:
             event = await self.waits.on(self._receive())
@@ -256,7 +256,7 @@ class Connection:
             self._listened, self._listening_since = self._listened_for(), None
             raise
         self._listening_since = None
-        if event is not CUT and event["type"] == "websocket.receive":
+        if event is not INTERRUPTED and event["type"] == "websocket.receive":
             self.received += 1
             self.last_received, self._listened = monotonic(), 0.0
             for one in self.inner:
@@ -295,7 +295,7 @@ class Connection:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self.deliver(event)
         except TimeoutError:
-            self.waits.cut()
+            self.waits.interrupt()
             raise
 
     def silence(self) -> float:
@@ -354,7 +354,7 @@ class Connection:
             for event in chain(last, events):
                 await self.tell(event)
         finally:
-            self.waits.cut()
+            self.waits.interrupt()
 
     def last_frames(self) -> tuple[Event, ...]:
         """What its client is sent before it closes, whoever closes it: the gap that it was not told of."""
@@ -399,7 +399,7 @@ class Connection:
         self.start_close(Close(self.close_code(reason), reason.replace("_", " "), payload))
 
 
-def _no_gap() -> Gap | None:
+def _no_gap() -> DroppedFrames | None:
     return None
 
 

@@ -12,7 +12,7 @@ from django_throttle.identity.caller import SOCKET
 from django_throttle.lifecycle import spawn
 from django_throttle.sockets import limits, rule_change
 from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.frames import Application, Receive, Scope, Send
+from django_throttle.sockets.error_frames import Application, Receive, Scope, Send
 from django_throttle.sockets.messages import Inbound, Outbound
 from django_throttle.sockets.settings import SocketSettings
 

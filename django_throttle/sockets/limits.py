@@ -16,8 +16,8 @@ from django_throttle.core.decision import Decision, Outcome, conclude
 from django_throttle.facts import Facts, Who
 from django_throttle.lifecycle import in_thread
 from django_throttle.observe import reports
-from django_throttle.sockets.frames import Event
-from django_throttle.sockets.prepaid import CallLimit, Counters, Prepaid, capped, decided
+from django_throttle.sockets.error_frames import Event
+from django_throttle.sockets.prepaid import Counters, PrepaidFrames, StoreCallLimit, capped, decided
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
 from django_throttle.stores.denials import Refusal
@@ -124,11 +124,11 @@ class Limits:
     __slots__ = ("_counters", "_events", "_matched", "_outer", "_own_refusal", "_prepaid", "_scope", "_who", "calls")
 
     def __init__(
-        self, scope: str, event: str, who: Who, counters: Counters, calls: CallLimit, outer: Limits | None
+        self, scope: str, event: str, who: Who, counters: Counters, calls: StoreCallLimit, outer: Limits | None
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
         self._counters, self.calls = counters, calls
-        self._prepaid: Prepaid | None = None  # most sockets have no shared rules in both directions
+        self._prepaid: PrepaidFrames | None = None  # most sockets have no shared rules in both directions
         self._matched: MatchedRules | None = None
         # It holds until there is room again: nobody else charges the counters of own rules.
         self._own_refusal: tuple[MatchedRules, Refusal] | None = None
@@ -149,7 +149,7 @@ class Limits:
         else:
             decide = self._by_shared if matched.is_shared_only else self._by_all
             decision = await decide(matched, cost, size)
-        if reports.installed() or not _is_ordinary(decision):
+        if reports.installed_hooks() or not _is_ordinary(decision):
             facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
             await reports.atell(facts, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
@@ -189,7 +189,7 @@ class Limits:
             return known
         own = matched.priced(matched.own, cost, size)
         taken = self._counters.take(own, now)
-        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed()):
+        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
             return None
         decision = decided(own, taken)
         if not taken.allowed and matched.remembers:
@@ -208,7 +208,7 @@ class Limits:
         if not (others.allowed and (own or matched.blocks)):
             return others
         taken = self._counters.take(own, monotonic())
-        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed()):
+        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
             return others
         return _together(decided(own, taken), others, matched.blocks)
 
@@ -231,7 +231,7 @@ class Limits:
             return Decision()
         prepaid = self._prepaid
         if prepaid is None:
-            prepaid = self._prepaid = Prepaid(self.calls)
+            prepaid = self._prepaid = PrepaidFrames(self.calls)
         decision, wait = await prepaid.take(matched.shared, costs)
         return decision if wait == decision.delay else decision._replace(delay=wait)
 

@@ -15,8 +15,8 @@ from django_throttle.core import Decision
 from django_throttle.core.problem import error_code
 from django_throttle.costs import cost_of
 from django_throttle.lifecycle import spawn
-from django_throttle.sockets.connection import CUT, Connection
-from django_throttle.sockets.frames import Close, Event, Gap, Send, close_reason, frame
+from django_throttle.sockets.connection import INTERRUPTED, Connection
+from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, Send, close_reason, frame
 from django_throttle.sockets.prepaid import MAX_DELAY
 
 
@@ -36,8 +36,8 @@ class Inbound:
         connection = self._connection
         while True:
             waits = connection.closed is None or self._has_seen_close
-            event: Any = self._kept or (await connection.next_event() if waits else CUT)
-            if event is not CUT and event["type"] != "websocket.receive":
+            event: Any = self._kept or (await connection.next_event() if waits else INTERRUPTED)
+            if event is not INTERRUPTED and event["type"] != "websocket.receive":
                 self._kept = None
                 if event["type"] == "websocket.disconnect":
                     connection.end()
@@ -47,7 +47,7 @@ class Inbound:
                 if not self._has_seen_close:
                     self._has_seen_close = True
                     return {"type": "websocket.disconnect", "code": close.code, "reason": close.reason}
-            elif event is not CUT and await self._admit(event):
+            elif event is not INTERRUPTED and await self._admit(event):
                 self._kept, self._ready_at = None, None
                 if not connection.has_ended:
                     if (escalation := connection.escalation).violations or escalation.quiet_until:
@@ -66,7 +66,7 @@ class Inbound:
             if not decision.allowed:
                 return await self._refuse(event, decision)
             self._ready_at = monotonic() + decision.delay
-        return await connection.waits.on(asyncio.sleep(self._ready_at - monotonic())) is not CUT
+        return await connection.waits.on(asyncio.sleep(self._ready_at - monotonic())) is not INTERRUPTED
 
     async def _refuse(self, event: Event, decision: Decision) -> bool:
         """Do what is due for a refused frame; True when it passes all the same, having waited."""
@@ -89,7 +89,7 @@ class Inbound:
     async def _passes_later(self, event: Event, seconds: float) -> bool:
         """Whether a refused frame passes after all, when it is delayed for as long as any may be."""
         connection = self._connection
-        if await connection.waits.on(asyncio.sleep(min(seconds, MAX_DELAY))) is CUT:
+        if await connection.waits.on(asyncio.sleep(min(seconds, MAX_DELAY))) is INTERRUPTED:
             return False
         again = await connection.incoming.admit(event, cost_of(connection.settings.cost, event))
         return again is None or again.allowed
@@ -107,7 +107,7 @@ class Outbound:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._unsent: Unsent | None = None
+        self._unsent: UnsentFrames | None = None
         self._closing = False  # the application's close is on its way
         connection.take_gap = self._take_gap
 
@@ -133,7 +133,9 @@ class Outbound:
             if connection.has_ended:  # nobody is there to be told, now or later
                 return
             if unsent is None:
-                unsent = self._unsent = Unsent(connection.outgoing.admit, connection.deliver, self._tell, self._lost)
+                unsent = self._unsent = UnsentFrames(
+                    connection.outgoing.admit, connection.deliver, self._tell, self._lost
+                )
             unsent.refused(event, connection.settings.kind(event), decision.retry_after)
             return
         if decision is not None:
@@ -157,11 +159,11 @@ class Outbound:
         finally:
             self._closing = False
 
-    def _take_gap(self) -> Gap | None:
+    def _take_gap(self) -> DroppedFrames | None:
         unsent, self._unsent = self._unsent, None
         return None if unsent is None else unsent.end()
 
-    async def _tell(self, gap: Gap) -> None:
+    async def _tell(self, gap: DroppedFrames) -> None:
         connection = self._connection
         if connection.is_open:
             await connection.tell(frame(connection.settings.gap_content(gap)))
@@ -179,13 +181,13 @@ TRY_AGAIN: Final = 0.01
 Admit = Callable[[Event], Awaitable[Decision | None]]
 
 
-class Unsent:
+class UnsentFrames:
     """The frames to one client that were refused; ``lost`` have been dropped since it was last told."""
 
     __slots__ = ("_admit", "_count", "_kept", "_send", "_since", "_tell", "_timer", "_told_at", "lost")
 
     def __init__(
-        self, admit: Admit, send: Send, tell: Callable[[Gap], Awaitable[None]], count: Callable[[], None]
+        self, admit: Admit, send: Send, tell: Callable[[DroppedFrames], Awaitable[None]], count: Callable[[], None]
     ) -> None:
         self._admit, self._send, self._tell, self._count = admit, send, tell, count
         self._kept: dict[Hashable, Event] = {}
@@ -218,14 +220,14 @@ class Unsent:
         if wait > 0:
             self._later(wait)
             return
-        gap, self.lost, self._since, self._told_at = Gap(self.lost, self._since), 0, None, monotonic()
+        gap, self.lost, self._since, self._told_at = DroppedFrames(self.lost, self._since), 0, None, monotonic()
         await self._tell(gap)
 
-    def end(self) -> Gap | None:
+    def end(self) -> DroppedFrames | None:
         """The socket has ended, and nothing more is sent: the gap that its client was not told of."""
         while self._kept:
             self.replaced(next(iter(self._kept)))
-        gap = Gap(self.lost, self._since) if self.lost and self._since is not None else None
+        gap = DroppedFrames(self.lost, self._since) if self.lost and self._since is not None else None
         self.lost = 0
         if self._timer is not None:
             self._timer.cancel()

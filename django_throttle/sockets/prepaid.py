@@ -33,7 +33,7 @@ from django_throttle.stores.denials import LONGEST, Refusal
 MAX_DELAY: Final = 2.0
 
 
-class Taken(NamedTuple):
+class CounterResult(NamedTuple):
     """The result of charging all or none; ``steps`` has one for each charge."""
 
     allowed: bool
@@ -53,7 +53,7 @@ class Counters:
     def __init__(self) -> None:
         self._states: dict[str, State] = {}
 
-    def look(self, charges: tuple[Charge, ...], now: float) -> Taken:
+    def look(self, charges: tuple[Charge, ...], now: float) -> CounterResult:
         """What ``take`` would return; charges nothing."""
         at, states = round(now * 1_000_000), self._states
         steps, allowed = [], True
@@ -61,9 +61,9 @@ class Counters:
             step = rule.plan.step(states.get(rule.id), at, cost, rule.count_denied)
             allowed = allowed and (step.retry == 0 or rule.is_shadow)
             steps.append(step)
-        return Taken(allowed, steps)
+        return CounterResult(allowed, steps)
 
-    def take(self, charges: tuple[Charge, ...], now: float) -> Taken:
+    def take(self, charges: tuple[Charge, ...], now: float) -> CounterResult:
         """Charge all of them or none, ``now`` in seconds; refused ones are charged where the rule says so."""
         taken = self.look(charges, now)
         for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
@@ -78,7 +78,7 @@ class Counters:
         self._states.clear()
 
 
-def decided(charges: tuple[Charge, ...], taken: Taken) -> Decision:
+def decided(charges: tuple[Charge, ...], taken: CounterResult) -> Decision:
     """The decision on these charges, by the steps of their algorithms."""
     answers = []
     for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
@@ -109,7 +109,7 @@ MAX_LIFETIME: Final = 1.0
 SHARE: Final = 0.1
 
 
-class Payment:
+class Balance:
     """What one decision has paid for in advance; ``costs`` are what was charged for each of ``charges``.
 
     A rule that only records is charged, and never lacks anything. Where a rule delays, each frame has its turn.
@@ -166,7 +166,7 @@ MAX_CALLS: Final = 10
 PERIOD: Final = 1.0
 
 
-class CallLimit:
+class StoreCallLimit:
     """At most ``MAX_CALLS`` calls of the store in ``PERIOD`` seconds, for both directions of one socket.
 
     Used on its event loop alone; times are on the monotonic clock.
@@ -206,13 +206,13 @@ class CallLimit:
         self.wake()
 
 
-class Prepayment(NamedTuple):
+class StoreReply(NamedTuple):
     """The store's answer about frames of these costs; ``payment`` is None when it has refused."""
 
     decision: Decision
     charges: Charges
     costs: Costs
-    payment: Payment | None
+    payment: Balance | None
     is_for_one: bool  # frame, and no other
 
     def refuses(self, charges: Charges, costs: Costs) -> bool:
@@ -256,7 +256,7 @@ MAX_FRAMES: Final = 10_000
 LINGER: Final = 0.25  # seconds that a payment under former rules stays, for the frames that wait for it
 
 
-class Prepaid:
+class PrepaidFrames:
     """What one socket may spend in one direction of the rules that it shares. Used on its event loop alone."""
 
     __slots__ = (
@@ -264,13 +264,13 @@ class Prepaid:
         "_payment", "_refusal", "_size", "_spent", "_timer",
     )  # fmt: skip
 
-    def __init__(self, calls: CallLimit) -> None:
+    def __init__(self, calls: StoreCallLimit) -> None:
         self._calls = calls
         self._charges: Charges = ()
-        self._payment: Payment | None = None
+        self._payment: Balance | None = None
         self._refusal: Refusal | None = None
         self._asks_again_at = 0.0
-        self._asking: asyncio.Task[Prepayment] | None = None
+        self._asking: asyncio.Task[StoreReply] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._known_left = 0  # frames like the last that the rules had left
         self._size, self._spent, self._asked_at = 1, 0, 0.0
@@ -342,7 +342,7 @@ class Prepaid:
         said = refusal.again(costs, now)
         return None if said is None else (said, 0.0)
 
-    async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> Prepayment | None:
+    async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> StoreReply | None:
         """The store's answer; None where that call had to wait. A frame that is ``alone`` is asked for by itself."""
         now, store = monotonic(), get_store()
         if not store.is_costly:  # it answers at once, for each frame by itself
@@ -367,7 +367,7 @@ class Prepaid:
         wanted = ceil(spent / max(since, 0.001) * AHEAD)
         return max(1, min(wanted, GROWTH * self._size, self._known_left // PART + 1, MAX_FRAMES))
 
-    async def _call(self, store: AnyStore, charges: Charges, costs: Costs, size: int, now: float) -> Prepayment:
+    async def _call(self, store: AnyStore, charges: Charges, costs: Costs, size: int, now: float) -> StoreReply:
         generation = self._generation
         agent.ensure(store, rules=True)
         wanted = tuple([charge._replace(cost=cost * size) for charge, cost in zip(charges, costs, strict=True)])
@@ -378,7 +378,7 @@ class Prepaid:
                 decision = await arun(flow.drop_reported(decision), store)
         finally:  # also where nobody waits any more: the next frame makes a call of its own
             self._asking = None
-        payment = Payment(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None
+        payment = Balance(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None
         if payment is not None and decision.delay > MAX_DELAY:
             self._refund(payment)
             decision, payment = too_late(decision), None
@@ -390,9 +390,9 @@ class Prepaid:
             self._refusal = Refusal(decision, now, now + wait, costs)
             counts = any(charge.rule.count_denied for charge in charges)  # then each refused frame is to be counted
             self._asks_again_at = now + (0.0 if counts else min(wait, LONGEST))
-        return Prepayment(decision, charges, costs, payment, size == 1)
+        return StoreReply(decision, charges, costs, payment, size == 1)
 
-    def _keep(self, payment: Payment, charges: Charges, now: float) -> None:
+    def _keep(self, payment: Balance, charges: Charges, now: float) -> None:
         """Keep it for the frames to come; where it is for none, it is refunded from here and from nowhere else."""
         loop = asyncio.get_running_loop()
         if self._ended:
@@ -414,7 +414,7 @@ class Prepaid:
         else:
             self.refund()
 
-    def _refund(self, payment: Payment | None) -> None:
+    def _refund(self, payment: Balance | None) -> None:
         if payment is not None and (refund := payment.refund()):
             spawn(self._send_refund(refund))
 

@@ -25,7 +25,7 @@ from django_throttle.lifecycle import in_thread, spawn
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.frames import Close, close_reason, frame
+from django_throttle.sockets.error_frames import Close, close_reason, frame
 from django_throttle.stores import get_store
 
 logger = logging.getLogger("django_throttle")

@@ -16,14 +16,14 @@ from django_throttle.core import Decision
 from django_throttle.core.options import meant
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.sockets.frames import (
+from django_throttle.sockets.error_frames import (
     ACTIONS,
     CODES,
     REFUSALS,
+    DroppedFrames,
     Event,
-    Gap,
     Refuse,
-    code_of,
+    close_code,
     continuity_payload,
     encoded,
     error_payload,
@@ -56,7 +56,7 @@ class SocketSettings:
     cost: Callable[[Event], int] | int = 1
     payload: Callable[[Decision], object] = error_payload
     coalesce: Callable[[Event], Hashable | None] = _no_kind
-    continuity: Callable[[Gap], object] = continuity_payload
+    continuity: Callable[[DroppedFrames], object] = continuity_payload
     close_codes: Mapping[str, int] = field(default_factory=dict)
     ladder: Mapping[str, int] | None = None
     idle_timeout: float | timedelta | None = None
@@ -95,7 +95,7 @@ class SocketSettings:
         """The content of an error frame: the site's own, if that can be sent."""
         return _content(self.payload, error_payload, decision)
 
-    def gap_content(self, gap: Gap) -> str | bytes:
+    def gap_content(self, gap: DroppedFrames) -> str | bytes:
         """The content of the frame that reports a gap, likewise."""
         return _content(self.continuity, continuity_payload, gap)
 
@@ -111,7 +111,7 @@ class SocketSettings:
 
     def close_code(self, reason: str) -> int:
         """The code that a socket is closed with for this reason."""
-        return code_of(reason, self.close_codes)
+        return close_code(reason, self.close_codes)
 
     def action(self, refusals: int) -> str:
         """What is done about the last of so many refusals in a row: the hardest action that is due."""

@@ -36,7 +36,7 @@ from django_throttle.core.commands import charge  # noqa: E402
 from django_throttle.facts import Facts  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
-from django_throttle.sockets.prepaid import CallLimit, Prepaid  # noqa: E402
+from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()
@@ -132,7 +132,7 @@ class Lane:
                 self._call(call)
 
     async def arun(self) -> None:
-        socket = Prepaid(CallLimit())
+        socket = PrepaidFrames(StoreCallLimit())
         for call in self.calls:
             await asyncio.sleep(call.pause)
             if self.client.resting.is_set():
@@ -172,7 +172,7 @@ class Lane:
             return self._odd(call, error)
         self._ended(call, number, began, decision)
 
-    async def _frame(self, socket: Prepaid, call: Call) -> None:
+    async def _frame(self, socket: PrepaidFrames, call: Call) -> None:
         """A message on a socket, which buys several at once; nobody waits for long for one that is refused."""
         limit = LIMITS[call.limit]
         charges = (charge(limit.rule, limit.ident, call.cost),)

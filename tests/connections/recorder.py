@@ -7,7 +7,7 @@ from typing import Any
 
 from django_throttle.connections.process import open_sockets
 from django_throttle.core import Lease
-from django_throttle.sockets.frames import Close, code_of
+from django_throttle.sockets.error_frames import Close, close_code
 
 
 class Recorder:
@@ -28,7 +28,7 @@ class Recorder:
         return frozenset(ident for lease in self.leases for _, ident in lease.holds)
 
     def close_code(self, reason: str) -> int:
-        return code_of(reason)
+        return close_code(reason)
 
     def close(self, code: int, reason: str, payload: object = None) -> None:
         self.closed = Close(code, reason, payload)

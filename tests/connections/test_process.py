@@ -16,7 +16,7 @@ import pytest
 
 from django_throttle.connections import process
 from django_throttle.connections.process import OpenSocket, open_sockets
-from django_throttle.sockets.frames import notice
+from django_throttle.sockets.error_frames import notice
 from tests.consumers import TWO_SOCKETS, held
 from tests.doors import Enforce, enforcer
 from tests.servers import wait_until

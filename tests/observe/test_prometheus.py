@@ -53,7 +53,7 @@ else:
 for _ in range(3):
     decide(FACTS)
     decide(Facts("any", ("connection",), FACTS.who))
-observe.keep_up()
+observe.run_periodic_work()
 os.write(1, b"done %d\\n" % os.getpid())
 sys.stdin.read()
 """
@@ -207,7 +207,7 @@ def test_without_that_mode_nothing_is_done_once_a_second(monkeypatch: pytest.Mon
     told: list[float] = []
     for gauge in (prometheus.breakers, prometheus.leases):
         monkeypatch.setattr(gauge, "set", told.append)
-    reports.keep_up()
+    reports.run_periodic_work()
     assert told == []
     prometheus.set_gauges()  # what it does there
     assert told == [prometheus.open_breakers(), prometheus.held()]

@@ -203,11 +203,11 @@ def test_what_was_left_out_of_a_storm_that_is_over_is_told(
 ) -> None:
     for _ in range(100):
         observe.tell(FACTS, decided(False))
-    observe.keep_up()
+    observe.run_periodic_work()
     assert len(caplog.records) == 1, "not before the 10 s are over"
     clock.tick(10)
-    observe.keep_up()
-    observe.keep_up()
+    observe.run_periodic_work()
+    observe.run_periodic_work()
     assert [record.getMessage() for record in caplog.records[1:]] == ["rule 'one' (exceeded): 99 more like the last"]
     assert fields(caplog.records[1]) == {"rule": "one", "reason": "exceeded", "left_out": 99}
     clock.tick(9)

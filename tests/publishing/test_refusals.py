@@ -15,7 +15,7 @@ from django_throttle.core import Outcome, Override, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Reason
 from django_throttle.exceptions import PublishRefused
-from django_throttle.publishing.groups import members, name_of
+from django_throttle.publishing.groups import group_ident, members
 from django_throttle.publishing.sending import GROUP_KEY
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
@@ -134,7 +134,7 @@ async def test_not_once_budgets_were_given_back(enforce: Live, monkeypatch: Any)
 async def test_one_that_can_never_pass_is_refused_as_that(enforce: Live) -> None:
     enforce(posts=FIVE)
     await used_up()
-    large = name_of("default", "large")
+    large = group_ident("default", "large")
     for number in range(6):
         members.add(large, f"channel {number}")
     try:
@@ -149,14 +149,14 @@ async def test_one_that_can_never_pass_is_refused_as_that(enforce: Live) -> None
 async def test_a_smaller_one_than_was_refused_may_pass(enforce: Live) -> None:
     enforce(posts=FIVE)
     for number in range(5):
-        members.add(name_of("default", "room.5"), f"channel{number}")
+        members.add(group_ident("default", "room.5"), f"channel{number}")
     try:
         refused = await refusal("room.5")
         assert refused is not None and refused.members == 5
         assert await refusal("room.0") is None
     finally:
         for number in range(5):
-            members.discard(name_of("default", "room.5"), f"channel{number}")
+            members.discard(group_ident("default", "room.5"), f"channel{number}")
 
 
 async def test_where_refusals_count_each_is_counted(enforce: Live, monkeypatch: Any) -> None:

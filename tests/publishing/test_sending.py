@@ -16,7 +16,7 @@ from django.test import RequestFactory
 from django_throttle.channels import ThrottledConsumerMixin, throttled_group_send, throttled_group_send_sync
 from django_throttle.core.decision import Reason
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused
-from django_throttle.publishing.groups import CountingLayer, members, name_of
+from django_throttle.publishing.groups import CountingLayer, group_ident, members
 from django_throttle.publishing.sending import GROUP_KEY
 from tests.consumers import opened
 from tests.docs.test_readme import run
@@ -24,7 +24,7 @@ from tests.doors import BOTH, Enforce
 from tests.inside import counters
 from tests.pages import block
 
-NEWS = name_of("default", "news")
+NEWS = group_ident("default", "news")
 MESSAGE = {"type": "news.item", "text": "hello"}
 TEN = {"rate": "10/min", "events": ["publish"], "key": "everyone", "algorithm": "fixed_window"}
 
@@ -175,8 +175,8 @@ async def test_where_no_rule_counts_publications_nobody_asks_for_a_size(
     enforce: Enforce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enforce()
-    monkeypatch.setattr("django_throttle.publishing.groups.Sizes.of", None)
-    monkeypatch.setattr("django_throttle.publishing.groups.Sizes.aof", None)
+    monkeypatch.setattr("django_throttle.publishing.groups.GroupSizes.of", None)
+    monkeypatch.setattr("django_throttle.publishing.groups.GroupSizes.aof", None)
     assert await publishes("news", "user:1")
 
 

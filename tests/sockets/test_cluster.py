@@ -16,7 +16,7 @@ from django_throttle.connections.overview import Overview, look
 from django_throttle.core import Rule
 from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
 from django_throttle.limiter import Limiter
-from django_throttle.publishing.groups import Members, Sizes, name_of
+from django_throttle.publishing.groups import GroupSizes, LocalMembers, group_ident
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from testproject.check.standstill import elapsed
@@ -100,7 +100,7 @@ def used(store: RedisStore, name: str, ident: str) -> int:
 
 
 def size(store: RedisStore) -> int:
-    return run(Sizes(Members()).of(name_of("default", GROUP), store), store)
+    return run(GroupSizes(LocalMembers()).of(group_ident("default", GROUP), store), store)
 
 
 def at_once(workers: list[Worker], **arguments: Any) -> list[list[int]]:

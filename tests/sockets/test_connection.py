@@ -13,7 +13,7 @@ import pytest
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.process import open_sockets
-from django_throttle.sockets import frames
+from django_throttle.sockets import error_frames
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -81,7 +81,7 @@ class TestDeadlines:
 
     async def test_who_takes_no_frame_for_so_long_is(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Else an application that sends to a client that has vanished would keep its slot for ever."""
-        monkeypatch.setattr(frames, "SEND_TIMEOUT", 0.05)
+        monkeypatch.setattr(error_frames, "SEND_TIMEOUT", 0.05)
         store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=0.2)
 
         async def sending(scope: Any, receive: Any, send: Any) -> None:

@@ -21,8 +21,8 @@ from django_throttle.connections.process import open_sockets
 from django_throttle.core import Decision
 from django_throttle.drf import RuleThrottle
 from django_throttle.sockets import messages
-from django_throttle.sockets.frames import Gap, continuity_payload
-from django_throttle.sockets.messages import Unsent
+from django_throttle.sockets.error_frames import DroppedFrames, continuity_payload
+from django_throttle.sockets.messages import UnsentFrames
 from django_throttle.stores import get_store
 from tests.clock import FrozenClock
 from tests.consumers import (
@@ -309,13 +309,13 @@ async def say(line: Line, *texts: str) -> None:
 
 def test_the_frame_that_tells_of_a_gap() -> None:
     since = datetime(2026, 11, 20, 12, 34, 56, 789_999, UTC)
-    assert continuity_payload(Gap(7, since)) == {
+    assert continuity_payload(DroppedFrames(7, since)) == {
         "type": "continuity_lost",
         "lost": 7,
         "since": "2026-11-20T12:34:56.789Z",
         "detail": "7 messages were not sent to you, as there were too many.",
     }
-    assert "1 message was" in continuity_payload(Gap(1, since))["detail"]
+    assert "1 message was" in continuity_payload(DroppedFrames(1, since))["detail"]
 
 
 class TestLoss:
@@ -396,7 +396,7 @@ class TestLoss:
             async def news(self, event: dict[str, Any]) -> None:
                 await self.send(event["text"])
 
-            def throttle_continuity_payload(self, gap: Gap) -> object:
+            def throttle_continuity_payload(self, gap: DroppedFrames) -> object:
                 return f"{gap.lost} missing"
 
         enforce(outward={**OUT, "rate": "2/200ms"})
@@ -421,10 +421,10 @@ class TestLoss:
 
         async def nothing(*_: Any) -> None: ...
 
-        async def tell(gap: Gap) -> None:
+        async def tell(gap: DroppedFrames) -> None:
             told.append(gap.lost)
 
-        out = Unsent(nothing, nothing, tell, lambda: None)
+        out = UnsentFrames(nothing, nothing, tell, lambda: None)
         for _ in range(2):
             out.refused({"type": "websocket.send", "text": "lost"}, None, 60.0)
             await out.tell()
@@ -517,7 +517,7 @@ class TestCoalescing:
 
         async def nothing(*_: Any) -> None: ...
 
-        out = Unsent(nothing, nothing, nothing, lambda: lost.append(1))
+        out = UnsentFrames(nothing, nothing, nothing, lambda: lost.append(1))
         for n in range(5):
             out.refused({"type": "websocket.send", "text": f"{n}"}, n, 60.0)
         assert (out.lost, len(lost)) == (2, 2)

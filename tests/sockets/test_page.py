@@ -16,7 +16,7 @@ from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.conf import Conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.sockets.frames import CODES
+from django_throttle.sockets.error_frames import CODES
 from django_throttle.sockets.settings import ON_RULE_CHANGE, SocketSettings
 from tests.consumers import opened
 from tests.doors import Enforce, enforcer

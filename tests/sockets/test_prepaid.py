@@ -16,7 +16,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
 from django_throttle.sockets.prepaid import MAX_CALLS as MOST
-from django_throttle.sockets.prepaid import CallLimit, Prepaid
+from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit
 from django_throttle.stores import RedisStore
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -42,7 +42,7 @@ def asked(redis: Redis) -> int:
 class TestPace:
     def test_never_more_than_ten_in_any_second(self) -> None:
         """In these words, the documentation promises it."""
-        pace, now, asked = CallLimit(), 0.0, []
+        pace, now, asked = StoreCallLimit(), 0.0, []
         for _ in range(95):
             now += pace.wait(now)
             pace.note(now)
@@ -55,13 +55,13 @@ class TestPace:
     ) -> None:
         """Each with a rule of its own: they share the ten."""
         asked: list[float] = []
-        note = CallLimit.note
+        note = StoreCallLimit.note
 
-        def noted(pace: CallLimit, now: float) -> None:
+        def noted(pace: StoreCallLimit, now: float) -> None:
             asked.append(now)
             note(pace, now)
 
-        monkeypatch.setattr(CallLimit, "note", noted)
+        monkeypatch.setattr(StoreCallLimit, "note", noted)
         enforce(
             outer={**CHAT, "rate": "1000000/h", "scopes": ["site"], "count_denied": True},
             inner={**CHAT, "rate": "1/h", "scopes": ["chat"], "count_denied": True},
@@ -140,18 +140,18 @@ class TestOneSocket:
     ) -> None:
         monkeypatch.setattr("django_throttle.sockets.prepaid.PERIOD", 0.3)
         enforce(chat=CHAT)
-        paced = CallLimit()
+        paced = StoreCallLimit()
         for _ in range(MOST):
             paced.note(time.monotonic())
         began = time.monotonic()
-        decision, wait = await Prepaid(paced).take(charged(), (1,))
+        decision, wait = await PrepaidFrames(paced).take(charged(), (1,))
         assert (decision.allowed, wait) == (True, 0.0)
         assert time.monotonic() - began >= 0.29
 
     async def test_a_refusal_is_said_again_instead(self, enforce: Live) -> None:
         store = enforce(chat={**CHAT, "rate": "1/h", "count_denied": True})
-        paced = CallLimit()
-        allowance = Prepaid(paced)
+        paced = StoreCallLimit()
+        allowance = PrepaidFrames(paced)
         said = [(await allowance.take(charged(), (1,)))[0].allowed for _ in range(50)]
         assert said == [True] + [False] * 49
         assert paced.wait(time.monotonic()) > 0, "each was asked for, as long as that could be"
@@ -159,7 +159,7 @@ class TestOneSocket:
 
     async def test_several_at_once_are_each_charged(self, enforce: Live) -> None:
         store = enforce(chat={**CHAT, "rate": "5/h"})
-        allowance = Prepaid(CallLimit())
+        allowance = PrepaidFrames(StoreCallLimit())
         taken = await asyncio.gather(*(allowance.take(charged(), (1,)) for _ in range(9)))
         assert sum(decision.allowed for decision, _ in taken) == 5
         assert used(store) == 5

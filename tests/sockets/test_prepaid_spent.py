@@ -15,9 +15,9 @@ from django_throttle.core.commands import Charge, Decide, Refund
 from django_throttle.core.decision import Decision
 from django_throttle.limiter import Limiter
 from django_throttle.sockets import prepaid as lots
-from django_throttle.sockets.frames import Close
+from django_throttle.sockets.error_frames import Close
 from django_throttle.sockets.prepaid import MAX_CALLS as MOST
-from django_throttle.sockets.prepaid import CallLimit, Prepaid
+from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit
 from django_throttle.stores import RedisStore
 from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -95,7 +95,7 @@ async def taken(*tasks: asyncio.Task[tuple[Decision, float]]) -> list[bool]:
 async def test_a_lot_given_back_can_neither_be_spent_nor_given_back_again(held: Set) -> None:
     store, found = held()
     found.go.set()
-    allowance = Prepaid(CallLimit())
+    allowance = PrepaidFrames(StoreCallLimit())
     await allowance.take(charges(), (1,))
     lot = parts_of(allowance)[0]
     assert lot is not None
@@ -108,7 +108,7 @@ async def test_a_lot_given_back_can_neither_be_spent_nor_given_back_again(held: 
 
 async def test_what_arrives_when_the_socket_is_closed_goes_back_once(held: Set) -> None:
     store, found = held()
-    allowance = Prepaid(CallLimit())
+    allowance = PrepaidFrames(StoreCallLimit())
     taking = [asyncio.ensure_future(allowance.take(charges(), (1,))) for _ in range(3)]
     await found.asks()
     allowance.end()
@@ -122,10 +122,10 @@ async def test_what_arrives_when_the_socket_is_closed_goes_back_once(held: Set) 
 async def test_who_waits_for_the_next_question_asks_none_once_the_socket_is_closed(held: Set) -> None:
     """Closed in the wait for the pace, which is where a flood spends nearly all its time."""
     store, found = held()
-    pace = CallLimit()
+    pace = StoreCallLimit()
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time() + 3600)
-    allowance = Prepaid(pace)
+    allowance = PrepaidFrames(pace)
     taking = asyncio.ensure_future(allowance.take(charges(), (1,)))
     await asyncio.sleep(0.01)
     allowance.end()
@@ -136,7 +136,7 @@ async def test_who_waits_for_the_next_question_asks_none_once_the_socket_is_clos
 async def test_a_question_that_nobody_waits_for_is_over_when_it_is_answered(held: Set) -> None:
     """Its lot lapses; a later frame asks anew and does not find that lot again."""
     store, found = held()
-    allowance, frame = Prepaid(CallLimit()), charges()
+    allowance, frame = PrepaidFrames(StoreCallLimit()), charges()
     taking = asyncio.ensure_future(allowance.take(frame, (1,)))
     await found.asks()
     taking.cancel()
@@ -155,7 +155,7 @@ async def test_a_question_that_nobody_waits_for_is_over_when_it_is_answered(held
 async def test_an_old_refusal_is_not_said_to_who_asks_later(held: Set) -> None:
     """The question had its answer when a budget had been given back already."""
     _, found = held()
-    allowance, frame = Prepaid(CallLimit()), charges()
+    allowance, frame = PrepaidFrames(StoreCallLimit()), charges()
     large = asyncio.ensure_future(allowance.take(frame, (900,)))
     await found.asks()
     allowance.forget()
@@ -171,7 +171,7 @@ async def test_two_frames_that_wait_for_one_question_while_rules_change(held: Se
     """Both are paid for, one by what was bought; the rest goes back once."""
     store, found = held()
     old, new = charges(), charges(rule("900/h"))
-    allowance = Prepaid(CallLimit())
+    allowance = PrepaidFrames(StoreCallLimit())
     waiting = [asyncio.ensure_future(allowance.take(old, (1,))) for _ in range(2)]
     await found.asks()
     other = asyncio.ensure_future(allowance.take(new, (1,)))
@@ -189,7 +189,7 @@ async def test_who_waits_for_what_a_larger_frame_is_refused_asks_by_itself(
 ) -> None:
     _, found = held()
     buys(1, monkeypatch)
-    allowance, frame = Prepaid(CallLimit()), charges()
+    allowance, frame = PrepaidFrames(StoreCallLimit()), charges()
     large = asyncio.ensure_future(allowance.take(frame, (501,)))
     await found.asks()
     small = asyncio.ensure_future(allowance.take(frame, (1,)))
@@ -246,8 +246,8 @@ async def test_a_frame_whose_socket_is_closed_meanwhile_reaches_nobody_and_costs
 async def test_what_goes_back_waits_for_its_turn_unless_the_socket_is_closed(held: Set) -> None:
     store, found = held()
     found.go.set()
-    pace, frame = CallLimit(), charges()
-    allowance = Prepaid(pace)
+    pace, frame = StoreCallLimit(), charges()
+    allowance = PrepaidFrames(pace)
     await allowance.take(frame, (1,))
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time() + 3600)

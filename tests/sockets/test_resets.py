@@ -20,7 +20,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
 from django_throttle.sockets.prepaid import MAX_CALLS as MOST
-from django_throttle.sockets.prepaid import CallLimit, Prepaid
+from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit
 from django_throttle.stores import RedisStore
 from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -85,10 +85,10 @@ async def test_so_it_does_where_rules_are_the_socket_s_own(enforce: Live) -> Non
 
 async def test_a_frame_that_waits_for_its_turn_to_ask_is_heard_at_once(enforce: Live) -> None:
     enforce(chat=CHAT)
-    pace, charges = CallLimit(), (Charge(rulebook.current().rules[0], IDENT, 1),)
+    pace, charges = StoreCallLimit(), (Charge(rulebook.current().rules[0], IDENT, 1),)
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time())
-    allowance = Prepaid(pace)
+    allowance = PrepaidFrames(pace)
     taking = asyncio.ensure_future(allowance.take(charges, (1,)))
     await asyncio.sleep(0.01)
     assert not taking.done()

@@ -6,7 +6,7 @@ from typing import Any
 
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
-from django_throttle.sockets.frames import ERROR_BURST, Escalation
+from django_throttle.sockets.error_frames import ERROR_BURST, Escalation
 from django_throttle.sockets.settings import SocketSettings
 
 

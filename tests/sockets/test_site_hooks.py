@@ -9,7 +9,7 @@ import pytest
 
 from django_throttle.connections.process import open_sockets
 from django_throttle.sockets import settings
-from django_throttle.sockets.frames import Close, notice
+from django_throttle.sockets.error_frames import Close, notice
 from tests.consumers import held
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid

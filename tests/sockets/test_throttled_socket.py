@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from django_throttle.sockets.frames import CODES, notice
+from django_throttle.sockets.error_frames import CODES, notice
 from tests.demo.test_page import FLAGS
 from tests.servers import RedisServer, slack
 from tests.sockets.servers import Server

@@ -174,7 +174,7 @@ monkey.patch_all()
 import os, sys, time
 from django.conf import settings
 settings.configure(SECRET_KEY="green", INSTALLED_APPS=[], DJANGO_THROTTLE={"BEAT_INTERVAL": 0.1})
-from django_throttle import jobs
+from django_throttle import agent_thread
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -182,8 +182,8 @@ from django_throttle.stores import RedisStore
 store = RedisStore(sys.argv[1], deadline=5.0)
 rate, cap = Limiter([Rule("rate", "100/min")], store), Limiter([Rule("cap", limit=9, algorithm="concurrency")], store)
 ran = []
-run = jobs.Job.run
-jobs.Job.run = lambda job: (ran.append(job.name), run(job))
+run = agent_thread.Job.run
+agent_thread.Job.run = lambda job: (ran.append(job.name), run(job))
 
 def degraded():
     return rate.acquire("user:1").degraded or cap.acquire("user:1").degraded

@@ -73,7 +73,7 @@ class Job:
         self.due = time.monotonic() + wait
 
 
-class Agent:
+class AgentThread:
     """A daemon thread and its jobs; a job that fails or blocks delays the others, and ends nothing."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Agent:
         self._stopped = threading.Event()
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._last: Callable[[], object] | None = None
-        in_child(self, Agent._forget)
+        in_child(self, AgentThread._forget)
 
     def _forget(self) -> None:
         """Nothing is left to do in a forked child, where gevent has this thread go on."""

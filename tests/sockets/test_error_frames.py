@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.process import open_sockets
-from django_throttle.sockets import connection, frames, messages
-from django_throttle.sockets.frames import encoded
+from django_throttle.sockets import connection, error_frames, messages
+from django_throttle.sockets.error_frames import encoded
 from django_throttle.sockets.prepaid import MAX_DELAY
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened
 from tests.doors import Enforce, enforcer
@@ -73,7 +73,7 @@ class TestClose:
         assert held(store) == 0
 
     async def test_a_client_that_reads_nothing_keeps_nobody(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(frames, "SEND_TIMEOUT", 0.1)
+        monkeypatch.setattr(error_frames, "SEND_TIMEOUT", 0.1)
         store = enforce(sockets=TWO_SOCKETS)
         line = await Deaf().open()
         only().close(4000, "goodbye", {"type": "error"})
@@ -84,7 +84,7 @@ class TestClose:
 
     async def test_nor_does_it_keep_an_application_that_is_sending(self, enforce: Enforce, monkeypatch: Any) -> None:
         """What it sends is cut, wherever it does so, and it hears of the end in its next receive."""
-        monkeypatch.setattr(frames, "SEND_TIMEOUT", 0.05)
+        monkeypatch.setattr(error_frames, "SEND_TIMEOUT", 0.05)
         store = enforce(sockets=TWO_SOCKETS)
         heard: list[Any] = []
 

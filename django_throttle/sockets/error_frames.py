@@ -42,14 +42,14 @@ def error_payload(decision: Decision) -> dict[str, Any]:
     }
 
 
-class Gap(NamedTuple):
+class DroppedFrames(NamedTuple):
     """How many frames to a client were dropped, or replaced by a newer one of their kind, and since when."""
 
     lost: int
     since: datetime
 
 
-def continuity_payload(gap: Gap) -> dict[str, Any]:
+def continuity_payload(gap: DroppedFrames) -> dict[str, Any]:
     """The content of the frame that reports a gap; ``since`` is ISO 8601 in UTC, by the server's clock."""
     are = "messages were" if gap.lost != 1 else "message was"
     since = gap.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -177,7 +177,7 @@ CODES: Final[dict[str, int]] = {
 MAX_REASON: Final = 123
 
 
-def code_of(reason: str, own: Mapping[str, int] = {}) -> int:
+def close_code(reason: str, own: Mapping[str, int] = {}) -> int:
     """The close code for a reason, by a site's own codes first; 4429 where neither has it."""
     return own.get(reason) or CODES.get(reason, RATE_LIMITED)
 
@@ -222,7 +222,9 @@ Codes = Callable[[str], int]
 Refuse = Callable[[Scope, Send, Decision, object, Codes], Awaitable[None]]
 
 
-async def by_http(scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = code_of) -> None:
+async def refuse_by_http(
+    scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = close_code
+) -> None:
     """429 (503 when the store failed) with Retry-After, else a close before accept, which servers make a 403.
 
     The response's events go only to a server that offers to send them (ASGI's ``websocket.http.response``
@@ -239,13 +241,15 @@ async def by_http(scope: Scope, send: Send, decision: Decision, payload: object,
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
-async def by_frame(scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = code_of) -> None:
+async def refuse_by_frame(
+    scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = close_code
+) -> None:
     """Accept, say why in one frame, close."""
     await _refuse(scope, send, decision, payload, codes, accepts=True)
 
 
 # The values of ``refuse`` and of the setting REFUSE_SOCKET.
-REFUSALS: Final[dict[str, Refuse]] = {"http": by_http, "frame": by_frame}
+REFUSALS: Final[dict[str, Refuse]] = {"http": refuse_by_http, "frame": refuse_by_frame}
 
 
 async def _refuse(

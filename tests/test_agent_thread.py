@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_throttle import jobs
-from django_throttle.jobs import Agent
+from django_throttle import agent_thread
+from django_throttle.agent_thread import AgentThread
 from tests.servers import slack, wait_until
 
 
@@ -19,13 +19,13 @@ def agent_threads() -> list[threading.Thread]:
 
 
 @pytest.fixture
-def running() -> Iterator[Agent]:
-    running = Agent()
+def running() -> Iterator[AgentThread]:
+    running = AgentThread()
     yield running
     running.stop()
 
 
-def test_does_each_job_in_its_own_time(running: Agent) -> None:
+def test_does_each_job_in_its_own_time(running: AgentThread) -> None:
     often: list[float] = []
     seldom: list[float] = []
     running.every(0.02, lambda: often.append(time.monotonic()), "often")
@@ -36,7 +36,7 @@ def test_does_each_job_in_its_own_time(running: Agent) -> None:
 
 
 def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
-    running: Agent, caplog: pytest.LogCaptureFixture
+    running: AgentThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     done: list[int] = []
 
@@ -53,8 +53,8 @@ def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
     ]
 
 
-def test_a_failed_job_is_tried_again_soon(running: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "RETRY_SECONDS", 0.05)
+def test_a_failed_job_is_tried_again_soon(running: AgentThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_thread, "RETRY_SECONDS", 0.05)
     done: list[int] = []
 
     def fail() -> None:
@@ -66,7 +66,7 @@ def test_a_failed_job_is_tried_again_soon(running: Agent, monkeypatch: pytest.Mo
     wait_until(lambda: len(done) >= 3, timeout=slack(1))
 
 
-def test_one_thread_however_often_it_is_started(running: Agent) -> None:
+def test_one_thread_however_often_it_is_started(running: AgentThread) -> None:
     for _ in range(5):
         running.start()
     assert len(agent_threads()) == 1
