@@ -15,15 +15,15 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_throttle import limiter
-from django_throttle.core import flow
+from django_throttle.call_facts import BY_KEY, Facts
+from django_throttle.core.decide import release_lease
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent, Refused
-from django_throttle.facts import BY_KEY, Facts
 from django_throttle.http.door import serve
 from django_throttle.http.request_state import charged, method_of, plain, size_of
 from django_throttle.identity import HttpWho, ScopeWho, is_async
-from django_throttle.identity.caller import NO_TEXT, Caller, Named, given_ident, is_user
-from django_throttle.identity.keys import bounded
+from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
+from django_throttle.identity.keys import shortened
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
 
@@ -113,7 +113,7 @@ class _Call:
         lets = (SynchronousOnlyOperation,)  # see afacts
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", name="@throttle(cost=)", lets=lets)
         ident, is_claimed = self._counted(caller)
-        who = caller or Named(ident or NO_TEXT)
+        who = caller or IdentWho(ident or NO_TEXT)
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
         request = plain(self.subject)
@@ -136,7 +136,7 @@ class _Call:
             return given_ident("ident", value, caller), caller is None and not is_user(value)
         if self.ident is None and self.subject is None:
             raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
-        return (BY_KEY if self.ident is None else bounded(self.ident)), False
+        return (BY_KEY if self.ident is None else shortened(self.ident)), False
 
     def _bystander(self) -> Caller | None:
         """The caller of a function that is no view: of a request, or a consumer, among its arguments."""
@@ -156,7 +156,7 @@ def _limited(facts: Step, go: Step) -> Steps[Any]:
     try:
         return (yield go)
     finally:
-        yield from flow.release(decision.lease)
+        yield from release_lease(decision.lease)
 
 
 def _is_awaited(function: Any) -> bool:

@@ -8,7 +8,7 @@ ThrottleError
 ├── InvalidIdent      an ident is empty, too long or not text, or a key function returned none
 ├── InvalidSetting    a DJANGO_THROTTLE setting makes no sense
 ├── StoreError        the store did not answer; ``cause`` says why
-│   └── AskAgain      the store has learned something and will answer the same command now
+│   └── RepeatCommand      the store has learned something and will answer the same command now
 └── Refused           a plain callable was refused; carries the decision
     └── PublishRefused  a publication was refused, and sent to nobody; also names the group
 """
@@ -18,8 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_throttle.core.decision import Decision
-from django_throttle.core.errors import (
-    AskAgain,
+from django_throttle.core.exceptions import (
     Cause,
     InvalidCost,
     InvalidIdent,
@@ -27,12 +26,12 @@ from django_throttle.core.errors import (
     InvalidRate,
     InvalidRule,
     InvalidSetting,
+    RepeatCommand,
     StoreError,
     ThrottleError,
 )
 
 __all__ = [
-    "AskAgain",
     "Cause",
     "InvalidCost",
     "InvalidIdent",
@@ -42,6 +41,7 @@ __all__ = [
     "InvalidSetting",
     "PublishRefused",
     "Refused",
+    "RepeatCommand",
     "StoreError",
     "ThrottleError",
 ]

@@ -15,12 +15,20 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent_thread, rulebook
-from django_throttle.core import Decision, Lease, Rule, flow, overrides
+from django_throttle.call_facts import Facts
+from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import SOCKET, Charge, charge, check_cost
-from django_throttle.core.flow import corrected, making_room
+from django_throttle.core.decide import (
+    Flow,
+    decide_and_correct,
+    decide_and_evict,
+    decide_charges,
+    drop_reported,
+    release_lease,
+    reset_charges,
+)
 from django_throttle.core.key import check_ident
 from django_throttle.exceptions import InvalidRule, Refused
-from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_thread
 from django_throttle.observe import reports
 from django_throttle.stores import get_store
@@ -69,19 +77,19 @@ class Limiter:
 
         Raises StoreError when the store does not answer.
         """
-        return run(flow.forget(self._charges(ident, 0)), self.store)
+        return run(reset_charges(self._charges(ident, 0)), self.store)
 
     async def areset(self, ident: str) -> int:
         """Reset without blocking the event loop."""
-        return await arun(flow.forget(self._charges(ident, 0)), self.store)
+        return await arun(reset_charges(self._charges(ident, 0)), self.store)
 
     def release(self, lease: Lease | None) -> None:
         """Give back what ``decision.lease`` holds; None and a second time change nothing."""
-        run(flow.release(lease), self.store)
+        run(release_lease(lease), self.store)
 
     async def arelease(self, lease: Lease | None) -> None:
         """Release without blocking the event loop."""
-        await arun(flow.release(lease), self.store)
+        await arun(release_lease(lease), self.store)
 
     def lease(self, ident: str) -> AbstractContextManager[Decision]:
         """Hold a slot of the concurrency rules inside a ``with`` block; rates are charged once. Raises Refused."""
@@ -127,7 +135,7 @@ class _Held(AbstractContextManager[Decision], AbstractAsyncContextManager[Decisi
 
 def decide_flow(
     charges: tuple[Charge, ...], store: Store, *, commit: bool = True, whole: bool = False, socket: bool = False
-) -> flow.Flow[Decision]:
+) -> Flow[Decision]:
     """The flow that decides these charges; the caller's lease is named before anything is sent.
 
     A ``socket`` may have others make room for it, and makes room for others.
@@ -141,9 +149,9 @@ def decide_flow(
     lease = (SOCKET if socket else "") + secrets.token_urlsafe(9) if leased else None
     denials, meters = store.denials, store.meters if damped else None
     if not (lease and socket):
-        return flow.decide(charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
-    decided = partial(flow.decide, charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
-    return making_room(decided, charges, lease)
+        return decide_charges(charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
+    decided = partial(decide_charges, charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
+    return decide_and_evict(decided, charges, lease)
 
 
 def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
@@ -154,7 +162,7 @@ def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: b
     if blocks:
         decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:
-        decided = corrected(decided, facts.charged, snapshot.by_name)
+        decided = decide_and_correct(decided, facts.charged, snapshot.by_name)
     return _after(decided, facts, commit)
 
 
@@ -168,7 +176,7 @@ async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> 
         return await sync_to_async(door_flow)(snapshot, facts, *call)  # as a view would
 
 
-def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[Decision]:
+def _after(decided: Flow[Decision], facts: Facts, commit: bool) -> Steps[Decision]:
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
     began = perf_counter()
     decision = yield from decided
@@ -179,11 +187,11 @@ def _after(decided: flow.Flow[Decision], facts: Facts, commit: bool) -> Steps[De
         if decision.delay and commit:
             yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
         if decision.crossed:
-            decision = yield from flow.drop_reported(decision)
+            decision = yield from drop_reported(decision)
         report = (facts, decision, seconds)
         yield Step(partial(reports.tell, *report), partial(reports.atell, *report))
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
-        yield from flow.release(decision.lease)
+        yield from release_lease(decision.lease)
         raise
     return decision
 
@@ -210,9 +218,9 @@ def _watched_store() -> Store:
 
 def release(lease: Lease | None) -> None:
     """Release what a door's decision holds; None and a second time change nothing."""
-    run(flow.release(lease), get_store())
+    run(release_lease(lease), get_store())
 
 
 async def arelease(lease: Lease | None) -> None:
     """Release without blocking the event loop."""
-    await arun(flow.release(lease), get_store())
+    await arun(release_lease(lease), get_store())

@@ -11,8 +11,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from django_throttle import rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.exceptions import Refused
-from django_throttle.facts import Facts
 from django_throttle.http.door import refused_by, refused_by_rules, serve
 from django_throttle.http.request_state import EVENTS, charged, method_of, scope_of, scope_of_match, size_of, visit_of
 from django_throttle.identity import HttpWho

@@ -12,7 +12,7 @@ from rest_framework.exceptions import Throttled
 from rest_framework.views import exception_handler, set_rollback
 
 from django_throttle.core.decision import Decision, conclude
-from django_throttle.core.problem import CONTENT_TYPE, problem
+from django_throttle.core.problem_details import CONTENT_TYPE, problem
 from django_throttle.drf import LimiterUnavailable
 from django_throttle.http.request_state import kept, plain
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from random import Random
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import Plan, State, Step
+from django_throttle.core.algorithms import Plan, State, StepResult
 from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.core.rate import bounds, period_of
 from django_throttle.store_time import Calendar
@@ -34,7 +34,7 @@ class Client:
         self.admitted: list[tuple[int, int]] = []
         self._calendar = Calendar()
 
-    def ask(self, now: int, cost: int) -> Step:
+    def ask(self, now: int, cost: int) -> StepResult:
         return self._calendar.plan_at(self.rule, now).step(self.state, now, cost, False)
 
     def take(self, now: int, cost: int) -> None:

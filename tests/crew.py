@@ -15,9 +15,9 @@ from django.conf import settings
 from django.test import override_settings
 
 from django_throttle import limiter
+from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Rule
-from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
 from django_throttle.signals import quota_warning

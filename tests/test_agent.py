@@ -15,9 +15,9 @@ import pytest
 from redis import Redis
 
 from django_throttle import agent, observe, rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.connections.control import Activity, SocketControl
 from django_throttle.core import Rule
-from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.callers import SameByEveryKey

@@ -21,12 +21,12 @@ from rest_framework.test import APIClient, APIRequestFactory
 from rest_framework.views import APIView
 
 from django_throttle import rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.core.decision import Reason
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Cause, InvalidIdent, InvalidRule, Refused, StoreError
-from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot

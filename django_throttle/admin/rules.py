@@ -24,7 +24,7 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
 from django_throttle.core.key import KEY_KINDS, without_setting
-from django_throttle.core.options import GROUPS, HELD, NOUNS, Options, parts
+from django_throttle.core.options import GROUPS, HELD, NOUNS, Options, key_parts
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import is_text, stored
 from django_throttle.models.subjects import missing_group
@@ -146,7 +146,7 @@ def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
 def key_choices(present: str = "") -> list[tuple[str, str]]:
     """The keys that a rule may have on this site, and the one that it has already."""
     every = (*KEY_KINDS, *JOINED_KEYS)
-    offered = [key for key in every if key == present or not any(without_setting(parts(key), conf()))]
+    offered = [key for key in every if key == present or not any(without_setting(key_parts(key), conf()))]
     known = [(key, KEY_KINDS[key].label if key in KEY_KINDS else who(key).capitalize()) for key in offered]
     own = {*declared("key"), *([present] if present and present not in offered else [])}
     return known + [(key, who(key).capitalize()) for key in sorted(own)]

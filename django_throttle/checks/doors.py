@@ -21,7 +21,7 @@ from django_throttle.checks.settings import Given, rows_found, rules_given, site
 from django_throttle.core import Rate, Rule
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.request_state import view_scope
-from django_throttle.rulebook.sources import NOTHING, Found
+from django_throttle.rulebook.sources import NO_RULES, SourceRules
 from django_throttle.sockets.settings import misspelt
 
 DAPHNE: Final = "daphne"
@@ -57,11 +57,11 @@ def check_waiting_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
-    rows = rows_found(databases) if DAPHNE in settings.INSTALLED_APPS else NOTHING
+    rows = rows_found(databases) if DAPHNE in settings.INSTALLED_APPS else NO_RULES
     return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in _delaying_rules(rows)]))
 
 
-def _delaying_rules(source: Found) -> list[Rule]:
+def _delaying_rules(source: SourceRules) -> list[Rule]:
     return [
         rule for rule in source.rules.values() if rule.enabled and rule.action == "delay" and "message" in rule.events
     ]

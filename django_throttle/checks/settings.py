@@ -15,13 +15,13 @@ from django_redis.cache import RedisCache  # type: ignore[import-untyped]
 
 from django_throttle.conf import NAMES, Conf, no_dictionary, unknown
 from django_throttle.core.headers import VERSIONS, X_VERSIONS
-from django_throttle.core.options import functions, is_dotted, parts
+from django_throttle.core.options import functions, is_dotted, key_parts
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity.address import Proxies, declared
 from django_throttle.identity.keys import is_async, is_path
 from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.sources import NOTHING, Found
+from django_throttle.rulebook.sources import NO_RULES, SourceRules
 from django_throttle.stores import get_store
 from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
 from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
@@ -52,20 +52,20 @@ def value_of(given: Given, name: str) -> Any:
     return given.get(name, getattr(DEFAULTS, name))
 
 
-def rules_given() -> Found:
+def rules_given() -> SourceRules:
     """The rules in settings; none where another check says why the settings cannot be read."""
     try:
         return sources.from_settings()
     except InvalidSetting:
-        return NOTHING
+        return NO_RULES
 
 
-def rows_found(databases: Iterable[str] | None) -> Found:
+def rows_found(databases: Iterable[str] | None) -> SourceRules:
     """The rules and overrides in the database; none where it must not be asked or is not migrated yet."""
     try:
-        return sources.from_database() if sources.alias() in (databases or ()) else NOTHING
+        return sources.from_database() if sources.alias() in (databases or ()) else NO_RULES
     except DatabaseFailure:
-        return NOTHING
+        return NO_RULES
 
 
 def wrong(number: str, message: str) -> CheckMessage:
@@ -307,7 +307,7 @@ def _tenant(given: Given) -> Iterator[CheckMessage]:
     if path:
         return
     for rule in rules_given().rules.values():
-        if "tenant" in parts(rule.key) or any(one.startswith("tenant:") for one in rule.audience):
+        if "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in rule.audience):
             yield wrong("E045", f"rule {rule.name!r} counts or selects by tenant, and TENANT does not say who that is")
 
 
@@ -355,7 +355,7 @@ def check_addresses(given: Given) -> Iterator[CheckMessage]:
     """Rules count by address, and nobody has said which proxies there are, which cannot be guessed."""
     if value_of(given, "TRUSTED_PROXIES") is not None:
         return
-    found = [rule.name for rule in rules_given().rules.values() if BY_ADDRESS.intersection(parts(rule.key))]
+    found = [rule.name for rule in rules_given().rules.values() if BY_ADDRESS.intersection(key_parts(rule.key))]
     if found:
         message = (
             f"rules count by address ({', '.join(found)}), and TRUSTED_PROXIES is not set: behind a proxy all clients "

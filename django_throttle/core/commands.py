@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from django_throttle.core.errors import InvalidCost
+from django_throttle.core.exceptions import InvalidCost
 from django_throttle.core.rule import Rule
 
 
@@ -78,7 +78,7 @@ class DecideLocally:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class Reset:
     """Make the rates of these charges full again; held leases stay. Reply: the number of keys removed."""
 
     charges: tuple[Charge, ...]
@@ -102,13 +102,13 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class SetMarks:
     """Ask which of these nobody has said yet, over all processes. Reply: a tuple with True for each that is new."""
 
     marks: tuple[Mark, ...]
 
 
-class Paid(NamedTuple):
+class PastCharge(NamedTuple):
     """A charge that was made: when, by the store's clock, and how long it then took to be full; microseconds."""
 
     charge: Charge
@@ -123,7 +123,7 @@ class Refund:
     ``locally`` when this process alone had decided them.
     """
 
-    paid: tuple[Paid, ...]
+    paid: tuple[PastCharge, ...]
     locally: bool = False
 
 
@@ -174,13 +174,13 @@ MAX_WAITING: Final = 10_000  # for one process
 Given = dict[ControlMessage, float]  # when each was given, on the monotonic clock: then, or a round trip later
 
 
-def tagged(messages: Iterable[ControlMessage], tag: Callable[[str], str]) -> tuple[ControlMessage, ...]:
+def with_tags(messages: Iterable[ControlMessage], tag: Callable[[str], str]) -> tuple[ControlMessage, ...]:
     """The same, as they travel: idents are named by their tags."""
     return tuple([one._replace(ident="", tag=tag(one.ident)) if one.ident else one for one in messages])
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendControl:
     """Send these control messages. Reply: None. What fails is sent again later, and meanwhile raised."""
 
     messages: tuple[ControlMessage, ...]
@@ -218,7 +218,7 @@ def receipt(decide: Decide, answers: tuple[Answer, ...], *, locally: bool = Fals
     else:
         return None
     paid = [
-        Paid(charge, answer.at, answer.reset)
+        PastCharge(charge, answer.at, answer.reset)
         for charge, answer in zip(decide.charges, answers, strict=True)
         if (decide.whole or charge.rule.count_on) and charge.cost and answer.retry == 0
         if not charge.rule.is_concurrency
@@ -226,16 +226,16 @@ def receipt(decide: Decide, answers: tuple[Answer, ...], *, locally: bool = Fals
     return Refund(tuple(paid), locally) if paid else None
 
 
-def answered(paid: Refund, status: int) -> Refund | None:
+def refund_for_status(paid: Refund, status: int) -> Refund | None:
     """What goes back of this when the answer had that HTTP status."""
     found = tuple(one for one in paid.paid if one.charge.rule.count_on and status not in one.charge.rule.count_on)
     return Refund(found, paid.locally) if found else None
 
 
-def paid_under(paid: Refund, pairs: Collection[tuple[str, str]], *, others: bool = False) -> Refund | None:
+def refund_for_idents(paid: Refund, pairs: Collection[tuple[str, str]], *, others: bool = False) -> Refund | None:
     """The part of this that was charged under these pairs of a rule's name and an ident; or all ``others``."""
     found = tuple(one for one in paid.paid if ((one.charge.rule.name, one.charge.ident) in pairs) != others)
     return Refund(found, paid.locally) if found else None
 
 
-Command = Decide | DecideLocally | Forget | Release | Once | Refund | Evict | Tell | CountMembers
+Command = Decide | DecideLocally | Reset | Release | SetMarks | Refund | Evict | SendControl | CountMembers

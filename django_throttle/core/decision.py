@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.commands import Mark, Refund
-from django_throttle.core.errors import Cause
+from django_throttle.core.exceptions import Cause
 
 
 class Reason(StrEnum):

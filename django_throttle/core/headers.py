@@ -38,10 +38,10 @@ class Policy(NamedTuple):
     unit: str = "calls"
 
 
-def visible(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tuple[Outcome, ...]:
+def visible(decisions: Sequence[Decision], may_see: Callable[[str], bool]) -> tuple[Outcome, ...]:
     """The outcomes of a call that its client may see: the last one of each rule and rate.
 
-    Leaves out shadow rules, an operator's blocks, budgets under idents that are not ``is_own``, and decisions made
+    Leaves out shadow rules, an operator's blocks, budgets under idents that are not ``may_see``, and decisions made
     without the store. Empty where the call is refused because the store failed.
     """
     outcomes = {}
@@ -49,12 +49,12 @@ def visible(decisions: Sequence[Decision], is_own: Callable[[str], bool]) -> tup
         if not decision.allowed and decision.unavailable:
             return ()
         for outcome in decision.outcomes if not decision.degraded else ():
-            if not outcome.shadow and outcome.reason not in HIDDEN and is_own(outcome.ident):
+            if not outcome.shadow and outcome.reason not in HIDDEN and may_see(outcome.ident):
                 outcomes[outcome.rule, outcome.window] = outcome
     return tuple(outcomes.values())
 
 
-def is_own(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> bool:
+def may_see(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> bool:
     """Whether the client may see the budget of an ident: it is the client's own, or everybody's.
 
     ``keys`` are the dotted keys of TELL_KEYS. ``is_known`` returns whether the client is logged in; it may run a query.
@@ -62,9 +62,9 @@ def is_own(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> b
     key = ident.partition(":")[0]
     kind = KEY_KINDS.get(key)
     if kind is not None and key not in keys:
-        return kind.told == "always" or (kind.told == "known" and is_known())
+        return kind.in_headers == "always" or (kind.in_headers == "known" and is_known())
     parts = [part for part in key.split("+") if part not in keys]
-    conditions = {KEY_KINDS[part].told if part in KEY_KINDS else "never" for part in parts} - {"always"}
+    conditions = {KEY_KINDS[part].in_headers if part in KEY_KINDS else "never" for part in parts} - {"always"}
     return not conditions or (conditions == {"known"} and is_known())
 
 

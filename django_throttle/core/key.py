@@ -10,7 +10,7 @@ from functools import lru_cache
 from operator import methodcaller
 from typing import Any, Final, Literal
 
-from django_throttle.core.errors import InvalidIdent
+from django_throttle.core.exceptions import InvalidIdent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +18,10 @@ class KeyKind:
     """One key that rules may count by; its idents begin with ``name:``.
 
     ``find`` gives the ident of a caller (``identity.caller``), None where the key does not apply. ``words`` and
-    ``label`` are a description's and the admin's. ``answers`` are the keys under which an ident of this kind counts
-    where only the ident is known: none but itself unless they are given. ``setting`` is one without which it finds
-    nobody. ``override`` is its label in the admin as a subject of overrides, and ``rank`` its place among those, the
-    most specific first; 0 where it is none. ``told`` says whether header fields tell a client of budgets of this kind:
-    always, when the client is known to be logged in, or never.
+    ``label`` are a description's and the admin's. ``answers`` are the other keys under which an ident of this kind
+    counts where only the ident is known. Without ``setting`` it finds nobody. ``override`` is its label in the admin as
+    a subject of overrides, and ``rank`` its place among those, the most specific first; 0 where it is none.
+    ``in_headers`` says whether header fields show budgets of this kind: always, to logged-in clients, or never.
     """
 
     name: str
@@ -33,7 +32,7 @@ class KeyKind:
     setting: str = ""
     override: str = ""
     rank: int = 0
-    told: Literal["always", "known", "never"] = "never"
+    in_headers: Literal["always", "known", "never"] = "never"
     joins: bool = True  # may stand beside others, with + in between
     asks_user: bool = True  # finding it may look the user up
     needs_login: bool = False  # who is not logged in has no ident
@@ -48,26 +47,26 @@ class KeyKind:
 _EVERY: Final = (
     KeyKind(
         name="user", label="User", words="each user", find=methodcaller("by_user"), answers=("user_or_ip", "api_key"),
-        override="User", rank=2, told="known", needs_login=True,
+        override="User", rank=2, in_headers="known", needs_login=True,
     ),
     KeyKind(
         name="ip", label="Address", words="each address", find=methodcaller("by_address"), has_address=True,
-        answers=("user_or_ip", "api_key"), override="Address or network", rank=3, told="always", asks_user=False,
+        answers=("user_or_ip", "api_key"), override="Address or network", rank=3, in_headers="always", asks_user=False,
     ),
     KeyKind(
-        name="user_or_ip", label="User or address", words="each user or address", told="always", has_address=True,
+        name="user_or_ip", label="User or address", words="each user or address", in_headers="always", has_address=True,
         find=methodcaller("by_user_or_address"),
     ),
     KeyKind(
         name="api_key", label="API key, else user or address", words="each API key, user or address",
-        find=methodcaller("by_api_key"), override="API key", rank=1, told="always", has_address=True,
+        find=methodcaller("by_api_key"), override="API key", rank=1, in_headers="always", has_address=True,
     ),
     KeyKind(
-        name="session", label="Session", words="each session", find=methodcaller("by_session"), told="always",
+        name="session", label="Session", words="each session", find=methodcaller("by_session"), in_headers="always",
     ),
     KeyKind(
         name="tenant", label="Tenant", words="each tenant", find=methodcaller("by_tenant"), setting="TENANT",
-        override="Tenant", rank=4, told="known", is_audience=True,
+        override="Tenant", rank=4, in_headers="known", is_audience=True,
     ),
     # Everyone together with somebody is that somebody, and a connection with whoever opened it is that connection.
     KeyKind(
@@ -75,8 +74,8 @@ _EVERY: Final = (
         joins=False, asks_user=False,
     ),
     KeyKind(
-        name="everyone", label="Everyone together", words="everyone together", find=methodcaller("by_nobody"),
-        told="always", joins=False, asks_user=False,
+        name="everyone", label="Everyone together", words="everyone together", find=methodcaller("by_everyone"),
+        in_headers="always", joins=False, asks_user=False,
     ),
 )  # fmt: skip
 KEY_KINDS: Final = {kind.name: kind for kind in _EVERY}

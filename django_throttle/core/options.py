@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm
 from django_throttle.core.algorithms.base import listed
-from django_throttle.core.errors import InvalidRule
+from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.key import KEY_KINDS, joined_keys
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
 
@@ -136,7 +136,7 @@ def _spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def meant(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """The nearest of the known words, as the end of a message; empty where none is near."""
     near = get_close_matches(str(word), tuple(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
@@ -147,14 +147,14 @@ def is_dotted(given: object) -> bool:
     return isinstance(given, str) and "." in given and all(part.isidentifier() for part in given.split("."))
 
 
-def parts(key: str) -> tuple[str, ...]:
+def key_parts(key: str) -> tuple[str, ...]:
     """The keys that are joined by ``+``; the key itself where none are."""
     return tuple(key.split("+"))
 
 
 def functions(key: str) -> tuple[str, ...]:
     """The dotted paths among the keys that are joined."""
-    return tuple(part for part in parts(key) if is_dotted(part))
+    return tuple(part for part in key_parts(key) if is_dotted(part))
 
 
 # How each kind of option is read: the value for what was given, or InvalidRule.
@@ -163,7 +163,7 @@ def functions(key: str) -> tuple[str, ...]:
 def _one_of(option: str, given: object, allowed: Iterable[str]) -> str:
     known = tuple(allowed)
     if not isinstance(given, str) or given not in known:
-        raise InvalidRule(f"{option} is one of {', '.join(known)}, not {given!r}{meant(given, known)}", option)
+        raise InvalidRule(f"{option} is one of {', '.join(known)}, not {given!r}{did_you_mean(given, known)}", option)
     return given
 
 
@@ -212,13 +212,13 @@ def _zone(row: Option, given: object) -> str:
 def _key(row: Option, given: object) -> str:
     if is_dotted(given) or not isinstance(given, str) or "+" not in given:
         return str(given) if is_dotted(given) else _one_of(row.name, given, KEY_KINDS)  # the rulebook imports functions
-    for part in parts(given):
+    for part in key_parts(given):
         if part not in joined_keys() and not is_dotted(part):
-            near = meant(part, joined_keys())
+            near = did_you_mean(part, joined_keys())
             raise InvalidRule(
                 f"a key joins {', '.join(joined_keys())} and paths of functions, not {part!r}{near}", row.name
             )
-    if len(set(parts(given))) < len(parts(given)):
+    if len(set(key_parts(given))) < len(key_parts(given)):
         raise InvalidRule(f"the key {given!r} has one of its parts twice", row.name)
     return given
 
@@ -261,7 +261,7 @@ def _methods(row: Option, given: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.upper() for name in _names(row, given)))
     for name in found:
         if name not in METHODS:
-            raise InvalidRule(f"there is no method {name!r}{meant(name, METHODS)}", row.name)
+            raise InvalidRule(f"there is no method {name!r}{did_you_mean(name, METHODS)}", row.name)
     return found
 
 

@@ -11,10 +11,10 @@ from math import floor
 from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.algorithms.base import listed, times
+from django_throttle.core.algorithms.base import listed, multiplied
+from django_throttle.core.decide import Flow
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
-from django_throttle.core.errors import InvalidOverride, InvalidRule
-from django_throttle.core.flow import Flow
+from django_throttle.core.exceptions import InvalidOverride, InvalidRule
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
@@ -236,7 +236,7 @@ def _multiply(rule: Rule, override: Override) -> Rule:
     most = floor(min(algorithm.max_limit, algorithm.max_multiplied) / Fraction(repr(rule.enforce_at)))
 
     def multiple(limit: int) -> int:
-        return max(rule.factor, min(max(most, limit), times(limit, override.factor or 1)))
+        return max(rule.factor, min(max(most, limit), multiplied(limit, override.factor or 1)))
 
     if rule.is_concurrency:
         return replace(rule, limit=multiple(rule.limit or 1))

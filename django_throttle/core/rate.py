@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from django_throttle.core.errors import InvalidRate, InvalidRule
+from django_throttle.core.exceptions import InvalidRate, InvalidRule
 
 # A header field's integer has 15 digits (RFC 9651, 3.3.1), and Lua adds up several of these without losing one.
 MAX_LIMIT: Final = 999_999_999_999_999
@@ -66,7 +66,7 @@ class Rate:
         """
         match = _SHAPE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise InvalidRate(f"{_shorten(text)} is not a rate: {_HELP}")
+            raise InvalidRate(f"{_shortened(text)} is not a rate: {_HELP}")
         limit, multiple, name = match.groups()
         if calendar and name == MONTH and not multiple:
             return cls(int(limit), _MONTH_SECONDS, monthly=True)
@@ -102,7 +102,7 @@ class RateLimit(int):
     __slots__ = ()
 
 
-def _shorten(text: object) -> str:
+def _shortened(text: object) -> str:
     shown = ascii(text)
     return shown if len(shown) <= 60 else shown[:57] + "..."
 

@@ -9,16 +9,16 @@ from math import ceil
 from typing import Any, Final
 
 from django_throttle.core.algorithms import ALGORITHMS, Plan
-from django_throttle.core.algorithms.base import times
+from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
-from django_throttle.core.errors import InvalidRule
+from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.key import KEY_KINDS, short_hash
 from django_throttle.core.options import (
     HELD,
     MAX_NAME,
     MAX_RATES,
     Options,
-    meant,
+    did_you_mean,
     sequence,
     table,
 )
@@ -114,7 +114,7 @@ class Rule(Options):
         known = [option for option in table(cls) if option != "name"]
         for option in options:
             if option not in known:
-                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{meant(option, known)}")
+                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{did_you_mean(option, known)}")
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def _check_cost(rule: Rule) -> None:
 
 def _check_quota(rule: Rule) -> None:
     if rule.enforce_at != 1:
-        most = times(max([*(rate.limit for rate in rule.all_rates), rule.burst or 0]), rule.enforce_at)
+        most = multiplied(max([*(rate.limit for rate in rule.all_rates), rule.burst or 0]), rule.enforce_at)
         longest = ALGORITHMS[rule.algorithm].max_limit
         if most > longest:
             raise InvalidRule(

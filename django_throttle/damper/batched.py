@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Decide
+from django_throttle.core.decide import crossings, outcomes_of
 from django_throttle.core.decision import Crossing, Outcome
-from django_throttle.core.flow import crossings, outcomes_of
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.store_time import micros

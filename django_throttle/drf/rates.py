@@ -12,17 +12,17 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 
 from django_throttle import limiter
+from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, finish_by, scope_of_view
-from django_throttle.facts import Facts
 from django_throttle.http.request_state import method_of, note, plain
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE
-from django_throttle.identity.keys import bounded
+from django_throttle.identity.keys import shortened
 from django_throttle.rulebook.snapshot import ASK_AGAIN, is_refused
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         rule = _rule(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
         visitor = plain(request)
         scope, method = scope_of_view(request, view), method_of(visitor)
-        ident = key if isinstance(key, _Ident) else f"key:{bounded(str(key))}"
+        ident = key if isinstance(key, _Ident) else f"key:{shortened(str(key))}"
         decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method, ident=ident))
         note(visitor, decision, who)
         finish_by(view, visitor, who)
@@ -159,7 +159,7 @@ class ScopedRateThrottle(throttling.ScopedRateThrottle, UserRateThrottle):
 
 
 class _Ident(str):
-    """What we have found ourselves, and tagged by its kind; any other key is a text of the site's own making."""
+    """What we have found ourselves, and ident_of by its kind; any other key is a text of the site's own making."""
 
     __slots__ = ()
 

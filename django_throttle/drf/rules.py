@@ -12,11 +12,11 @@ from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 
 from django_throttle import limiter
+from django_throttle.call_facts import Facts, Who
 from django_throttle.core import Decision
-from django_throttle.core.problem import detail, is_too_large
+from django_throttle.core.problem_details import detail, is_too_large
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import Refused
-from django_throttle.facts import Facts, Who
 from django_throttle.http import finalize
 from django_throttle.http.door import meter
 from django_throttle.http.refusal import retry_seconds

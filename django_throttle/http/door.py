@@ -13,9 +13,9 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse
 
 from django_throttle import limiter
-from django_throttle.core.flow import NOTHING
+from django_throttle.call_facts import Who
+from django_throttle.core.decide import NO_CHARGES
 from django_throttle.exceptions import Refused
-from django_throttle.facts import Who
 from django_throttle.http.finalize import aabandon, abandon, afinish, finish, status_of_error
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import keep, visit_of
@@ -42,7 +42,7 @@ def _charge(request: HttpRequest, size: int) -> None:
     visit = visit_of(request)
     for facts in {id(one): one for one in visit.volumes.values()}.values():
         only = frozenset(name for name, one in visit.volumes.items() if one is facts)
-        decision = limiter.decide(replace(facts, size=size, charged=NOTHING, only=only, early=False))
+        decision = limiter.decide(replace(facts, size=size, charged=NO_CHARGES, only=only, early=False))
         if not decision.allowed:
             raise Refused(decision)
         if decision.receipt is not None:

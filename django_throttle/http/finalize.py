@@ -16,10 +16,10 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 
 from django_throttle.conf import conf
-from django_throttle.core import Decision, flow
-from django_throttle.core.commands import answered
-from django_throttle.core.flow import settled
-from django_throttle.core.headers import EPOCH, OFF, Policy, is_own, policies, rate_limit, visible, x_rate_limit
+from django_throttle.core import Decision
+from django_throttle.core.commands import refund_for_status
+from django_throttle.core.decide import Flow, after_status, refund_charges, release_lease
+from django_throttle.core.headers import EPOCH, OFF, Policy, may_see, policies, rate_limit, visible, x_rate_limit
 from django_throttle.http.request_state import Visit, hold_until_closed, soon, visit_of
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores import get_store
@@ -128,7 +128,7 @@ def _is_on_loop() -> bool:
     return True
 
 
-def _owed(request: HttpRequest, response: Any, visit: Visit) -> flow.Flow[None] | None:
+def _owed(request: HttpRequest, response: Any, visit: Visit) -> Flow[None] | None:
     """Add the header fields; returns what is then to be asked of the store, None where nothing is."""
     visit.attended = False
     if not isinstance(response, HttpResponseBase):
@@ -146,11 +146,11 @@ def _owed(request: HttpRequest, response: Any, visit: Visit) -> flow.Flow[None] 
     return _settled(visit, response.status_code) if visit.slots or visit.receipts else None
 
 
-def _settled(visit: Visit, status: Any) -> flow.Flow[None]:
+def _settled(visit: Visit, status: Any) -> Flow[None]:
     receipts, visit.receipts = visit.receipts, []
     yield from _release_slots(visit)
     for receipt in receipts if status is not None else ():
-        done = yield from flow.refund(answered(receipt, status))
+        done = yield from refund_charges(refund_for_status(receipt, status))
         if not done and _log_throttle.due("refund"):
             logger.warning(
                 "Redis does not answer: calls that count_on excludes could not be refunded, and stay charged until "
@@ -158,10 +158,10 @@ def _settled(visit: Visit, status: Any) -> flow.Flow[None]:
             )
 
 
-def _release_slots(visit: Visit) -> flow.Flow[None]:
+def _release_slots(visit: Visit) -> Flow[None]:
     slots, visit.slots = visit.slots, []
     for slot in slots:
-        yield from flow.release(slot.take())
+        yield from release_lease(slot.take())
 
 
 def fields(decisions: Sequence[Decision], is_known: Callable[[], bool], status: int = HTTPStatus.OK) -> dict[str, str]:
@@ -176,8 +176,8 @@ def fields(decisions: Sequence[Decision], is_known: Callable[[], bool], status: 
     settings = conf()
     if settings.RATELIMIT_HEADERS == settings.X_RATELIMIT_HEADERS == OFF:
         return {}
-    final = [settled(decision, status) if decision.receipt else decision for decision in decisions]
-    found = policies(visible(final, partial(is_own, settings.TELL_KEYS, is_known)))
+    final = [after_status(decision, status) if decision.receipt else decision for decision in decisions]
+    found = policies(visible(final, partial(may_see, settings.TELL_KEYS, is_known)))
     said = rate_limit(found, settings.RATELIMIT_HEADERS)
     return said if settings.X_RATELIMIT_HEADERS == OFF else said | _by_custom(found, settings.X_RATELIMIT_HEADERS)
 

@@ -23,7 +23,7 @@ from django.utils.translation import get_language
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
-from django_throttle.core.problem import CONTENT_TYPE, error_code, problem, refusing
+from django_throttle.core.problem_details import CONTENT_TYPE, error_code, problem, refusing
 
 # Seconds: a share alone would be days for a client that waits for the next month.
 MOST_JITTER: Final = 60.0

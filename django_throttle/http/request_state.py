@@ -19,12 +19,12 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.urls import Resolver404, ResolverMatch, resolve
 
 from django_throttle import limiter
+from django_throttle.call_facts import Facts, Who
 from django_throttle.connections.leases import Leases
 from django_throttle.core import Decision
-from django_throttle.core.commands import Refund, paid_under
+from django_throttle.core.commands import Refund, refund_for_idents
+from django_throttle.core.decide import NO_CHARGES, EarlierCharges
 from django_throttle.core.decision import Lease
-from django_throttle.core.flow import NOTHING, Charged
-from django_throttle.facts import Facts, Who
 from django_throttle.stores import get_store
 
 
@@ -226,7 +226,7 @@ class Visit:
         for pair in pairs:
             del self.costs[pair]
         if pairs:
-            rest = [paid_under(receipt, pairs, others=True) for receipt in self.receipts]
+            rest = [refund_for_idents(receipt, pairs, others=True) for receipt in self.receipts]
             self.receipts = [receipt for receipt in rest if receipt is not None]
 
 
@@ -301,13 +301,13 @@ def kept(request: HttpRequest) -> tuple[Decision, ...]:
     return found
 
 
-def charged(request: HttpRequest) -> Charged:
+def charged(request: HttpRequest) -> EarlierCharges:
     """What was charged for this request: a door of higher cost adds the rest, one that knows the caller corrects it."""
     visit = visit_of(request)
     if not visit.costs:
-        return NOTHING
+        return NO_CHARGES
     leases = tuple(slot.lease for slot in visit.slots if slot.lease is not None)
-    return Charged(dict(visit.costs), tuple(visit.receipts), leases)
+    return EarlierCharges(dict(visit.costs), tuple(visit.receipts), leases)
 
 
 def visit_of(request: HttpRequest) -> Visit:

@@ -8,10 +8,10 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from django_throttle.call_facts import Who
 from django_throttle.core.key import check_ident
-from django_throttle.facts import Who
 from django_throttle.identity.address import network
-from django_throttle.identity.caller import HttpWho, Named, ScopeWho
+from django_throttle.identity.caller import HttpWho, IdentWho, ScopeWho
 from django_throttle.identity.keys import combined, is_async
 
 __all__ = ["HttpWho", "ScopeWho", "client_address", "combined", "is_async", "network", "who_of"]
@@ -33,7 +33,7 @@ def who_of(caller: Any) -> Who:
     Raises InvalidIdent or TypeError for anything else.
     """
     if isinstance(caller, str):
-        return Named(check_ident(caller))
+        return IdentWho(check_ident(caller))
     if isinstance(caller, Mapping) and "type" in caller:
         return ScopeWho(caller)  # type: ignore[arg-type]
     if is_request(caller):

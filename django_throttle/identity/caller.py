@@ -15,13 +15,13 @@ from django_throttle.conf import conf
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.identity import keys
 from django_throttle.identity.address import MAX_TEXT, Address, client_address, notation, short_address
-from django_throttle.identity.keys import api_key, bounded, combined, key_of, plain, tagged, text_of
+from django_throttle.identity.keys import api_key, checked_value, combined, ident_of, session_key, shortened, text_of
 
 logger = logging.getLogger("django_throttle")
 
 EVERYONE: Final = "everyone"
 # Types that a client may send as JSON in place of a text.
-SENT: Final = (list, dict, bool)
+JSON_TYPES: Final = (list, dict, bool)
 REFUSE: Final = "refuse"
 warned: Final[set[str]] = set()
 _UNASKED: Final[Any] = object()
@@ -44,11 +44,15 @@ class Caller(ABC):
         if "+" in key:
             return combined(key, map(self.ident, key.split("+")))
         value = import_string(key)(self.subject)
-        return self.by_address(key) if isinstance(value, SENT) else tagged(key, plain(f"the key {key!r}", value))
+        return (
+            self.by_address(key)
+            if isinstance(value, JSON_TYPES)
+            else ident_of(key, checked_value(f"the key {key!r}", value))
+        )
 
     def is_(self, trait: str) -> bool:
         """Whether it is "anonymous", "authenticated", "staff", in a "group:NAME" or of a "tenant:NAME"."""
-        return keys.has(trait, self)
+        return keys.has_trait(trait, self)
 
     def lacks_address(self, key: str) -> bool:
         """Whether a rule of this key does not apply only because the address is unknown."""
@@ -66,7 +70,7 @@ class Caller(ABC):
 
     def by_user(self) -> str | None:
         user = self.user()
-        return tagged("user", keys.name_of(user)) if user is not None and user.is_authenticated else None
+        return ident_of("user", keys.user_value(user)) if user is not None and user.is_authenticated else None
 
     def by_address(self, key: str = "ip") -> str | None:
         address = self.address()
@@ -82,12 +86,12 @@ class Caller(ABC):
         return api_key(self.auth()) or self.by_user() or self.by_address("api_key")
 
     def by_session(self) -> str | None:
-        return tagged("session", key_of(self.session()))
+        return ident_of("session", session_key(self.session()))
 
     def by_tenant(self) -> str | None:
-        return tagged("tenant", keys.tenant_of(self.subject))
+        return ident_of("tenant", keys.tenant_of(self.subject))
 
-    def by_nobody(self) -> str | None:
+    def by_everyone(self) -> str | None:
         return EVERYONE
 
     def _warn(self, key: str) -> None:
@@ -102,7 +106,7 @@ class Caller(ABC):
             )
 
     def by_connection(self) -> str | None:
-        return tagged("connection", self.connection())
+        return ident_of("connection", self.connection())
 
     def connection(self) -> str | None:
         """The id of the open socket; None for requests."""
@@ -125,7 +129,7 @@ class Caller(ABC):
 
 
 # The module of Django's function that finds the user by the session.
-OWN: Final = "django.contrib.auth.middleware"
+AUTH_MIDDLEWARE: Final = "django.contrib.auth.middleware"
 
 
 class HttpWho(Caller):
@@ -172,7 +176,7 @@ def _is_nobody(request: Any) -> bool:
     user, session = getattr(request, "__dict__", {}).get("user"), getattr(request, "session", None)
     if session is None or type(user) is not SimpleLazyObject or user._wrapped is not empty:
         return False
-    return getattr(vars(user).get("_setupfunc"), "__module__", "") == OWN and bool(session.is_empty())
+    return getattr(vars(user).get("_setupfunc"), "__module__", "") == AUTH_MIDDLEWARE and bool(session.is_empty())
 
 
 # The scope's key of its open socket.
@@ -216,7 +220,7 @@ NO_TEXT: Final = "no text"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class IdentWho:
     """A caller of whom only the ident is known, such as "user:42"."""
 
     name: str
@@ -248,14 +252,14 @@ def given_ident(what: str, value: Any, caller: Caller | None) -> str | None:
     object of JSON, which a client may have sent, gives the caller's address. Raises InvalidIdent for anything else.
     """
     if is_user(value):
-        ident = tagged("user", keys.name_of(value)) if value.is_authenticated else None
+        ident = ident_of("user", keys.user_value(value)) if value.is_authenticated else None
     elif value is None:
         return None
     else:
-        ident = None if isinstance(value, SENT) else _text(text_of(plain(what, value)))
+        ident = None if isinstance(value, JSON_TYPES) else _text(text_of(checked_value(what, value)))
     if ident is None:
         return (caller and caller.ident("ip")) or NO_TEXT
-    return ident if caller is None or _is_free(ident, caller) else tagged(CLAIMED, ident)
+    return ident if caller is None or _is_free(ident, caller) else ident_of(CLAIMED, ident)
 
 
 def is_user(value: Any) -> bool:
@@ -266,8 +270,8 @@ def is_user(value: Any) -> bool:
 def _text(text: str) -> str | None:
     kind, colon, value = text.partition(":")
     if not colon or len(kind) > MAX_KIND:
-        return bounded(text) or None
-    return f"{kind}:{bounded(value)}"
+        return shortened(text) or None
+    return f"{kind}:{shortened(value)}"
 
 
 def _is_free(ident: str, caller: Caller) -> bool:

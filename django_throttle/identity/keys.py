@@ -33,9 +33,9 @@ HASHED: Final = "~"
 PLAIN: Final = (str, int, float, Decimal, UUID)
 
 
-def tagged(kind: str, value: object) -> str | None:
+def ident_of(kind: str, value: object) -> str | None:
     """The ident; None for no value and for an empty one, which is nobody's."""
-    return None if value is None or value == "" else f"{kind}:{bounded(text_of(value))}"
+    return None if value is None or value == "" else f"{kind}:{shortened(text_of(value))}"
 
 
 def combined(key: str, parts: Iterable[str | None]) -> str | None:
@@ -45,10 +45,10 @@ def combined(key: str, parts: Iterable[str | None]) -> str | None:
         return None
     # What joins them is escaped in each, so that no part can pretend to be two.
     escaped = (str(part).replace("%", "%25").replace("+", "%2B") for part in found)
-    return tagged(key, "+".join(escaped))
+    return ident_of(key, "+".join(escaped))
 
 
-def plain(what: str, value: object) -> object:
+def checked_value(what: str, value: object) -> object:
     """The value itself. Raises InvalidIdent for one that differs from call to call, and so would never be limited."""
     if value is None or (isinstance(value, PLAIN) and not isinstance(value, bool)):
         return value
@@ -60,7 +60,7 @@ def plain(what: str, value: object) -> object:
 
 
 def text_of(value: object) -> str:
-    """The text of what ``plain`` lets through; Python writes an int of thousands of digits in hexadecimal only."""
+    """The text of a checked value; Python writes an int of thousands of digits in hexadecimal only."""
     try:
         return str(value)
     except ValueError:
@@ -69,7 +69,7 @@ def text_of(value: object) -> str:
         return hex(value)
 
 
-def bounded(value: str) -> str:
+def shortened(value: str) -> str:
     """The text, or its hash where it is long."""
     # What looks like a hash is hashed too, lest a short text be another's hash.
     if len(value) <= MAX_VALUE and not value.startswith(HASHED):
@@ -99,13 +99,13 @@ def tenant_of(subject: Any) -> object:
     if not setting:
         return None
     found = _follow(subject, setting) if is_path(setting) else import_string(setting)(subject)
-    return plain("TENANT", getattr(found, "pk", found))
+    return checked_value("TENANT", getattr(found, "pk", found))
 
 
-def name_of(user: Any) -> object:
+def user_value(user: Any) -> object:
     """What a logged-in user counts under: the primary key, or what the function named by USER_IDENT returns."""
     setting = conf().USER_IDENT
-    return plain("USER_IDENT", import_string(setting)(user)) if setting else user.pk
+    return checked_value("USER_IDENT", import_string(setting)(user)) if setting else user.pk
 
 
 def _follow(subject: Any, path: str) -> Any:
@@ -120,7 +120,7 @@ def api_key(accepted: Any) -> str | None:
     A session, a token that is made anew every few minutes, or True, says only that there is a user. The key itself is
     a secret, and idents are told to receivers of signals: so the ident has a keyed hash of it.
     """
-    found = tagged("api_key", _name(accepted))
+    found = ident_of("api_key", _name(accepted))
     return found and f"api_key:{ident_tag(found, secret_bytes(conf().KEY_SECRET))}"
 
 
@@ -135,10 +135,10 @@ def _name(accepted: Any) -> str | None:
 
 
 # Where a session in a signed cookie has the name that it is counted by.
-OWN: Final = "_throttle_session"
+SESSION_NAME: Final = "_throttle_session"
 
 
-def key_of(session: Any) -> str | None:
+def session_key(session: Any) -> str | None:
     """The key; None of a session that is empty, or that nobody has stored.
 
     Raises SynchronousOnlyOperation on an event loop where it has to be read first: a database would say so by itself,
@@ -159,9 +159,9 @@ def _lasting(session: SessionStore) -> str:
 
     It is put into the session, made of the first cookie, so that one sent again and again counts as one.
     """
-    found = session.get(OWN)
+    found = session.get(SESSION_NAME)
     if not isinstance(found, str):
-        found = session[OWN] = hashlib.blake2b(str(session.session_key).encode(), digest_size=16).hexdigest()
+        found = session[SESSION_NAME] = hashlib.blake2b(str(session.session_key).encode(), digest_size=16).hexdigest()
     return found
 
 
@@ -185,11 +185,11 @@ def is_audience(trait: str) -> bool:
     return kind is not None and kind.is_audience
 
 
-def has(trait: str, caller: Any) -> bool:
+def has_trait(trait: str, caller: Any) -> bool:
     """Whether a caller has a trait."""
     kind, _, name = trait.partition(":")
     if is_audience(trait):
-        return name != "" and caller.ident(kind) == tagged(kind, name)
+        return name != "" and caller.ident(kind) == ident_of(kind, name)
     user = caller.user()
     known = user is not None and bool(user.is_authenticated)
     if kind in ("anonymous", "authenticated"):

@@ -12,7 +12,7 @@ from django_throttle.models.rule import ThrottleRule
 __all__ = ["ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
 
 
-class Nowhere(models.Manager["ThrottleConnection"]):
+class NoRows(models.Manager["ThrottleConnection"]):
     """Finds nothing without a query, for dumpdata, which reads every model."""
 
     def get_queryset(self) -> Any:
@@ -22,7 +22,7 @@ class Nowhere(models.Manager["ThrottleConnection"]):
 class ThrottleConnection(models.Model):
     """One open WebSocket in the admin's log; the page asks the processes (connections/overview.py)."""
 
-    objects = Nowhere()
+    objects = NoRows()
 
     class Meta:
         managed = False

@@ -17,7 +17,7 @@ from django_throttle.core.overrides import MAX_SUBJECT
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity import network
 from django_throttle.identity.caller import EVERYONE
-from django_throttle.identity.keys import api_key, name_of, tagged
+from django_throttle.identity.keys import api_key, ident_of, user_value
 from django_throttle.models.fields import is_text
 
 # The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
@@ -76,7 +76,7 @@ def subject_of(kind: str, value: str) -> str:
         return f"group:{value}"
     if kind == "api_key":
         return f"api_key:{value.removeprefix(HASHED)}"
-    return tagged(kind, _widened(value) if kind == "ip" else value) or f"{kind}:"
+    return ident_of(kind, _widened(value) if kind == "ip" else value) or f"{kind}:"
 
 
 def find_users(typed: str) -> list[Any]:
@@ -166,7 +166,7 @@ def _user(typed: str) -> str:
 
 def _user_value(user: Any) -> str:
     try:
-        name = name_of(user)
+        name = user_value(user)
     except InvalidIdent as error:
         raise ValidationError(str(error)) from error
     if name in (None, ""):

@@ -18,11 +18,11 @@ from django.core.signals import setting_changed
 from django.dispatch import Signal, receiver
 from django.utils.module_loading import import_string
 
+from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import ident_tag, secret_bytes
-from django_throttle.facts import Facts
 from django_throttle.lifecycle import in_child
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled

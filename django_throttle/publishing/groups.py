@@ -13,7 +13,7 @@ from django_throttle import rulebook
 from django_throttle.conf import conf
 from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core.commands import CountMembers
-from django_throttle.core.flow import Flow
+from django_throttle.core.decide import Flow
 from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child, spawn
 from django_throttle.stores.base import Store, arun

@@ -9,10 +9,10 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import limiter, observe, rulebook
+from django_throttle.call_facts import Facts, Who
 from django_throttle.core.decision import Decision, conclude
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused
-from django_throttle.facts import Facts, Who
 from django_throttle.identity import HttpWho, combined, is_request, who_of
 from django_throttle.publishing.groups import CountingLayer, group_ident, sizes, wanted
 from django_throttle.rulebook import Snapshot

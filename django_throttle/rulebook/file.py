@@ -33,7 +33,9 @@ class Diff:
             yield f"+ {row.name}    {row.meaning}"
         for old, new in self.changed:
             yield f"~ {new.name}    {new.meaning}"
-            yield from (f"    {field}: {_shown(old, field)} → {_shown(new, field)}" for field in _differing(old, new))
+            yield from (
+                f"    {field}: {_in_words(old, field)} → {_in_words(new, field)}" for field in _differing(old, new)
+            )
         for row in self.removed:
             yield f"- {row.name}    {row.meaning}"
 
@@ -72,7 +74,7 @@ def _differing(old: ThrottleRule, new: ThrottleRule) -> list[str]:
     return [field for field in FIELDS if getattr(old, field) != getattr(new, field)]
 
 
-def _shown(row: ThrottleRule, field: str) -> str:
+def _in_words(row: ThrottleRule, field: str) -> str:
     value: Any = getattr(row, field)
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"

@@ -27,7 +27,7 @@ from django_throttle.conf import conf
 from django_throttle.exceptions import StoreError
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Snapshot
-from django_throttle.rulebook.sources import NOTHING, Found, Reader, Reading, Transaction
+from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules, Transaction
 from django_throttle.signals import rules_changed
 from django_throttle.stores import AnyStore, get_store
 
@@ -65,7 +65,7 @@ def fetch(store: AnyStore) -> str | None:
     return version
 
 
-class First:
+class FirstReading:
     """The first reading, by a thread: the rules of settings, and then those of the database too.
 
     ``wait`` and ``await_`` return all rules; after ``seconds`` from the first call of either, those of settings. None
@@ -137,7 +137,7 @@ def _reread(seen: str | None) -> None:
             first.have(_without_database())
         refresh(seen)
     except BaseException as error:
-        _book.first = First()  # the next caller tries again
+        _book.first = FirstReading()  # the next caller tries again
         first.fail(error)
         raise
 
@@ -146,24 +146,24 @@ def _reread(seen: str | None) -> None:
 class _Book:
     """The rules of this process, and how they were read.
 
-    ``settled`` is False until the database was read outside a transaction; ``open_in`` is the transaction of the
+    ``is_committed`` is False until the database was read outside a transaction; ``open_in`` is the transaction of the
     last reading.
     """
 
     snapshot: Snapshot | None = None
     pinned: Snapshot | None = None  # by a test, in place of the snapshot
-    settled: bool = False
+    is_committed: bool = False
     open_in: Transaction | None = None
     seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0
     took: float = 0.0  # seconds that the last reading took
     newest: int = -1  # the number of the reading that the snapshot is from
-    database: Found = NOTHING  # as it was read last
+    database: SourceRules = NO_RULES  # as it was read last
     faults: frozenset[tuple[str, str, str]] = frozenset()
     unfit: frozenset[tuple[int, str]] = frozenset()
     failing: bool = False
     reader: Reader = field(default_factory=lambda: Reader(_reread))
-    first: First = field(default_factory=First)
+    first: FirstReading = field(default_factory=FirstReading)
     lock: Lock = field(default_factory=Lock)
 
 
@@ -262,10 +262,10 @@ def poll(store: AnyStore) -> None:
     there = fetch(store)
     age = monotonic() - _book.read_at
     rest = min(_book.took * RESTS, LONGEST_REST)
-    if there is None and _book.settled and rest > conf().RULES_POLL and age < rest:
+    if there is None and _book.is_committed and rest > conf().RULES_POLL and age < rest:
         return
     stale = age >= conf().RULES_REREAD
-    if there is None or there != _book.seen or stale or not _book.settled:
+    if there is None or there != _book.seen or stale or not _book.is_committed:
         _book.reader.ask(there)
 
 
@@ -286,7 +286,7 @@ def _patience() -> float | None:
     return None if conf().RULES_WAIT else conf().DEADLINE
 
 
-def _put_in_force(first: First, found: Snapshot) -> Snapshot:
+def _put_in_force(first: FirstReading, found: Snapshot) -> Snapshot:
     """Adopt what was waited for: the rules of settings where the database has not answered yet."""
     with _book.lock:
         is_late = _book.snapshot is None and _book.first is first
@@ -313,7 +313,7 @@ def _install(reading: Reading, new: Snapshot | None, number: int, seen: str | No
     _report(reading)
     _book.newest, _book.read_at = number, monotonic()
     if reading.failure is None:
-        _book.settled, _book.open_in = reading.settled, reading.open_in
+        _book.is_committed, _book.open_in = reading.is_committed, reading.open_in
         _book.seen = seen or _book.seen
     if _is_known(reading):
         return
@@ -340,7 +340,7 @@ def _report(reading: Reading) -> None:
     """Log each new fault once."""
     if reading.failure is not None:
         if not _book.failing:
-            kept = "the rules in force stay" if _book.database is not NOTHING else "only the rules in settings hold"
+            kept = "the rules in force stay" if _book.database is not NO_RULES else "only the rules in settings hold"
             why = sources.advice(reading.failure)
             logger.warning("rules cannot be read from the database: %s; %s", why, kept)
         _book.failing = True
@@ -356,16 +356,16 @@ def _report(reading: Reading) -> None:
 def _forget(*, setting: str, **_: object) -> None:
     if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
         with _book.lock:
-            _book.snapshot, _book.seen, _book.settled, _book.newest = None, None, False, next(_readings)
+            _book.snapshot, _book.seen, _book.is_committed, _book.newest = None, None, False, next(_readings)
             _book.faults, _book.unfit, _book.failing, _book.open_in = frozenset(), frozenset(), False, None
-            _book.database, _book.first = NOTHING, First()
+            _book.database, _book.first = NO_RULES, FirstReading()
         _book.reader.end()
         _book.reader = Reader(_reread)
 
 
 def _after_fork() -> None:
     # The threads that held the lock, or were reading, do not exist in this process.
-    _book.lock, _book.reader, _book.first = Lock(), Reader(_reread), First()
+    _book.lock, _book.reader, _book.first = Lock(), Reader(_reread), FirstReading()
 
 
 def _at_exit() -> None:

@@ -23,13 +23,13 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_throttle import costs
+from django_throttle.call_facts import BY_KEY, Facts, Who
 from django_throttle.conf import conf
 from django_throttle.core import Charge, Outcome, Override, Reason, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.key import KEY_KINDS
-from django_throttle.core.options import meant, parts
+from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.overrides import Network, apply_override, block_outcomes, overridden
-from django_throttle.facts import BY_KEY, Facts, Who
 from django_throttle.log_throttling import LogThrottle
 
 SPECIAL: Final = re.compile(r"[*?\[\]]")
@@ -87,7 +87,7 @@ class Scopes:
         self._patterns[pieces[0], pieces[-1]].append(Pattern(text, number, piece, least, is_simple))
 
 
-def is_about(rule: Rule, facts: Facts) -> bool:
+def applies_to(rule: Rule, facts: Facts) -> bool:
     """Whether the rule applies to this method and this caller, where it names any."""
     # Django answers HEAD by what answers GET, so HEAD must not be the way around a limit.
     if rule.methods and facts.method not in rule.methods and (facts.method, "GET" in rule.methods) != ("HEAD", True):
@@ -95,7 +95,7 @@ def is_about(rule: Rule, facts: Facts) -> bool:
     return not rule.audience or any(map(facts.who.is_, rule.audience))
 
 
-def cost_of(rule: Rule, facts: Facts) -> int:
+def rule_cost(rule: Rule, facts: Facts) -> int:
     """What the call costs before the rule's own factor: calls or bytes, times what the rule's cost function returns.
 
     A call of cost 0 costs nothing. A cost function is called only where there is a request or a scope to pass to it.
@@ -121,7 +121,7 @@ def is_refused() -> bool:
     return conf().NO_ADDRESS == REFUSE
 
 
-def refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
+def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
     """A refusal by each of these rules that would count by the address, where the address is unknown."""
     return tuple(
         _refusal(rule) for rule in rules if not facts.charged.covers(rule.name) and _lacks_address(rule, facts)
@@ -172,7 +172,7 @@ class Overrides:
     def of(self, who: Who) -> list[Override]:
         """The overrides of this caller that have not ended, the highest rank first."""
         now = self._now()
-        found = [override for override in self._about(who) if override.lasts(now)]
+        found = [override for override in self._subject_to(who) if override.lasts(now)]
         if len(found) > 1:
             found.sort(key=by_rank)
         return found
@@ -195,7 +195,7 @@ class Overrides:
         else:
             self._networks[network.version, network.prefixlen][_prefix(network, network.prefixlen)].append(override)
 
-    def _about(self, who: Who) -> Iterator[Override]:
+    def _subject_to(self, who: Who) -> Iterator[Override]:
         for kind, subjects in self._subjects.items():
             ident = who.ident(kind)
             if ident is not None:
@@ -274,7 +274,7 @@ class Snapshot:
             if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
                 continue
             if changed := self.overrides.rule(rule, overrides) if overrides else rule:
-                cost = call.cost if changed.is_plain else cost_of(changed, call)
+                cost = call.cost if changed.is_plain else rule_cost(changed, call)
                 if changed.is_concurrency:
                     charges += charges_of(changed, ident, cost)
                 else:  # the same, on the hot path
@@ -286,7 +286,7 @@ class Snapshot:
         overrides = self.overrides.of(facts.who) if self.overrides.all else ()
         if overrides and (found := self.overrides.blocks(self._matched(facts), overrides)):
             return found
-        return refusals(self._matched(facts), facts) if conf().NO_ADDRESS == REFUSE else ()
+        return address_refusals(self._matched(facts), facts) if conf().NO_ADDRESS == REFUSE else ()
 
     def asks_user(self, facts: Facts) -> bool:
         """Whether the rules of this call may depend on who is logged in."""
@@ -302,12 +302,12 @@ class Snapshot:
             rules = tuple([rule for rule in rules if rule.name in facts.only])
         if self._is_plain:
             return rules
-        return tuple([rule for rule in rules if rule.is_plain or is_about(rule, facts)])
+        return tuple([rule for rule in rules if rule.is_plain or applies_to(rule, facts)])
 
     def _named(self, given: str | Rule) -> tuple[Rule, ...]:
         rule = given if isinstance(given, Rule) else self.by_name(given)
         if rule is None and _log_throttle.due(str(given)):
-            near = meant(given, self._by_name)
+            near = did_you_mean(given, self._by_name)
             logger.warning("there is no rule %r, so calls that name it are not limited%s", given, near)
         return (rule,) if rule is not None and rule.enabled else ()
 
@@ -327,7 +327,7 @@ def _asks_groups(rule: Rule) -> bool:
 
 
 def _asks_user(rule: Rule) -> bool:
-    found = [KEY_KINDS.get(part) for part in parts(rule.key)]
+    found = [KEY_KINDS.get(part) for part in key_parts(rule.key)]
     return bool(rule.audience) or isinstance(rule.cost, str) or any(kind is None or kind.asks_user for kind in found)
 
 

@@ -20,7 +20,7 @@ from django.db import OperationalError, ProgrammingError, connections, router, t
 from django_throttle.conf import Conf, conf
 from django_throttle.core import Override, Rule
 from django_throttle.core.key import without_setting
-from django_throttle.core.options import MAX_NAME, functions, parts
+from django_throttle.core.options import MAX_NAME, functions, key_parts
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 
 
@@ -38,7 +38,7 @@ NO_ROWS: Final[Rows] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceRules:
     """The rules of one source, and for each invalid one its name and what is wrong (``faults``).
 
     The database has overrides too, and of each invalid one its number and what is wrong (``unfit``). ``rows`` are
@@ -52,7 +52,7 @@ class Found:
     rows: tuple[Rows, Rows] = (NO_ROWS, NO_ROWS)
 
 
-NOTHING: Final = Found({}, {})
+NO_RULES: Final = SourceRules({}, {})
 
 
 class Transaction:
@@ -74,13 +74,13 @@ class Reading:
     ``open_in`` is the transaction that it was read in, whose edits may never be committed.
     """
 
-    settings: Found
-    database: Found = NOTHING
+    settings: SourceRules
+    database: SourceRules = NO_RULES
     failure: Exception | None = None
     open_in: Transaction | None = None
 
     @property
-    def settled(self) -> bool:
+    def is_committed(self) -> bool:
         return self.open_in is None
 
     @property
@@ -190,10 +190,10 @@ def _drop_what_fails() -> None:
 APP: Final = "django_throttle"
 # Columns that say nothing to a call; a date costs as much to read as all the others.
 REMARKS: Final = frozenset(("description", "updated_at", "reason", "created_by", "created_at"))
-_settings: tuple[Conf, Found] | None = None
+_settings: tuple[Conf, SourceRules] | None = None
 
 
-def read(before: Found = NOTHING) -> Reading:
+def read(before: SourceRules = NO_RULES) -> Reading:
     """Read both sources; a database that fails is reported, never raised.
 
     ``before`` is what the database had at the last reading; where nothing has changed, it is returned as it is.
@@ -215,25 +215,25 @@ def rules() -> tuple[Rule, ...]:
     return tuple({**from_settings().rules, **_divided(rows)[0]}.values())
 
 
-def from_settings() -> Found:
+def from_settings() -> SourceRules:
     """The rules of DJANGO_THROTTLE["RULES"], made once for these settings."""
     global _settings
     settings, known = conf(), _settings  # another thread may replace both
     if known is None or known[0] is not settings:
         rules = settings.RULES
         fault = f"is a dictionary of rules, not {type(rules).__name__}"
-        found = from_mapping(rules) if isinstance(rules, Mapping) else Found({}, {"RULES": fault})
+        found = from_mapping(rules) if isinstance(rules, Mapping) else SourceRules({}, {"RULES": fault})
         known = _settings = settings, found
     return known[1]
 
 
-def from_mapping(rules: Mapping[Any, Any]) -> Found:
+def from_mapping(rules: Mapping[Any, Any]) -> SourceRules:
     """The rules of a mapping of names to options."""
     made = {name: _made(str(name), partial(Rule.from_options, str(name), options)) for name, options in rules.items()}
-    return Found(*_divided(made))
+    return SourceRules(*_divided(made))
 
 
-def from_database(before: Found = NOTHING) -> Found:
+def from_database(before: SourceRules = NO_RULES) -> SourceRules:
     """The rules and the overrides of the admin; raises what the database raises.
 
     Only rows that differ from those of ``before`` are validated; where none does, ``before`` itself is returned.
@@ -244,10 +244,10 @@ def from_database(before: Found = NOTHING) -> Found:
     with guard:
         rules = _read(_model()._default_manager.using(using).all(), "as_rule", before.rows[0])
         overrides = _read(_overrides()._default_manager.using(using).in_force(), "as_override", before.rows[1])
-    if before is not NOTHING and (rules, overrides) == before.rows:
+    if before is not NO_RULES and (rules, overrides) == before.rows:
         return before
     in_force, unfit = _divided(overrides)
-    return Found(*_divided(rules), tuple(in_force.values()), unfit, (rules, overrides))
+    return SourceRules(*_divided(rules), tuple(in_force.values()), unfit, (rules, overrides))
 
 
 def _read(rows: Any, make: str, before: Rows = NO_ROWS) -> Rows:
@@ -334,7 +334,7 @@ def check_allowed(rule: Rule) -> Rule:
     """
     _check_functions(rule, "key", functions(rule.key))
     _check_functions(rule, "cost", (rule.cost,) if isinstance(rule.cost, str) else ())
-    for option, asked in (("key", parts(rule.key)), ("audience", rule.audience)):
+    for option, asked in (("key", key_parts(rule.key)), ("audience", rule.audience)):
         for kind in without_setting(asked, conf()):
             message = f"rule {rule.name!r}: the setting {kind.setting} does not say who the {kind.name} is"
             raise InvalidRule(message, option)
@@ -342,7 +342,7 @@ def check_allowed(rule: Rule) -> Rule:
 
 
 def _check_functions(rule: Rule, option: str, paths: tuple[str, ...]) -> None:
-    known = {path for given in declared(option) for path in parts(given)} if paths else ()
+    known = {path for given in declared(option) for path in key_parts(given)} if paths else ()
     for path in paths:
         if path not in known:
             message = f"rule {rule.name!r}: the {option} {path!r} is used by no rule in settings; name it there first"

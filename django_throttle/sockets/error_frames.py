@@ -17,7 +17,7 @@ from django.utils.functional import Promise
 
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
-from django_throttle.core.problem import CONTENT_TYPE, detail, error_code, problem, refusing
+from django_throttle.core.problem_details import CONTENT_TYPE, detail, error_code, problem, refusing
 from django_throttle.http.refusal import retry_seconds
 
 Scope = dict[str, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
-from django_throttle.core.flow import NOTHING, Charged
-from django_throttle.facts import Facts
+from django_throttle.core.decide import NO_CHARGES, EarlierCharges
 from django_throttle.identity.caller import SOCKET
 from django_throttle.lifecycle import spawn
 from django_throttle.sockets import limits, rule_change
@@ -58,10 +58,10 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
 
 async def _decide(connection: Connection) -> Decision | None:
     """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
-    charged, outer = NOTHING, connection.outer
+    charged, outer = NO_CHARGES, connection.outer
     if outer is not None:
         matched = await limits.match(outer.scope, EVENTS, outer.who, await rulebook.acurrent())
-        charged = Charged(dict.fromkeys(matched.pairs, 1))
+        charged = EarlierCharges(dict.fromkeys(matched.pairs, 1))
     decision = await limiter.adecide(Facts(connection.scope, EVENTS, connection.who, charged=charged))
     if decision.lease is not None:
         connection.leases = (decision.lease,)

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, rulebook
-from django_throttle.core import flow
+from django_throttle.call_facts import Facts, Who
 from django_throttle.core.commands import Charge
+from django_throttle.core.decide import drop_reported
 from django_throttle.core.decision import Decision, Outcome, conclude
-from django_throttle.facts import Facts, Who
 from django_throttle.lifecycle import in_thread
 from django_throttle.observe import reports
 from django_throttle.sockets.error_frames import Event
@@ -221,7 +221,7 @@ class Limits:
             return conclude(judged)
         decision = await self._by_shared(matched, cost, size)
         if decision.allowed and (crossed := store.meters.passed(metered)):
-            first = await arun(flow.drop_reported(Decision(crossed=crossed)), store)
+            first = await arun(drop_reported(Decision(crossed=crossed)), store)
             decision = decision._replace(crossed=decision.crossed + first.crossed)
         return decision._replace(outcomes=judged + decision.outcomes)
 

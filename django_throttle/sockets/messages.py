@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from django_throttle.core import Decision
-from django_throttle.core.problem import error_code
+from django_throttle.core.problem_details import error_code
 from django_throttle.costs import cost_of
 from django_throttle.lifecycle import spawn
 from django_throttle.sockets.connection import INTERRUPTED, Connection

@@ -16,11 +16,10 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from django_throttle import agent
-from django_throttle.core import flow
-from django_throttle.core.algorithms import State, Step
+from django_throttle.core.algorithms import State, StepResult
 from django_throttle.core.commands import Answer, Charge, Decide, Refund
+from django_throttle.core.decide import drop_reported, outcomes_of, refund_charges
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
-from django_throttle.core.flow import outcomes_of
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.lifecycle import spawn
@@ -37,7 +36,7 @@ class CounterResult(NamedTuple):
     """The result of charging all or none; ``steps`` has one for each charge."""
 
     allowed: bool
-    steps: list[Step]
+    steps: list[StepResult]
 
     @property
     def is_ordinary(self) -> bool:
@@ -375,7 +374,7 @@ class PrepaidFrames:
         try:
             decision = await arun(decide_flow(wanted, store, whole=whole), store)
             if decision.crossed:
-                decision = await arun(flow.drop_reported(decision), store)
+                decision = await arun(drop_reported(decision), store)
         finally:  # also where nobody waits any more: the next frame makes a call of its own
             self._asking = None
         payment = Balance(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None
@@ -424,4 +423,4 @@ class PrepaidFrames:
             while not self._ended and (wait := self._calls.wait(monotonic())):
                 await self._calls.pause(wait)
             self._calls.note(monotonic())
-        await arun(flow.refund(refund), store)
+        await arun(refund_charges(refund), store)

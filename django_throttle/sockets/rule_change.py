@@ -15,12 +15,12 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import receiver
 
+from django_throttle.call_facts import Facts
 from django_throttle.connections.process import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import ASK_AGAIN
 from django_throttle.core.decision import conclude
-from django_throttle.core.problem import error_code
-from django_throttle.facts import Facts
+from django_throttle.core.problem_details import error_code
 from django_throttle.lifecycle import in_thread, spawn
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.options import meant
+from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.sockets.error_frames import (
@@ -149,7 +149,7 @@ def _log_failure(own: object, error: Exception, consequence: str) -> None:
 
 def _check_word(what: str, word: object, known: Iterable[str]) -> None:
     if not isinstance(word, str) or word not in known:
-        raise InvalidSetting(f"{what} must be one of {', '.join(known)}, not {word!r}{meant(word, known)}")
+        raise InvalidSetting(f"{what} must be one of {', '.join(known)}, not {word!r}{did_you_mean(word, known)}")
 
 
 def _check_seconds(what: str, given: object) -> None:
@@ -215,7 +215,7 @@ def of_middleware(scope: str, refuse: str | None, options: Mapping[str, Any]) ->
     """The settings of a middleware, checked; raises InvalidSetting."""
     for name in options:
         if name not in OPTIONS.values():
-            raise InvalidSetting(f"ThrottleMiddleware has no option {name!r}{meant(name, OPTIONS.values())}")
+            raise InvalidSetting(f"ThrottleMiddleware has no option {name!r}{did_you_mean(name, OPTIONS.values())}")
     settings = SocketSettings(scope, refuse, **options)
     settings.check()
     return settings

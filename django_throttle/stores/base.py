@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Command, ControlMessage, Decide, DecideLocally, Evict, Release
+from django_throttle.core.decide import T
 from django_throttle.core.decision import Lease
-from django_throttle.core.flow import T
 from django_throttle.damper.meters import Meters
 from django_throttle.stores.denials import Denials
 

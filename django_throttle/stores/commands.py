@@ -21,17 +21,17 @@ from django_throttle.core.commands import (
     Charge,
     CountMembers,
     Decide,
-    Forget,
-    Once,
-    Paid,
+    PastCharge,
     Refund,
     Release,
+    Reset,
+    SetMarks,
     passes,
 )
 from django_throttle.core.key import key_root
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
-from django_throttle.exceptions import AskAgain, Cause, StoreError
+from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.store_time import Calendar
 from django_throttle.stores.batch import Alongside, Announcement, Ask
 from django_throttle.stores.context import RedisContext
@@ -66,7 +66,7 @@ class RedisCommand:
             raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if error is None or isinstance(error, AskAgain):
+        if error is None or isinstance(error, RepeatCommand):
             breaker = self.context.breaker
             if not breaker.is_calm and (lasted := breaker.succeeded()):
                 logger.warning("Redis answers again, after %.1f s", lasted)
@@ -77,7 +77,7 @@ class RedisCommand:
         cause = error.error if isinstance(error, Alongside) else error
         if isinstance(cause, LoopBlocked) and self.is_idempotent:
             self.context.breaker.abandoned()
-            raise AskAgain(Cause.BLOCKED) from error
+            raise RepeatCommand(Cause.BLOCKED) from error
         if isinstance(error, Alongside):
             self.context.breaker.abandoned()
             raise StoreError(cause_of(error.error), str(error)) from error
@@ -154,7 +154,7 @@ class DecideCommand(RedisCommand):
         repaired, now = HEAD.unpack_from(replies[-1])
         if repaired == TOO_OLD:
             self.context.calendar.learn(int(now))
-            raise AskAgain
+            raise RepeatCommand
         if len(replies[-1]) != HEAD.size + ANSWER.size * len(self.ask.keys):
             raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
         if repaired and self.context.log_throttle.due("repaired"):
@@ -252,12 +252,12 @@ def release_call(context: RedisContext, uid: str, rule_id: str, ident: str, leas
     return Call(script("release"), (context.key(rule_id, ident),), (uid, lease), derives=True)
 
 
-class ForgetCommand(RedisCommand):
+class ResetCommand(RedisCommand):
     """Rates become full again."""
 
     __slots__ = ("local",)
 
-    def __init__(self, context: RedisContext, command: Forget) -> None:
+    def __init__(self, context: RedisContext, command: Reset) -> None:
         super().__init__(context)
         self.local = [charge for charge in command.charges if charge.rule.is_local]
         damped = [charge for charge in self.local if charge.rule.is_damper]
@@ -277,12 +277,12 @@ class ForgetCommand(RedisCommand):
         return [[self.context.key(charges[at].rule.id, charges[at].ident) for at in part] for part in places]
 
 
-class OnceCommand(RedisCommand):
+class SetMarksCommand(RedisCommand):
     """One call a mark, each in the slot of its rule's counter."""
 
     __slots__ = ()
 
-    def __init__(self, context: RedisContext, command: Once) -> None:
+    def __init__(self, context: RedisContext, command: SetMarks) -> None:
         super().__init__(context)
         # The decision that it follows may have taken a whole deadline.
         self.seconds = context.transport.seconds / 2
@@ -340,7 +340,7 @@ class RefundCommand(RedisCommand):
         return sum(map(int, replies))
 
 
-def refund_call(context: RedisContext, paid: Sequence[Paid]) -> Call:
+def refund_call(context: RedisContext, paid: Sequence[PastCharge]) -> Call:
     """The call that gives these back, all of them of one slot."""
     keys, packed = [], []
     for (rule, ident, cost), at, reset in paid:

@@ -21,10 +21,10 @@ from django_throttle.core.commands import (
     ControlMessage,
     Evict,
     Given,
-    Tell,
+    SendControl,
     closing,
     evicted,
-    tagged,
+    with_tags,
 )
 from django_throttle.core.key import ident_tag
 from django_throttle.exceptions import StoreError
@@ -66,7 +66,7 @@ class RedisControl:
 
     def keep(self, messages: Iterable[ControlMessage]) -> tuple[ControlMessage, ...]:
         """Keep these until Redis has taken them; returns them as they are sent."""
-        kept = tagged(messages, self.tag)
+        kept = with_tags(messages, self.tag)
         until = time.monotonic() + KEEP_SECONDS
         with self._lock:
             self._unsent.update(dict.fromkeys(kept, until))
@@ -152,12 +152,12 @@ class RedisControl:
         return Call(script("order_all"), keys, (TTL_MS, MAX_WAITING, 0, 0, text), derives=True)
 
 
-class TellCommand(RedisCommand):
+class SendControlCommand(RedisCommand):
     """Sends the control messages of a flow."""
 
     __slots__ = ("control", "kept")
 
-    def __init__(self, context: RedisContext, command: Tell, control: RedisControl) -> None:
+    def __init__(self, context: RedisContext, command: SendControl, control: RedisControl) -> None:
         super().__init__(context)
         self.seconds = context.transport.seconds / 2  # what it follows may have taken a whole deadline
         self.control, self.kept = control, control.keep(command.messages)

@@ -10,7 +10,7 @@ from struct import Struct
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from django_throttle.core.algorithms import Late, Plan, State
+from django_throttle.core.algorithms import LateCost, Plan, State
 from django_throttle.core.commands import Answer, Charge, Decide, Refund, passes
 from django_throttle.core.rule import Rule
 from django_throttle.lifecycle import in_child
@@ -148,7 +148,7 @@ class Fallback:
         plan = self.local.calendar.plan_at(share, now)
         before = known.get(rule.id)
         state = before.state if before and before.expires > now else None
-        if stored := plan.charge_late(state, now, Late(cost, now)):
+        if stored := plan.charge_late(state, now, LateCost(cost, now)):
             known[rule.id] = Admitted(rule, plan, stored.state, now + stored.lasts)
 
     def _late_charges(self, ident: str) -> LateCharges | None:

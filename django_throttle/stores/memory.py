@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Final, Literal
 
 from django_throttle.connections.leases import Leases
-from django_throttle.core.algorithms import State, Step
+from django_throttle.core.algorithms import State, StepResult
 from django_throttle.core.commands import (
     MAX_WAITING,
     Answer,
@@ -19,16 +19,16 @@ from django_throttle.core.commands import (
     Decide,
     DecideLocally,
     Evict,
-    Forget,
     Given,
     Mark,
-    Once,
-    Paid,
+    PastCharge,
     Refund,
     Release,
-    Tell,
+    Reset,
+    SendControl,
+    SetMarks,
     closing,
-    tagged,
+    with_tags,
 )
 from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
@@ -80,11 +80,11 @@ class MemoryStore:
                     return self._decide(decide)
                 case DecideLocally(decide=decide):
                     return self._decide(decide)
-                case Forget(charges=charges):
+                case Reset(charges=charges):
                     return sum(map(self._forget, charges))
                 case Refund(paid=paid):
                     return sum(map(self._refund, paid))
-                case Once(marks=marks):
+                case SetMarks(marks=marks):
                     return tuple([self._is_first(mark) for mark in marks])
                 case Release(lease=lease, holds=holds):
                     for rule_id, ident in holds:
@@ -93,7 +93,7 @@ class MemoryStore:
                     taken, messages = evict_here(self.leases, command)
                     self.control.give(messages)
                     return taken
-                case Tell(messages=messages):
+                case SendControl(messages=messages):
                     self.control.give(messages)
 
     async def aexecute(self, command: Command) -> Any:
@@ -132,7 +132,7 @@ class MemoryStore:
             for charge, step in zip(command.charges, steps, strict=True)
         )
 
-    def _step(self, charge: Charge, now: int, command: Decide) -> Step:
+    def _step(self, charge: Charge, now: int, command: Decide) -> StepResult:
         rule = charge.rule
         if rule.is_concurrency:
             self._release_abandoned()
@@ -145,7 +145,7 @@ class MemoryStore:
         counts_denied = rule.count_denied and command.commit and charge.cost > 0
         return plan.step(state, now, charge.cost, counts_denied)
 
-    def _settle(self, charge: Charge, step: Step, now: int, command: Decide, granted: bool) -> Answer:
+    def _settle(self, charge: Charge, step: StepResult, now: int, command: Decide, granted: bool) -> Answer:
         """Store what this charge leaves behind, and say how things stand afterwards."""
         rule = charge.rule
         if not command.commit or charge.cost == 0:
@@ -176,7 +176,7 @@ class MemoryStore:
             for pair in lease.holds:
                 self.leases.drop(*pair, lease.id)
 
-    def _refund(self, paid: Paid) -> bool:
+    def _refund(self, paid: PastCharge) -> bool:
         (rule, _, cost), at, reset = paid
         key = _key(paid.charge)
         state, expires = self._counters.get(key, (None, 0))
@@ -232,7 +232,7 @@ class LocalControl:
     def give(self, messages: Iterable[ControlMessage]) -> None:
         """They are for this process."""
         now = time.monotonic()
-        self._waiting.extend((message, now) for message in tagged(messages, self.tag))
+        self._waiting.extend((message, now) for message in with_tags(messages, self.tag))
 
     def resend(self) -> None:
         """There is nowhere to send them to."""

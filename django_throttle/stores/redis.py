@@ -21,32 +21,32 @@ from django_throttle.core.commands import (
     Decide,
     DecideLocally,
     Evict,
-    Forget,
-    Once,
     Refund,
     Release,
-    Tell,
+    Reset,
+    SendControl,
+    SetMarks,
 )
 from django_throttle.damper.aggregate import Count, Reply, Report
-from django_throttle.exceptions import AskAgain, StoreError
+from django_throttle.exceptions import RepeatCommand, StoreError
 from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.batch import Batcher, Releases
 from django_throttle.stores.cluster import connect
 from django_throttle.stores.commands import (
     CountCommand,
     DecideCommand,
-    ForgetCommand,
     LeaseCommand,
     LongCommand,
-    OnceCommand,
     RedisCommand,
     RefundCommand,
     ReleaseCommand,
+    ResetCommand,
     RoundTrip,
+    SetMarksCommand,
     announce_call,
 )
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.control import EvictCommand, Evictions, RedisControl, TellCommand
+from django_throttle.stores.control import EvictCommand, Evictions, RedisControl, SendControlCommand
 from django_throttle.stores.failures import cause_of
 from django_throttle.stores.fallback import Fallback, LateCommand, LocalCommand
 from django_throttle.stores.split import SplitCommand
@@ -66,7 +66,7 @@ class RedisAggregator:
     def charge(self, charges: Sequence[Charge]) -> list[Answer | BaseException]:
         """The answer to each charge, or the error in its place."""
         answers = self._charge(charges)
-        again = [at for at, answer in enumerate(answers) if isinstance(answer, AskAgain)]
+        again = [at for at, answer in enumerate(answers) if isinstance(answer, RepeatCommand)]
         if again:  # of another hour or month, and not carried out
             for at, answer in zip(again, self._charge([charges[at] for at in again]), strict=True):
                 answers[at] = answer
@@ -91,7 +91,7 @@ def _answer(command: DecideCommand, reply: Any) -> Answer | BaseException:
         return reply
     try:
         return command.read([reply])[0]
-    except (AskAgain, InvalidResponse) as error:
+    except (RepeatCommand, InvalidResponse) as error:
         return error
 
 
@@ -189,8 +189,8 @@ class RedisStore(RedisContext):
                 return LocalCommand(self, partial(self.fallback.refund, command))
             case Evict():
                 return EvictCommand(self, command, self.evictions)
-            case Tell():
-                return TellCommand(self, command, self.control)
+            case SendControl():
+                return SendControlCommand(self, command, self.control)
         if type(command) not in _COMMANDS:
             raise TypeError(f"not a command: {command!r}")
         return _COMMANDS[type(command)](self, command)
@@ -198,8 +198,8 @@ class RedisStore(RedisContext):
 
 _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand]]] = {
     CountMembers: CountCommand,
-    Forget: ForgetCommand,
-    Once: OnceCommand,
+    Reset: ResetCommand,
+    SetMarks: SetMarksCommand,
     Refund: RefundCommand,
     Release: ReleaseCommand,
 }

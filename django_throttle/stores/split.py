@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
-from django_throttle.core.commands import Answer, Charge, Decide, Paid, passes
+from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, passes
 from django_throttle.stores.batch import Ask
 from django_throttle.stores.commands import (
     ANSWER,
@@ -133,11 +133,11 @@ class SplitCommand(LongCommand):
         return calls + [call._replace(follows=True) for call in stands]
 
 
-def _paid(part: _Part) -> list[Paid]:
+def _paid(part: _Part) -> list[PastCharge]:
     """What was charged because all charges of the slot passed."""
     (_, at) = HEAD.unpack_from(part.replies[-1])
     return [
-        Paid(charge, int(at), answer.reset)
+        PastCharge(charge, int(at), answer.reset)
         for charge, answer in zip(part.charges, part.answers(), strict=True)
         if charge.cost and answer.retry == 0 and not charge.rule.count_denied and not charge.rule.is_concurrency
     ]

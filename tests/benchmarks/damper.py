@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from redis import Redis
 
-from django_throttle.core import Rule, flow
+from django_throttle.core import Rule
 from django_throttle.core.commands import charges_of
+from django_throttle.core.decide import decide_charges
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
@@ -42,7 +43,7 @@ def alone(url: str, rate: str) -> Play:
 
     def play(calls: int) -> None:
         for _ in range(calls):
-            run(flow.decide(charges, denials=store.denials, meters=store.meters), store)
+            run(decide_charges(charges, denials=store.denials, meters=store.meters), store)
 
     return play
 

@@ -31,9 +31,9 @@ GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 configure(GIVEN)
 
 from django_throttle import agent, rulebook  # noqa: E402 - the settings come first
+from django_throttle.call_facts import Facts  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.core.commands import charge  # noqa: E402
-from django_throttle.facts import Facts  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
 from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit  # noqa: E402

@@ -11,6 +11,7 @@ import pytest
 from channels.testing import WebsocketCommunicator
 
 from django_throttle import limiter
+from django_throttle.call_facts import Facts
 from django_throttle.connections import control, overview
 from django_throttle.connections.control import Activity, Reporter, SocketControl
 from django_throttle.connections.overview import Overview, look
@@ -18,7 +19,6 @@ from django_throttle.connections.process import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
-from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

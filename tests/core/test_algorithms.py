@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.algorithms import Plan, State, Step
+from django_throttle.core.algorithms import Plan, State, StepResult
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.algorithms.concurrency import Concurrency
 from django_throttle.core.rate import MAX_LIMIT
@@ -27,7 +27,7 @@ GAPS = st.integers(0, 3) | st.fractions(0, 1, max_denominator=60) | st.sampled_f
 HISTORY = st.lists(st.tuples(GAPS, st.integers(1, 4)), min_size=1, max_size=40)
 
 
-def step(rule: Rule, state: State | None, now: int, cost: int) -> Step:
+def step(rule: Rule, state: State | None, now: int, cost: int) -> StepResult:
     return rule.plan.step(state, now, cost, rule.count_denied)
 
 

@@ -15,16 +15,16 @@ from django_throttle.core.commands import (
     ControlMessage,
     Decide,
     Refund,
-    answered,
     charge,
     charges_of,
     check_cost,
     closing,
     evicted,
-    paid_under,
     passes,
     receipt,
-    tagged,
+    refund_for_idents,
+    refund_for_status,
+    with_tags,
 )
 from django_throttle.exceptions import InvalidCost
 
@@ -87,15 +87,15 @@ def test_what_goes_back_is_what_the_answer_does_not_count_for() -> None:
     charges = tuple(charge(rule, "user:1", 1) for rule in (API, LOGIN))
     paid = receipt(Decide(charges, whole=True), (FITS, FITS), locally=True)
     assert paid is not None and paid.locally
-    assert of(answered(paid, 401)) == []
-    assert of(answered(paid, 200)) == ["login"]
-    assert of(paid_under(paid, {("api", "user:1")})) == ["api"]
-    assert of(paid_under(paid, {("api", "user:1")}, others=True)) == ["login"]
-    assert paid_under(paid, {("api", "user:2")}) is None
+    assert of(refund_for_status(paid, 401)) == []
+    assert of(refund_for_status(paid, 200)) == ["login"]
+    assert of(refund_for_idents(paid, {("api", "user:1")})) == ["api"]
+    assert of(refund_for_idents(paid, {("api", "user:1")}, others=True)) == ["login"]
+    assert refund_for_idents(paid, {("api", "user:2")}) is None
 
 
 def test_an_order_travels_without_its_ident() -> None:
     reset, close = ControlMessage(RESET, ident="user:1"), ControlMessage(CLOSE, lease="~1")
-    assert tagged((reset, close), str.upper) == (ControlMessage(RESET, tag="USER:1"), close)
+    assert with_tags((reset, close), str.upper) == (ControlMessage(RESET, tag="USER:1"), close)
     assert closing(CAP, [("p1", "~1")]) == (ControlMessage(CLOSE, "p1", "~1", why=EVICTED, rule="cap", limit=3),)
     assert [order.lease for order in evicted(["~1", "~2", "~1"])] == ["~1", "~2"]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from django_throttle.admin.rules import PreviewForm, preview_options
-from django_throttle.core import Override, Rule, flow
-from django_throttle.core.algorithms import ALGORITHMS, Algorithm, Plan, State, Step
-from django_throttle.core.algorithms.base import NEVER, Late, Stored, most_of, rate_of
+from django_throttle.core import Override, Rule
+from django_throttle.core.algorithms import ALGORITHMS, Algorithm, Plan, State, StepResult
+from django_throttle.core.algorithms.base import NEVER, LateCost, Stored, most_of, rate_of
 from django_throttle.core.commands import charge
+from django_throttle.core.decide import decide_charges, refund_charges
 from django_throttle.core.descriptions import describe
 from django_throttle.core.headers import policies, rate_limit
 from django_throttle.core.overrides import apply_override
@@ -37,19 +38,19 @@ class Cooldown(Plan):
     name, code = "cooldown", 6
     lua = (str(Path(__file__).with_name("cooldown.lua")),)
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         left = max(0, min(state[0] - now, self.window)) if state else 0
         retry = NEVER if cost > self.limit else left if cost else 0
         charged = (now + self.window,) if retry == 0 else None
-        return Step(retry, 0 if left else self.limit, left, 0, self.window, charged, None)
+        return StepResult(retry, 0 if left else self.limit, left, 0, self.window, charged, None)
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         return () if state[0] == since + self.window else None
 
-    def late_charges(self, state: State, now: int) -> Iterator[Late]:
-        yield Late(self.limit, state[0] - self.window)
+    def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
+        yield LateCost(self.limit, state[0] - self.window)
 
-    def charge_late(self, state: State | None, now: int, late: Late) -> Stored | None:
+    def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
         finish = max(state[0] if state else 0, late.at + self.window)
         return Stored((finish,), finish - now) if finish > now else None
 
@@ -109,10 +110,10 @@ def test_stores_play_its_cases(way: str, beside: tuple[Rule, ...], store: Store,
 
 def test_a_charge_is_refunded(store: Store, clock: FrozenClock) -> None:
     charges = (charge(cooldown(), "user:1", 1),)
-    decision = run(flow.decide(charges, whole=True), store)
+    decision = run(decide_charges(charges, whole=True), store)
     assert decision.allowed and decision.remaining == 0
-    assert run(flow.refund(decision.receipt), store)
-    assert run(flow.decide(charges, commit=False), store).remaining == 5
+    assert run(refund_charges(decision.receipt), store)
+    assert run(decide_charges(charges, commit=False), store).remaining == 5
 
 
 def test_what_a_process_admitted_alone_is_charged_late(redis_url: str, clock: FrozenClock) -> None:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Decision, Reason, Rule, flow
-from django_throttle.core.algorithms.base import times
-from django_throttle.core.commands import Once, charges_of
+from django_throttle.core import Decision, Reason, Rule
+from django_throttle.core.algorithms.base import multiplied
+from django_throttle.core.commands import SetMarks, charges_of
+from django_throttle.core.decide import decide_charges, drop_reported, reset_charges
 from django_throttle.core.rule import thresholds
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore
@@ -32,7 +33,7 @@ def store(clock: FrozenClock) -> MemoryStore:
 
 
 def call(rule: Rule, store: Any, cost: int = 1, *, commit: bool = True) -> Decision:
-    return run(flow.decide(charges_of(rule, "user:1", cost), commit=commit), store)
+    return run(decide_charges(charges_of(rule, "user:1", cost), commit=commit), store)
 
 
 def shares(decision: Decision) -> list[float]:
@@ -46,7 +47,7 @@ def crossed(rule: Rule, store: MemoryStore, *costs: int) -> list[list[float]]:
 def told(rule: Rule, store: MemoryStore, cost: int = 1) -> list[float]:
     """The shares that a door would tell of."""
     decision = call(rule, store, cost)
-    return shares(run(flow.drop_reported(decision), store)) if decision.crossed else []
+    return shares(run(drop_reported(decision), store)) if decision.crossed else []
 
 
 def fixed(rate: str = "10/min", *at: float, **options: Any) -> Rule:
@@ -62,7 +63,7 @@ def test_a_share_is_reached_by_whole_units_as_decimals_are_written(limit: int, s
 
 @pytest.mark.parametrize(("number", "factor", "product"), [(100, 2.3, 230), (100, 1.1, 110), (3, 1.5, 4), (7, 1.0, 7)])
 def test_times_is_rounded_down_and_exact(number: int, factor: float, product: int) -> None:
-    assert times(number, factor) == product
+    assert multiplied(number, factor) == product
 
 
 class TestCrossings:
@@ -93,7 +94,7 @@ class TestCrossings:
 
     def test_what_another_rule_refuses_reaches_none(self, store: MemoryStore) -> None:
         both = (*charges_of(fixed(), "user:1", 8), *charges_of(Rule("narrow", "5/min"), "user:1", 8))
-        assert run(flow.decide(both), store).crossed == ()
+        assert run(decide_charges(both), store).crossed == ()
 
     def test_to_ask_reaches_none(self, store: MemoryStore) -> None:
         rule = fixed()
@@ -138,7 +139,7 @@ class TestFirstTold:
     ) -> None:
         rule = fixed()
         assert told(rule, store, 8) == [0.8]
-        run(flow.forget(charges_of(rule, "user:1", 0)), store)
+        run(reset_charges(charges_of(rule, "user:1", 0)), store)
         clock.to(59.999)
         assert told(rule, store, 9) == []
         assert told(rule, store) == [1.0]
@@ -185,14 +186,14 @@ class TestFirstTold:
     def test_for_each_who_is_counted(self, store: MemoryStore) -> None:
         rule = fixed()
         for ident in ("user:1", "user:2"):
-            decision = run(flow.decide(charges_of(rule, ident, 8)), store)
-            assert shares(run(flow.drop_reported(decision), store)) == [0.8]
+            decision = run(decide_charges(charges_of(rule, ident, 8)), store)
+            assert shares(run(drop_reported(decision), store)) == [0.8]
 
     def test_one_question_for_all_of_them(self) -> None:
         store = MemoryStore(clock=FrozenClock())
         decision = call(fixed("10/min", 0.5, 0.8), store, 8)
-        (asked,) = [next(flow.drop_reported(decision))]
-        assert isinstance(asked, Once)
+        (asked,) = [next(drop_reported(decision))]
+        assert isinstance(asked, SetMarks)
         assert [mark.name.partition(":")[0] for mark in asked.marks] == ["0.5", "0.8"]
 
     def test_rather_twice_than_never(self, store: MemoryStore) -> None:
@@ -202,7 +203,7 @@ class TestFirstTold:
             def execute(self, command: object) -> None:
                 raise StoreError(Cause.UNAVAILABLE)
 
-        assert run(flow.drop_reported(decision), Away()) == decision  # type: ignore[arg-type]
+        assert run(drop_reported(decision), Away()) == decision  # type: ignore[arg-type]
 
     def test_when_the_clock_goes_back_it_is_not_silent_for_long(self, store: MemoryStore, clock: FrozenClock) -> None:
         rule = Rule("quota", "60/min", algorithm="gcra", warn_at=(1.0,))
@@ -245,9 +246,9 @@ class TestDesignC:
             clock.to(hour * 3600)
             for _ in range(3):
                 charges = [charge for rule in self.RULES for charge in charges_of(rule, "account:1", 500)]
-                decision = run(flow.decide(tuple(charges)), store)
+                decision = run(decide_charges(tuple(charges)), store)
                 if decision.crossed:
-                    decision = run(flow.drop_reported(decision), store)
+                    decision = run(drop_reported(decision), store)
                 warned += [(hour, share) for share in shares(decision)]
                 refused += [(hour, decision.rule)] if not decision.allowed else []
         # 1,000 in each hour: 57,600 are reached in the 58th, 72,000 at the end of the 72nd, 180,000 after the 180th.

@@ -9,12 +9,12 @@ import pytest
 
 from django_throttle import limiter as doors
 from django_throttle import signals
+from django_throttle.call_facts import Facts
 from django_throttle.core import Reason, Rule
 from django_throttle.core.commands import Answer, Charge
 from django_throttle.damper.batched import IDLE, MOST, BatchedQuotas
 from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey

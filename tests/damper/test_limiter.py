@@ -12,11 +12,11 @@ import pytest
 
 from django_throttle import agent
 from django_throttle import limiter as doors
+from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.damper.meters import Meters, flush
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Refused, StoreError
-from django_throttle.facts import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey

@@ -14,8 +14,8 @@ from django.http import HttpRequest
 from django.test import RequestFactory
 
 from django_throttle import limiter
+from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
-from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.logins import UNCLEAR
 from django_throttle.signals import quota_warning

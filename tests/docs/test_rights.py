@@ -17,8 +17,8 @@ from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import Charge, CountMembers, Evict, Mark, Once, Paid, charge
-from django_throttle.core.flow import release
+from django_throttle.core.commands import Charge, CountMembers, Evict, Mark, PastCharge, SetMarks, charge
+from django_throttle.core.decide import release_lease
 from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
@@ -163,7 +163,7 @@ def test_what_was_granted_in_vain_is_given_back(server: RedisServer) -> None:
     for rule in RULES:
         if rule.plan.code and not rule.is_concurrency:
             Limiter([rule], store).acquire("user:1")
-            store.send([refund_call(store, [Paid(Charge(rule, "user:1", 1), 0, 0)])])
+            store.send([refund_call(store, [PastCharge(Charge(rule, "user:1", 1), 0, 0)])])
     assert denied(server) == []
 
 
@@ -182,14 +182,14 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
     SocketControl(store)()
     assert look(other).processes
     assert Limiter(RULES, other).reset("user:1") == 0
-    run(release(decision.lease), other)
+    run(release_lease(decision.lease), other)
     SocketControl(store)()
     assert denied(server) == []
 
 
 def test_what_is_said_once(server: RedisServer) -> None:
     mark = Mark("rule", "user:1", "0.8", 60_000_000)
-    assert [store_of(server).execute(Once((mark,))) for _ in range(2)] == [(True,), (False,)]
+    assert [store_of(server).execute(SetMarks((mark,))) for _ in range(2)] == [(True,), (False,)]
     assert denied(server) == []
 
 

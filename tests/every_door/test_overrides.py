@@ -17,9 +17,9 @@ from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
 from django_throttle import decorators, drf, limiter, rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rate, Reason, Rule
 from django_throttle.exceptions import Refused
-from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.identity.keys import api_key
 from django_throttle.signals import throttled

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
-from django_throttle.facts import Facts
+from django_throttle.call_facts import Facts
 from django_throttle.limiter import adecide, decide
 from django_throttle.stores import MemoryStore, get_store
 from tests.clock import FrozenClock

@@ -18,11 +18,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import agent, observe, rulebook, stores
+from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.facts import Facts
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import decide, release
 from django_throttle.observe import reports

@@ -12,8 +12,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from django_throttle.core import Decision, Rule, flow
+from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Decide, charge
+from django_throttle.core.decide import decide_charges
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -51,7 +52,7 @@ def cause(store: RedisStore, rule: Rule = COUNT) -> Cause | None:
 
 
 def allowed_by_policy(store: RedisStore, rule: Rule = COUNT) -> bool:
-    decision: Decision = run(flow.decide((charge(rule, "user:1", 1),)), store)
+    decision: Decision = run(decide_charges((charge(rule, "user:1", 1),)), store)
     return decision.allowed and decision.degraded
 
 

@@ -12,11 +12,11 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 
 from django_throttle import limiter
+from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.commands import Refund
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.facts import Facts
 from django_throttle.http import finalize
 from django_throttle.http.finalize import abandon, finish, status_of, status_of_error
 from django_throttle.http.request_state import EVENTS, charged, keep, kept, visit_of

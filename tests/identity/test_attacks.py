@@ -21,9 +21,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import drf, limiter
+from django_throttle.call_facts import Facts
 from django_throttle.core.key import key_root
 from django_throttle.core.rule import Rule
-from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.identity.keys import combined
 from django_throttle.limiter import Limiter

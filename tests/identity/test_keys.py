@@ -19,7 +19,7 @@ from django_throttle.core import Rule
 from django_throttle.core.descriptions import who as in_words
 from django_throttle.exceptions import InvalidIdent, InvalidRule
 from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.identity.keys import combined, tagged
+from django_throttle.identity.keys import combined, ident_of
 from tests.strategies import KEYS
 
 ADDRESS = "192.0.2.1"
@@ -263,20 +263,20 @@ def test_a15_joined_parts_tell_what_they_were(one: list[str], other: list[str]) 
 LONG = st.one_of(
     st.text(max_size=8),
     st.integers(500, 520).map(lambda length: "x" * length),
-    st.sampled_from([tagged("", "x" * 513)[1:], "~" + "0" * 64, "~"]),  # type: ignore[index]
+    st.sampled_from([ident_of("", "x" * 513)[1:], "~" + "0" * 64, "~"]),  # type: ignore[index]
 )
 
 
 @pytest.mark.row("A15")
 @given(st.sampled_from(KEYS), LONG, st.sampled_from(KEYS), LONG)
 def test_a15_so_does_a_kind_and_its_value(kind: str, value: str, other_kind: str, other: str) -> None:
-    same = tagged(kind, value) == tagged(other_kind, other)
+    same = ident_of(kind, value) == ident_of(other_kind, other)
     assert same == ((value, other) == ("", "") or (kind, value) == (other_kind, other))
 
 
 @pytest.mark.row("A17")
 def test_a17_what_is_long_is_hashed() -> None:
-    idents = {tagged("k", "x" * length) for length in range(505, 600)}
+    idents = {ident_of("k", "x" * length) for length in range(505, 600)}
     assert len(idents) == 95
     assert max(len(str(ident)) for ident in idents) == 514
-    assert tagged("k", "~" + "0" * 64) != "k:~" + "0" * 64
+    assert ident_of("k", "~" + "0" * 64) != "k:~" + "0" * 64

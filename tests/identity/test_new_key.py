@@ -10,12 +10,12 @@ from django.test import RequestFactory
 from django_throttle.admin.rules import key_choices
 from django_throttle.core import Override, Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.core.headers import is_own
+from django_throttle.core.headers import may_see
 from django_throttle.core.key import KEY_KINDS, KeyKind
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRule
 from django_throttle.identity import HttpWho
-from django_throttle.identity.caller import Named
+from django_throttle.identity.caller import IdentWho
 from django_throttle.rulebook.sources import check_allowed
 
 
@@ -31,7 +31,7 @@ ORGANISATION = KeyKind(
     find=organisation,
     override="Organisation",
     rank=5,
-    told="always",
+    in_headers="always",
     is_audience=True,
 )
 ACME = HttpWho(RequestFactory().get("/", headers={"organisation": "acme"}))
@@ -50,7 +50,7 @@ def test_callers_have_it() -> None:
 
 
 def test_an_ident_of_it_answers_no_other_key() -> None:
-    named = Named("organisation:acme")
+    named = IdentWho("organisation:acme")
     assert named.ident("organisation") == "organisation:acme"
     assert [key for key in KEY_KINDS if named.ident(key) == named.name] == ["organisation"]
 
@@ -70,7 +70,7 @@ def test_descriptions_and_the_admin_name_it() -> None:
 
 
 def test_header_fields_tell_of_it() -> None:
-    assert is_own((), lambda: False, "organisation:acme")
+    assert may_see((), lambda: False, "organisation:acme")
 
 
 def test_overrides_are_for_it_after_tenants_and_before_groups() -> None:

@@ -20,7 +20,7 @@ from django.urls import path
 from django.utils.functional import SimpleLazyObject
 
 from django_throttle import limiter
-from django_throttle.facts import Facts
+from django_throttle.call_facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho, keys
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid

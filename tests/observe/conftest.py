@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, conclude
-from django_throttle.facts import Facts
 from django_throttle.observe import reports
 from tests.clock import FrozenClock
 

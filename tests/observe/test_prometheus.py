@@ -15,9 +15,9 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from django_throttle import observe
+from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.exceptions import Cause
-from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide, release
 from django_throttle.observe import prometheus, reports
 from django_throttle.stores import RedisStore, get_store
@@ -41,7 +41,7 @@ settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
 import django
 django.setup()
 from django_throttle import observe
-from django_throttle.facts import Facts
+from django_throttle.call_facts import Facts
 from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from django_throttle import limiter, observe
+from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Reason, conclude
-from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide
 from django_throttle.observe import Report, reports
 from tests.clock import FrozenClock

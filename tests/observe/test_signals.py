@@ -10,11 +10,11 @@ import pytest
 from asgiref.sync import iscoroutinefunction
 
 from django_throttle import observe
+from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.commands import Mark
 from django_throttle.core.decision import Crossing
 from django_throttle.exceptions import Cause, InvalidCost
-from django_throttle.facts import Facts
 from django_throttle.limiter import adecide, decide
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 from tests.observe.conftest import FACTS, Somebody, decided

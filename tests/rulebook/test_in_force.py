@@ -13,9 +13,9 @@ from django.test import override_settings
 from pytest_django import DjangoAssertNumQueries
 
 from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.facts import Facts
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, in_force, sources
 from django_throttle.signals import rules_changed
@@ -266,7 +266,7 @@ def test_a_slow_reading_never_replaces_a_later_one(rules: Any, monkeypatch: pyte
 
 
 def _reading(rate: str) -> sources.Reading:
-    return sources.Reading(sources.Found({"api": Rule("api", rate)}, {}))
+    return sources.Reading(sources.SourceRules({"api": Rule("api", rate)}, {}))
 
 
 class TestPoll:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Reason, Rule
-from django_throttle.core.flow import Charged
-from django_throttle.facts import Facts
+from django_throttle.core.decide import EarlierCharges
 from django_throttle.identity import network
 from django_throttle.limiter import door_flow
 from django_throttle.rulebook import Snapshot
@@ -132,7 +132,7 @@ class TestDecisions:
 
     def test_a_rule_that_another_door_has_charged_blocks_all_the_same(self, clock: FrozenClock) -> None:
         who = Caller(user_or_ip="user:1", user="user:1")
-        done = Charged({("api", "user:1"): 1})
+        done = EarlierCharges({("api", "user:1"): 1})
         decision = self.decide([override("user:1", rules=("api",))], who, clock, charged=done)
         assert not decision.allowed
 

@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle import costs, rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho
 from django_throttle.rulebook import Snapshot, in_force
 from django_throttle.rulebook.snapshot import MAX_REMEMBERED, Scopes

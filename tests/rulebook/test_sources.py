@@ -389,7 +389,7 @@ def test_very_many_rows_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> 
     for took, age, is_read in [(0.001, 0.5, True), (0.02, 0.5, False), (0.02, 0.7, True), (9.0, 0.7, True)]:
         asked.clear()
         monkeypatch.setattr(book(), "took", took)
-        monkeypatch.setattr(book(), "settled", True)
+        monkeypatch.setattr(book(), "is_committed", True)
         monkeypatch.setattr(book(), "read_at", time.monotonic() - age)
         rulebook.poll(MemoryStore())
         assert bool(asked) is is_read, took

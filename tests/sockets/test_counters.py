@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle import observe
+from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, charge
+from django_throttle.core.decide import outcomes_of
 from django_throttle.core.decision import conclude
-from django_throttle.core.flow import outcomes_of
 from django_throttle.exceptions import InvalidRule
-from django_throttle.facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.sockets.limits import size_of
 from django_throttle.sockets.prepaid import MAX_DELAY, Counters, capped, decided

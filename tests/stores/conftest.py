@@ -10,8 +10,9 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from django_throttle.core import Decision, Rule, flow
+from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge
+from django_throttle.core.decide import decide_charges
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun, run
@@ -85,7 +86,7 @@ def crew() -> Iterator[Crew]:
 
 
 def decide(store: Any, on_loop: bool, *charges: Charge, lease: str | None = None, commit: bool = True) -> Decision:
-    command = flow.decide(charges, commit=commit, lease=lease)
+    command = decide_charges(charges, commit=commit, lease=lease)
     return asyncio.run(arun(command, store)) if on_loop else run(command, store)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charge
-from django_throttle.core.flow import Flow
+from django_throttle.core.decide import Flow
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import Step, adrive, arun, drive, run

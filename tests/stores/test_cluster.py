@@ -16,9 +16,9 @@ from redis.crc import key_slot
 
 from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
-from django_throttle.core import Rule, flow
+from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
-from django_throttle.core.flow import making_room
+from django_throttle.core.decide import decide_and_evict, decide_charges
 from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
@@ -80,8 +80,8 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
         ident = f"user:{number}"
         asked = [(stores[0], "~1"), (stores[0], "~2"), (stores[number % 2], "~3")]
         for store, lease in asked:
-            flow_of = partial(flow.decide, (Charge(rule, ident, 1),), lease=f"{lease}{number}")
-            decided = making_room(flow_of, (Charge(rule, ident, 1),), f"{lease}{number}")
+            flow_of = partial(decide_charges, (Charge(rule, ident, 1),), lease=f"{lease}{number}")
+            decided = decide_and_evict(flow_of, (Charge(rule, ident, 1),), f"{lease}{number}")
             if number % 2:
                 assert asyncio.run(arun(decided, store)).allowed
             else:

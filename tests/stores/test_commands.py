@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.core import Charge, Rule, flow
+from django_throttle.core import Charge, Rule
 from django_throttle.core.commands import charge
+from django_throttle.core.decide import decide_charges
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
@@ -43,7 +44,7 @@ def test_peek_writes_nothing(store: RedisStore, client: Redis) -> None:
 def test_charges_of_several_idents_are_one_decision(store: RedisStore, client: Redis) -> None:
     by_user, by_address = RATES[0], Rule("address", "2/h", algorithm="gcra")
     charges = (charge(by_user, "user:1", 1), charge(by_address, "ip:192.0.2.1", 1))
-    decisions = [run(flow.decide(charges), store) for _ in range(3)]
+    decisions = [run(decide_charges(charges), store) for _ in range(3)]
     assert [decision.allowed for decision in decisions] == [True, True, False]
     assert [outcome.remaining for outcome in decisions[-1].outcomes] == [8, 0]
     assert [outcome.ident for outcome in decisions[-1].outcomes] == ["user:1", "ip:192.0.2.1"]
@@ -53,7 +54,7 @@ def test_charges_of_several_idents_are_one_decision(store: RedisStore, client: R
 @pytest.mark.parametrize("cost", [float("nan"), float("-inf"), -1])
 def test_the_script_itself_refuses_a_cost_that_is_none(cost: Any, store: RedisStore, client: Redis) -> None:
     rule = Rule("fixed", "10/h", on_store_failure="deny")
-    assert run(flow.decide((Charge(rule, "user:1", cost),)), store).unavailable
+    assert run(decide_charges((Charge(rule, "user:1", cost),)), store).unavailable
     assert client.dbsize() == 0
 
 

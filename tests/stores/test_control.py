@@ -16,7 +16,7 @@ from django_throttle.connections.control import SocketControl
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import CLOSE, CLOSED, RESET, ControlMessage, Evict
-from django_throttle.core.flow import release
+from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import Cause, InvalidRule, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
@@ -260,7 +260,7 @@ class TestWhoGoes:
         assert lease_of(door.open())
         assert door.closed() == [socket]
         door.open(socket=False)
-        run(release(requests[0].lease), door.store)
+        run(release_lease(requests[0].lease), door.store)
         assert lease_of(door.open(socket=False))
         assert door.count() == 3
 
@@ -386,7 +386,7 @@ class TestOtherProcesses:
         with redis_server.client() as client:
             assert client.zcard(key) == 1
             for door, decision in zip((one, one, one, two), decisions, strict=True):
-                run(release(decision.lease), door.store)
+                run(release_lease(decision.lease), door.store)
             assert (client.exists(key), one.count()) == (0, 0)
 
     def test_a_dead_process_is_taken_from_too(self, site: MakeDoor) -> None:
@@ -453,7 +453,7 @@ class TestWhenItFails:
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
             assert site.count() <= 3
             if not isinstance(outcome, BaseException):
-                await asyncio.to_thread(run, release(outcome.lease), slow.store)
+                await asyncio.to_thread(run, release_lease(outcome.lease), slow.store)
         proxy.delay = 0.0
         await asyncio.sleep(0.1)
         slow.refresher().resend()
@@ -494,7 +494,7 @@ class TestStorm:
         for decision in allowed:
             if lease_of(decision) in closed:
                 for door in doors:
-                    run(release(decision.lease), door.store)
+                    run(release_lease(decision.lease), door.store)
         assert onlooker.count() == len({lease_of(decision) for decision in allowed} - set(closed)) > 0
 
 
@@ -515,5 +515,5 @@ def test_senseless(options: dict[str, Any]) -> None:
 
 def test_a_lease_that_nobody_holds_is_given_back_all_the_same(site: MakeDoor) -> None:
     door = site()
-    run(release(Lease("~nobody", ((OLDEST.id, "user:1"),))), door.store)
+    run(release_lease(Lease("~nobody", ((OLDEST.id, "user:1"),))), door.store)
     assert door.count() == 0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import Late
+from django_throttle.core.algorithms import LateCost
 from django_throttle.core.commands import Charge, Decide
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.fallback import LateCharge, LateCharges
@@ -41,7 +41,7 @@ def charge_late(memory: MemoryStore, rule: Rule, cost: int, at: int) -> None:
     now = round(memory.clock() * 1_000_000)
     state, expires = counters(memory).get((rule.id, "user:1"), (None, 0))
     plan = memory.calendar.plan_at(rule, now)
-    stored = plan.charge_late(state if expires > now else None, now, Late(cost, at))
+    stored = plan.charge_late(state if expires > now else None, now, LateCost(cost, at))
     if stored is not None:
         memory._write((rule.id, "user:1"), stored.state, now + stored.lasts)
 

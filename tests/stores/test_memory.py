@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Charge, Decision, Rule, flow
+from django_throttle.core import Charge, Decision, Rule
 from django_throttle.core.commands import charge
+from django_throttle.core.decide import Flow, decide_charges, reset_charges
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
 from tests.clock import START, FrozenClock
@@ -57,11 +58,11 @@ def clean(server: RedisServer) -> None:
         client.flushall()
 
 
-def flow_of(rules: tuple[Rule, ...], verb: str, cost: int, ident: str) -> flow.Flow[Decision | int]:
+def flow_of(rules: tuple[Rule, ...], verb: str, cost: int, ident: str) -> Flow[Decision | int]:
     charges = tuple(charge(rule, ident, cost) for rule in rules)
     if verb == "reset":
-        return flow.forget(charges)
-    return flow.decide(charges, commit=verb == "acquire")
+        return reset_charges(charges)
+    return decide_charges(charges, commit=verb == "acquire")
 
 
 @given(rulebooks(), HISTORIES, st.sampled_from([0, START * 1_000_000]))
@@ -120,11 +121,11 @@ def test_retry_after_is_exact_on_redis_too(
     clock.now_us = clock.start_us + 12_345_678
     for cost in [*costs, rule.plan.limit]:
         charges = (charge(rule, "user:1", 1)._replace(cost=cost),)
-        decision = run(flow.decide(charges), redis_store)
+        decision = run(decide_charges(charges), redis_store)
         if decision.retry_after:
             asked_at, wait = clock.now_us, round(decision.retry_after * 1_000_000)
             clock.now_us = asked_at + wait - 1
-            assert not run(flow.decide(charges, commit=False), redis_store).allowed
+            assert not run(decide_charges(charges, commit=False), redis_store).allowed
             clock.now_us = asked_at + wait
-            assert run(flow.decide(charges, commit=False), redis_store).allowed
+            assert run(decide_charges(charges, commit=False), redis_store).allowed
             clock.now_us = asked_at

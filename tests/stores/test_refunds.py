@@ -10,8 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from django_throttle.core import Decision, Rule, flow
-from django_throttle.core.commands import Refund, answered, charge
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import Refund, charge, refund_for_status
+from django_throttle.core.decide import decide_charges, refund_charges
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
 from tests.clock import FrozenClock
@@ -41,11 +42,11 @@ each_kind = pytest.mark.parametrize("rule", EVERY_KIND, ids=lambda rule: f"{rule
 
 
 def take(store: Any, rule: Rule, cost: int = 1, *, commit: bool = True) -> Decision:
-    return run(flow.decide((charge(rule, "user:1", cost),), commit=commit), store)
+    return run(decide_charges((charge(rule, "user:1", cost),), commit=commit), store)
 
 
 def give_back(store: Any, paid: Refund | None) -> bool:
-    return run(flow.refund(paid), store)
+    return run(refund_charges(paid), store)
 
 
 def left(store: Any, rule: Rule) -> int | None:
@@ -191,10 +192,12 @@ def test_what_somebody_else_left_there_fails_nobody(
 
 def test_only_what_was_charged_and_only_under_rules_that_count_some_answers(store: Any) -> None:
     counted, plain = EVERY_KIND[0], Rule("plain", "5/m")
-    decision = run(flow.decide((charge(counted, "user:1", 1), charge(plain, "user:1", 1))), store)
+    decision = run(decide_charges((charge(counted, "user:1", 1), charge(plain, "user:1", 1))), store)
     assert decision.receipt is not None
     assert [one.charge.rule.name for one in decision.receipt.paid] == [counted.name]
-    assert [paid and len(paid.paid) for status in (401, 200) for paid in [answered(decision.receipt, status)]] == [
+    assert [
+        paid and len(paid.paid) for status in (401, 200) for paid in [refund_for_status(decision.receipt, status)]
+    ] == [
         None,
         1,
     ]
@@ -218,10 +221,10 @@ async def test_without_waiting_on_an_event_loop(redis_url: str, clock: FrozenClo
     store = RedisStore(redis_url, clock=clock, deadline=5.0)
     rule = EVERY_KIND[3]
     charges = (charge(rule, "user:1", 1),)
-    decisions = await asyncio.gather(*(arun(flow.decide(charges), store) for _ in range(20)))
+    decisions = await asyncio.gather(*(arun(decide_charges(charges), store) for _ in range(20)))
     allowed = [decision for decision in decisions if decision.allowed]
     assert len(allowed) == 5
-    assert all(await asyncio.gather(*(arun(flow.refund(decision.receipt), store) for decision in allowed)))
+    assert all(await asyncio.gather(*(arun(refund_charges(decision.receipt), store) for decision in allowed)))
     assert left(store, rule) == 5
 
 
@@ -249,5 +252,5 @@ class TestWithoutRedis:
     ) -> None:
         there = RedisStore(redis_url, clock=clock, deadline=5.0)
         paid = take(there, EVERY_KIND[0]).receipt
-        assert (asyncio.run(arun(flow.refund(paid), away)) if on_loop else give_back(away, paid)) is False
+        assert (asyncio.run(arun(refund_charges(paid), away)) if on_loop else give_back(away, paid)) is False
         assert left(there, EVERY_KIND[0]) == 4

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from django_throttle.core import Rule, flow
-from django_throttle.core.commands import Charge, Decide, Forget, Mark, Once
+from django_throttle.core import Rule
+from django_throttle.core.commands import Charge, Decide, Mark, Reset, SetMarks
+from django_throttle.core.decide import decide_charges, refund_charges
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
 from django_throttle.stores.denials import NoDenials
@@ -123,8 +124,8 @@ class TestSeveralSlots:
         """One round trip, whatever idents a call has brought to a share of their quotas."""
         store = store_of(cluster.url)
         marks = tuple(Mark("quota", f"user:{number}", "0.8", 60_000_000) for number in range(20))
-        assert store.execute(Once(marks[:10])) == (True,) * 10
-        assert asyncio.run(store_of(cluster.url).aexecute(Once(marks))) == (False,) * 10 + (True,) * 10
+        assert store.execute(SetMarks(marks[:10])) == (True,) * 10
+        assert asyncio.run(store_of(cluster.url).aexecute(SetMarks(marks))) == (False,) * 10 + (True,) * 10
 
     @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
     def test_what_does_not_count_goes_back_to_each(
@@ -134,7 +135,7 @@ class TestSeveralSlots:
         first, second = different_slots(store, 2)
         rule = Rule("logins", "10/h", count_on=(401,))
         paid = decide(store, on_loop, Charge(rule, first, 2), Charge(rule, second, 3)).receipt
-        give_back = flow.refund(paid)
+        give_back = refund_charges(paid)
         assert asyncio.run(arun(give_back, store)) if on_loop else run(give_back, store)
         stands = decide(store, on_loop, Charge(rule, first, 0), Charge(rule, second, 0))
         assert [outcome.remaining for outcome in stands.outcomes] == [10, 10]
@@ -143,8 +144,8 @@ class TestSeveralSlots:
         store = RedisStore(cluster.url, deadline=5.0)
         charges = tuple(Charge(EVERY_KIND[2], ident, 1) for ident in different_slots(store, 5))
         assert decide(store, False, *charges).allowed
-        assert store.execute(Forget(charges)) == 5
-        assert asyncio.run(store.aexecute(Forget(charges))) == 0
+        assert store.execute(Reset(charges)) == 5
+        assert asyncio.run(store.aexecute(Reset(charges))) == 0
 
 
 def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[str], calls: int) -> int:
@@ -157,7 +158,7 @@ def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[st
 
     async def together() -> int:
         decisions = [
-            await asyncio.gather(*(arun(flow.decide(charges), store) for _ in range(10))) for _ in range(calls // 10)
+            await asyncio.gather(*(arun(decide_charges(charges), store) for _ in range(10))) for _ in range(calls // 10)
         ]
         return sum(decision.allowed for ten in decisions for decision in ten)
 

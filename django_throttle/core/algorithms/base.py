@@ -15,7 +15,7 @@ NEVER: Final = -1
 NOTHING: Final[State] = ()
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """What one call comes to; times in microseconds from now.
 
     ``retry`` is 0 when the cost fits, NEVER when it never will. ``remaining`` and ``reset`` hold before the charge,
@@ -33,7 +33,7 @@ class Step(NamedTuple):
     refused_state: State | None
 
 
-class Late(NamedTuple):
+class LateCost(NamedTuple):
     """One or more calls that were admitted at a moment, in microseconds, and are charged afterwards."""
 
     cost: int
@@ -72,7 +72,7 @@ class Plan:
         numbers = (*[getattr(self, name) for name in self.__match_args__], 0, 0, 0)[:4]
         object.__setattr__(self, "numbers", numbers)
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         """What a call of this cost comes to; ``counts_denied`` when a refused one is charged too."""
         raise NotImplementedError
 
@@ -84,11 +84,11 @@ class Plan:
         """
         raise NotImplementedError
 
-    def late_charges(self, state: State, now: int) -> Iterator[Late]:
+    def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
         """The charges that a state stands for, each at the last moment at which it can have been made."""
         raise NotImplementedError
 
-    def charge_late(self, state: State | None, now: int, late: Late) -> Stored | None:
+    def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
         """Charge what was admitted elsewhere, whatever the limit; None when a charge of that time counts no more."""
         raise NotImplementedError
 
@@ -113,7 +113,7 @@ class Plan:
         return 0
 
 
-class Limits(Protocol):
+class RuleLike(Protocol):
     """What an algorithm reads of a rule."""
 
     @property
@@ -141,10 +141,10 @@ class Limits(Protocol):
     @property
     def factor(self) -> int: ...
     @property
-    def parts(self) -> Sequence[Limits]: ...
+    def parts(self) -> Sequence[RuleLike]: ...
 
 
-def no_shape(rule: Limits, every: str) -> tuple[str, ...]:
+def no_shape(rule: RuleLike, every: str) -> tuple[str, ...]:
     """Nothing that the rule's amount does not say."""
     return ()
 
@@ -161,8 +161,8 @@ class Algorithm:
     name: str
     label: str
     help: str
-    plan: Callable[[Limits], Plan]
-    shape: Callable[[Limits, str], tuple[str, ...]] = no_shape
+    plan: Callable[[RuleLike], Plan]
+    shape: Callable[[RuleLike, str], tuple[str, ...]] = no_shape
     words: ClassVar[str] = ""  # as a choice of its option it has none
     takes: tuple[str, ...] = ()
     max_limit: int = MAX_LIMIT  # of its rate; ``takes_more`` names what has a larger one
@@ -175,20 +175,20 @@ class Algorithm:
     is_bucket: bool = False  # remembers a time rather than a count
 
 
-def times(number: int, factor: float) -> int:
+def multiplied(number: int, factor: float) -> int:
     """So many times the number, rounded down: 2.3 times 100 is 230, which in doubles it is not."""
     return floor(number * Fraction(repr(factor)))
 
 
-def rate_of(rule: Limits) -> Rate:
+def rate_of(rule: RuleLike) -> Rate:
     """The rate of a rule that has been checked to have one."""
     assert rule.rate is not None
     return rule.rate
 
 
-def most_of(rule: Limits) -> int:
+def most_of(rule: RuleLike) -> int:
     """The units at which calls of a rule without a burst are refused."""
-    return times(rate_of(rule).limit, rule.enforce_at)
+    return multiplied(rate_of(rule).limit, rule.enforce_at)
 
 
 def listed(words: Sequence[str]) -> str:

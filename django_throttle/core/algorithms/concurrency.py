@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
 
 # When a full slot might be free again is anybody's guess; this is ours, in microseconds.
 ASK_AGAIN: Final = 5_000_000
@@ -23,11 +23,11 @@ class Concurrency(Plan):
     ask_again: int = ASK_AGAIN
     name, code = "concurrency", 11
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         held, mine = state or (0, 0)
         wanted = 0 if mine else cost
         left = max(0, self.limit - held)
-        return Step(
+        return StepResult(
             retry=0 if held + wanted <= self.limit else self.ask_again,
             remaining=left,
             reset=self.ask_again if held else 0,
@@ -38,7 +38,7 @@ class Concurrency(Plan):
         )
 
 
-def plan(rule: Limits) -> Plan:
+def plan(rule: RuleLike) -> Plan:
     return Concurrency(rule.limit or 0)
 
 

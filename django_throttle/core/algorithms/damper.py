@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Limits, Plan
+from django_throttle.core.algorithms.base import Plan, RuleLike
 
 MAX_DAMPED: Final = 1_000_000_000_000  # sums of what is attempted stay whole numbers
 JUDGED: Final = {"fast": "judged by the last seconds", "average": "judged by the last 24 seconds"}
@@ -20,11 +20,11 @@ class Damper(Plan):
     name = "damper"
 
 
-def plan(rule: Limits) -> Plan:
+def plan(rule: RuleLike) -> Plan:
     return Damper(base.most_of(rule), base.rate_of(rule).window_us)
 
 
-def shape(rule: Limits, every: str) -> tuple[str, ...]:
+def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
     return "held to that by refusing a share of what is attempted", JUDGED[rule.estimator]
 
 

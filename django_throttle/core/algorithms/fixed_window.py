@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
 from django_throttle.core.rate import MAX_LIMIT
 
 
@@ -21,7 +21,7 @@ class Window(Plan):
         """When the window of this moment begins and ends."""
         raise NotImplementedError
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit = self.limit
         start, finish = self.bounds(now)
         began, count = state or (start, 0)
@@ -38,7 +38,7 @@ class Window(Plan):
                 count = min(count + cost, MAX_LIMIT)
                 refused_state = (start, count)
         remaining = max(0, limit - count)
-        return Step(
+        return StepResult(
             retry=retry,
             remaining=remaining,
             reset=left if count else 0,
@@ -52,10 +52,10 @@ class Window(Plan):
         start, count = state
         return (start, max(0, count - cost)) if start <= since else None  # a window that has ended took it along
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
-        yield base.Late(state[1], now)
+    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
+        yield base.LateCost(state[1], now)
 
-    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
         start, finish = self.bounds(now)
         if late.at < start:
             return None
@@ -74,9 +74,9 @@ class FixedWindow(Window):
         start = now - now % self.window
         return start, start + self.window
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
         start, count = state
-        yield base.Late(count, min(now, start + self.window - 1))
+        yield base.LateCost(count, min(now, start + self.window - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class CalendarWindow(Window):
         return (self.start, self.middle) if now < self.middle else (self.middle, self.finish)
 
 
-def is_calendar(rule: Limits) -> bool:
+def is_calendar(rule: RuleLike) -> bool:
     """True when the rule's windows begin and end with the calendar's."""
     return rule.timezone is not None or (rule.rate is not None and rule.rate.monthly)
 
 
-def plan(rule: Limits) -> Plan:
+def plan(rule: RuleLike) -> Plan:
     return (
         CalendarWindow(base.most_of(rule))
         if is_calendar(rule)
@@ -107,7 +107,7 @@ def plan(rule: Limits) -> Plan:
     )
 
 
-def shape(rule: Limits, every: str) -> tuple[str, ...]:
+def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
     return (f"counted afresh every {every}" + (f" in {rule.timezone}" if rule.timezone else ""),)
 
 

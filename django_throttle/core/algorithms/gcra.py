@@ -12,8 +12,8 @@ from math import gcd
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Limits, Plan, State, Step
-from django_throttle.core.errors import InvalidRule
+from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import MAX_LIMIT, Rate
 
 # Twice a bucket is the largest sum that a script makes, and doubles are exact up to 2^53.
@@ -32,7 +32,7 @@ class IntervalBucket(Plan):
     brings: int
     name, code = "interval_bucket", 5
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         burst, interval, brings = self.limit, self.interval, self.brings
         since, units = state or (now, burst)
         refused_state = None
@@ -45,7 +45,7 @@ class IntervalBucket(Plan):
                 units = max(0, units - cost)
                 refused_state = (since, units)
             retry = base.NEVER if cost > burst else since + -(-(cost - units) // brings) * interval - now
-        return Step(
+        return StepResult(
             retry=retry,
             remaining=units,
             reset=self._full_at(since, units) - now if units < burst else 0,
@@ -70,12 +70,12 @@ class IntervalBucket(Plan):
             return None
         return (now if start == since else start), min(self.limit, units + cost)
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
         since, units = state
         refilled = max(0, now - since) // self.interval * self.brings
-        yield base.Late(self.limit - min(self.limit, units + refilled), now)
+        yield base.LateCost(self.limit - min(self.limit, units + refilled), now)
 
-    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
         since, units = state or (now, self.limit)
         since, units = self._refilled(min(since, now), units, now)
         units = max(0, units - late.cost)
@@ -91,10 +91,10 @@ class IntervalBucket(Plan):
         return (reset - 1) % self.interval + 1  # until the next refill
 
 
-def interval_bucket(rule: Limits) -> Plan:
+def interval_bucket(rule: RuleLike) -> Plan:
     """The plan of a token bucket that is refilled all at once."""
     rate = base.rate_of(rule)
-    plan = IntervalBucket(base.times(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
+    plan = IntervalBucket(base.multiplied(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
     if -(-plan.limit // rate.limit) * rate.window_us >= LARGEST_BUCKET:
         raise InvalidRule(TOO_LONG.format(plan.limit), "burst")
     return plan
@@ -129,7 +129,7 @@ class Gcra(Plan):
     fineness: int
     name, code = "gcra", 4
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         burst, unit, bucket, fineness = self.limit, self.unit, self.bucket, self.fineness
         arrival, fraction = state or (now, 0)
         # The fraction may be one of another fineness, from before the limit was edited.
@@ -146,7 +146,7 @@ class Gcra(Plan):
             retry = base.NEVER if cost > burst else -(-(used + cost * unit - bucket) // fineness)
         remaining = (bucket - used) // unit
         charged = used + cost * unit
-        return Step(
+        return StepResult(
             retry=retry,
             remaining=remaining,
             reset=-(-used // fineness),
@@ -170,10 +170,10 @@ class Gcra(Plan):
         arrival, fraction = state
         return max(0, (arrival - now) * self.fineness + min(fraction, self.fineness - 1))
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
-        yield base.Late(-(-self._used(state, now) // self.unit), now)
+    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
+        yield base.LateCost(-(-self._used(state, now) // self.unit), now)
 
-    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
         """What has flowed out since then is no more in it."""
         fineness = self.fineness
         added = max(0, late.cost * self.unit - max(0, now - late.at) * fineness)
@@ -196,10 +196,10 @@ class Gcra(Plan):
         return max(0, reset - -(-cost * self.unit // self.fineness))
 
 
-def plan(rule: Limits) -> Plan:
+def plan(rule: RuleLike) -> Plan:
     """Exact where the interval allows it; otherwise the interval is rounded up, so the rate is never exceeded."""
     rate = base.rate_of(rule)
-    burst = base.times(rule.burst or rate.limit, rule.enforce_at)
+    burst = base.multiplied(rule.burst or rate.limit, rule.enforce_at)
     fineness = _fineness(rate, burst)
     unit = _unit(rate, fineness)
     bucket = unit * burst
@@ -215,17 +215,17 @@ def plan(rule: Limits) -> Plan:
 def _fineness(rate: Rate, burst: int) -> int:
     """How many parts of a microsecond a unit's time is counted in: as few as make it exact, or close enough."""
 
-    def fits(fineness: int, least: int = 1) -> bool:
+    def is_countable(fineness: int, least: int = 1) -> bool:
         unit = _unit(rate, fineness)
         return unit >= least and unit * burst < LARGEST_BUCKET
 
     exact = rate.limit // gcd(rate.limit, rate.window_us)
     most = min(FINEST, (LARGEST_BUCKET - 1 - burst) * rate.limit // (rate.window_us * burst))
-    if exact <= SHORT and fits(exact):
+    if exact <= SHORT and is_countable(exact):
         return exact
-    if fits(SHORT, CLOSE):
+    if is_countable(SHORT, CLOSE):
         return SHORT
-    if exact <= FINEST and fits(exact):
+    if exact <= FINEST and is_countable(exact):
         return exact
     if most < 1:
         raise InvalidRule(TOO_LONG.format(burst), "burst")
@@ -238,12 +238,12 @@ def _unit(rate: Rate, fineness: int) -> int:
     return -(-rate.window_us * fineness // rate.limit)
 
 
-def token_bucket(rule: Limits) -> Plan:
+def token_bucket(rule: RuleLike) -> Plan:
     """The plan of a token bucket: GCRA's, or an interval bucket."""
     return interval_bucket(rule) if rule.refill == "interval" else plan(rule)
 
 
-def shape(rule: Limits, every: str) -> tuple[str, ...]:
+def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
     most = [rule.burst or part.limit or 0 for part in rule.parts]
     bursts = f"bursts up to {base.listed([f'{burst:,}' for burst in dict.fromkeys(most)])}"
     refilled = f"refilled all at once every {every}" if rule.refill == "interval" else ""

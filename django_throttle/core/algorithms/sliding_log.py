@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
 
 # A log keeps an entry for each call, of which there are as many as units at most; past this a strict sliding_window
 # holds the same cap in one value.
@@ -22,7 +22,7 @@ class SlidingLog(Plan):
     window: int
     name, code = "sliding_log", 10
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit, window = self.limit, self.window
         calls = self._calls(state, now)
         refused_state = _state(calls) if state and state[-2] > now else None
@@ -34,7 +34,7 @@ class SlidingLog(Plan):
                 taken, refused_state = sum(own for _, own in calls), _state(calls)
             retry = base.NEVER if cost > limit else _moment_of(calls, taken + cost - limit) + window - now
         remaining = max(0, limit - taken)
-        return Step(
+        return StepResult(
             retry=retry,
             remaining=remaining,
             reset=calls[-1][0] + window - now if calls else 0,
@@ -58,11 +58,11 @@ class SlidingLog(Plan):
             left += (at, own - back) if own > back else ()
         return tuple(left) if owed < cost else None
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
         for at, cost in zip(state[::2], state[1::2], strict=True):
-            yield base.Late(cost, at)
+            yield base.LateCost(cost, at)
 
-    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
         """In the order of time; of more than the limit the newest are kept."""
         if late.at <= now - self.window:
             return None
@@ -94,11 +94,11 @@ def _moment_of(calls: Calls, units: int) -> int:
     raise AssertionError("a log never waits for more than it holds")
 
 
-def plan(rule: Limits) -> Plan:
+def plan(rule: RuleLike) -> Plan:
     return SlidingLog(base.most_of(rule), base.rate_of(rule).window_us)
 
 
-def shape(rule: Limits, every: str) -> tuple[str, ...]:
+def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
     return (f"counted exactly in any {every}",)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Limits, Plan, State, Step
+from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
 from django_throttle.core.rate import MAX_LIMIT
 
 
@@ -23,7 +23,7 @@ class SlidingWindow(Plan):
     strict: int = 0
     name, code = "sliding_window", 3
 
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> Step:
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit, sub_window, n = self.limit, self.sub_window, self.n
         current = now // sub_window
         counts, refused_state = self._slide(state, current)
@@ -37,7 +37,7 @@ class SlidingWindow(Plan):
             retry = base.NEVER if cost > limit else self._fits_at(counts, cost, current) - now
         newest = next((age for age, count in enumerate(counts) if count), None)
         remaining = max(0, limit - sum(counts[:n]) - weight)
-        return Step(
+        return StepResult(
             retry=retry,
             remaining=remaining,
             reset=0 if newest is None else (current + n + 1 - newest) * sub_window - now,
@@ -79,12 +79,12 @@ class SlidingWindow(Plan):
         counts[age] = max(0, counts[age] - cost)
         return (index, *counts)
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.Late]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
         index, *counts = state
         for age, count in enumerate(counts):
-            yield base.Late(count, min(now, (index - age + 1) * self.sub_window - 1))
+            yield base.LateCost(count, min(now, (index - age + 1) * self.sub_window - 1))
 
-    def charge_late(self, state: State | None, now: int, late: base.Late) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
         current, n = now // self.sub_window, self.n
         index, *counts = state or (current, *[0] * (n + 1))
         passed = min(max(0, current - index), n + 1)
@@ -96,13 +96,13 @@ class SlidingWindow(Plan):
         return base.Stored((current, *counts), (current + n + 1) * self.sub_window - now)
 
 
-def plan(rule: Limits) -> Plan:
+def plan(rule: RuleLike) -> Plan:
     # Rounded up, so that n sub-windows are never shorter than the window.
     sub_window = -(-base.rate_of(rule).window_us // rule.resolution)
     return SlidingWindow(base.most_of(rule), sub_window, rule.resolution, int(rule.strict))
 
 
-def shape(rule: Limits, every: str) -> tuple[str, ...]:
+def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
     steps = f"moving on in {rule.resolution} steps" if rule.resolution != 1 else ""
     return steps, f"never more in any {every}" if rule.strict else ""
 

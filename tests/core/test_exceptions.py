@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_throttle.core.errors import AskAgain, Cause, StoreError
+from django_throttle.core.exceptions import Cause, RepeatCommand, StoreError
 
 
 @pytest.mark.parametrize("cause", Cause)
@@ -12,4 +12,4 @@ def test_a_store_says_why_and_when_to_ask_again(cause: Cause) -> None:
     error = StoreError(cause)
     assert (str(error), error.cause, error.retry_after) == (cause.value, cause, 1.0)
     assert str(StoreError(cause, "no route to host")) == "no route to host"
-    assert AskAgain(cause).cause is cause
+    assert RepeatCommand(cause).cause is cause

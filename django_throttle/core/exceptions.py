@@ -62,7 +62,7 @@ class StoreError(ThrottleError):
         self.retry_after = retry_after
 
 
-class AskAgain(StoreError):
+class RepeatCommand(StoreError):
     """The store has learned something and will answer the same command now."""
 
     def __init__(self, cause: Cause = Cause.BUG) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from django_throttle.core.commands import check_cost
-from django_throttle.core.flow import NOTHING, Charged
+from django_throttle.core.decide import NO_CHARGES, EarlierCharges
 from django_throttle.core.rule import Rule
 
 
@@ -48,7 +48,7 @@ class Facts:
     events: tuple[str, ...]
     who: Who
     cost: int = 1
-    charged: Charged = NOTHING
+    charged: EarlierCharges = NO_CHARGES
     rule: str | Rule | None = None
     method: str = ""
     early: bool = False

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
-from django_throttle.core.flow import Charged
+from django_throttle.core.decide import EarlierCharges
 from django_throttle.exceptions import InvalidCost
-from django_throttle.facts import Facts
 from tests.callers import ANNA
 
 API, SLOTS, UPLOADS = (
@@ -40,5 +40,5 @@ def test_a_cost_that_is_none_is_refused_where_it_is_said(cost: Any) -> None:
     ids=str,
 )
 def test_only_what_no_door_has_charged_is_due(rule: Rule, charged: dict[Any, int], cost: int, due: int | None) -> None:
-    call = Facts("search", ("request",), ANNA, cost, charged=Charged(charged)).due(rule, "user:1")
+    call = Facts("search", ("request",), ANNA, cost, charged=EarlierCharges(charged)).due(rule, "user:1")
     assert (call and call.cost) == due

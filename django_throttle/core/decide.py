@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -17,18 +17,18 @@ from django_throttle.core.commands import (
     Decide,
     DecideLocally,
     Evict,
-    Forget,
     Mark,
-    Once,
     Refund,
     Release,
-    Tell,
-    answered,
-    paid_under,
+    Reset,
+    SendControl,
+    SetMarks,
     receipt,
+    refund_for_idents,
+    refund_for_status,
 )
 from django_throttle.core.decision import Crossing, Decision, Lease, Outcome, Reason, conclude
-from django_throttle.core.errors import AskAgain, StoreError
+from django_throttle.core.exceptions import RepeatCommand, StoreError
 from django_throttle.core.rule import Rule
 
 
@@ -41,6 +41,9 @@ def outcomes_of(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, 
 
 def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     rule, (retry, remaining, reset, _) = charge.rule, answer
+    delay = 0.0
+    if rule.action == "delay" and retry == 0:  # until a queued call's turn, after all that was queued before it
+        delay = rule.plan.turn_after(reset, charge.cost if charged else 0) / 1_000_000
     return Outcome(
         rule.name,
         charge.ident,
@@ -49,10 +52,10 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
         max(0, remaining - rule.tolerance) if rule.tolerance else remaining,
         None if retry == NEVER else retry / 1_000_000,
         reset / 1_000_000,
-        Reason.WITHIN if retry == 0 else _reason(retry),
+        Reason.WITHIN if retry == 0 else Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED,
         rule.is_shadow,
         rule.window,
-        _delay(charge, answer, charged) if rule.action == "delay" and retry == 0 else 0.0,
+        delay,
         0.0,
         rule.plan,
         rule.unit,
@@ -60,26 +63,21 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     )
 
 
-def _delay(charge: Charge, answer: Answer, charged: bool) -> float:
-    """Seconds until a queued call's turn, after all that was queued before it."""
-    return charge.rule.plan.turn_after(answer.reset, charge.cost if charged else 0) / 1_000_000
-
-
-def _reason(retry: int) -> Reason:
-    return Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED
-
-
-def outcome_without_store(charge: Charge, error: StoreError, *, allowed: bool) -> Outcome:
-    """The outcome of a charge by its rule's failure policy, as the store has failed."""
+def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
+    """The outcome by the rule's failure policy, as the store has failed; None where this process is to count."""
     rule = charge.rule
+    if rule.on_store_failure == "local":
+        return None
+    allowed, limit = rule.on_store_failure == "allow", rule.plan.limit - rule.tolerance
+    wait = 0.0 if allowed else error.retry_after
     return Outcome(
         rule=rule.name,
         ident=charge.ident,
         allowed=allowed,
-        limit=rule.plan.limit - rule.tolerance,
-        remaining=rule.plan.limit - rule.tolerance if allowed else 0,
-        retry_after=0.0 if allowed else error.retry_after,
-        reset_after=0.0 if allowed else error.retry_after,
+        limit=limit,
+        remaining=limit if allowed else 0,
+        retry_after=wait,
+        reset_after=wait,
         reason=Reason.STORE_FAILED,
         shadow=rule.is_shadow,
         window=rule.window,
@@ -103,7 +101,9 @@ class Meters(Protocol):
     def passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]: ...
 
 
-def damped(charges: tuple[Charge, ...], commit: bool, meters: Meters, rest: Rest) -> Generator[Command, Any, Decision]:
+def decide_with_local(
+    charges: tuple[Charge, ...], commit: bool, meters: Meters, rest: Rest
+) -> Generator[Command, Any, Decision]:
     """Decide all charges as one: if a local rule refuses the call, the store is not asked and nothing is charged."""
     local = [charge for charge in charges if charge.rule.is_local]
     judged = meters.judge(local, commit=commit)
@@ -145,7 +145,7 @@ class Denials(Protocol):
     def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None: ...
 
 
-def decide(
+def decide_charges(
     charges: tuple[Charge, ...],
     *,
     commit: bool = True,
@@ -163,8 +163,8 @@ def decide(
     if meters is not None and any(charge.rule.is_local for charge in charges):
         if len(charges) == 1 and charges[0].rule.is_damper:
             return meters.decide(charges[0], commit=commit)
-        rest = partial(decide, commit=commit, lease=lease, whole=whole, denials=denials)
-        return (yield from damped(charges, commit, meters, rest))
+        rest = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials)
+        return (yield from decide_with_local(charges, commit, meters, rest))
     if denials is None or not commit:
         return (yield from _decide(Decide(charges, commit, lease, whole)))
     decision = denials.find(charges) if denials.known else None
@@ -180,7 +180,7 @@ def _decide(command: Decide) -> Flow[Decision]:
     try:
         try:
             answers = yield command
-        except AskAgain:
+        except RepeatCommand:
             answers = yield command
     except StoreError as error:
         return (yield from _without_store(command, error))
@@ -195,22 +195,22 @@ def _decide(command: Decide) -> Flow[Decision]:
     return decision
 
 
-def forget(charges: tuple[Charge, ...]) -> Flow[int]:
+def reset_charges(charges: tuple[Charge, ...]) -> Flow[int]:
     """Make the rates of these charges full again; returns how many keys were removed.
 
     Also has processes forget the refusals that they cache for open sockets of these idents. Raises StoreError.
     """
     if not charges:
         return 0
-    removed: int = yield Forget(charges)
+    removed: int = yield Reset(charges)
     try:
-        yield Tell(tuple([ControlMessage(RESET, ident=ident) for ident in {charge.ident for charge in charges}]))
+        yield SendControl(tuple([ControlMessage(RESET, ident=ident) for ident in {charge.ident for charge in charges}]))
     except StoreError:  # the control message is sent again later
         pass
     return removed
 
 
-def release(lease: Lease | None) -> Flow[None]:
+def release_lease(lease: Lease | None) -> Flow[None]:
     """Give a lease back; if the store fails, its lease registry does so later."""
     if lease is None:
         return
@@ -220,7 +220,7 @@ def release(lease: Lease | None) -> Flow[None]:
         return
 
 
-def refund(paid: Refund | None) -> Flow[bool]:
+def refund_charges(paid: Refund | None) -> Flow[bool]:
     """Give back what a call was charged; False if the store fails: the charge stays."""
     if paid is None:
         return True
@@ -232,9 +232,16 @@ def refund(paid: Refund | None) -> Flow[bool]:
 
 
 def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
-    by_policy = {charge: _POLICIES[charge.rule.on_store_failure](charge, error) for charge in command.charges}
-    local = tuple(charge for charge, outcome in by_policy.items() if outcome is None)
-    leases = tuple(_as_shadow(charge) for charge in command.charges if _is_leased_without_store(charge))
+    by_policy = {charge: _by_policy(charge, error) for charge in command.charges}
+    local = tuple([charge for charge, outcome in by_policy.items() if outcome is None])
+    # As shadows they are never refused here; their leases are written to the store when that is back.
+    leases = tuple(
+        [
+            charge._replace(rule=charge.rule.as_shadow())
+            for charge in command.charges
+            if charge.rule.is_concurrency and charge.rule.on_store_failure == "allow"
+        ]
+    )
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
     paid = None
     if local or leases:
@@ -245,30 +252,6 @@ def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
     decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True)
     return decision._replace(receipt=paid if decision.allowed else None, cause=error.cause)
-
-
-def _is_leased_without_store(charge: Charge) -> bool:
-    return charge.rule.is_concurrency and charge.rule.on_store_failure == "allow"
-
-
-def _as_shadow(charge: Charge) -> Charge:
-    """The same charge, which counts and never refuses: its lease is written to the store when that is back."""
-    return charge._replace(rule=replace(charge.rule, action="shadow"))
-
-
-def _allow(charge: Charge, error: StoreError) -> Outcome | None:
-    return outcome_without_store(charge, error, allowed=True)
-
-
-def _deny(charge: Charge, error: StoreError) -> Outcome | None:
-    return outcome_without_store(charge, error, allowed=False)
-
-
-def _decide_locally(charge: Charge, error: StoreError) -> Outcome | None:
-    return None
-
-
-_POLICIES = {"allow": _allow, "deny": _deny, "local": _decide_locally}
 
 
 def _lease(command: Decide) -> Lease | None:
@@ -292,7 +275,7 @@ def drop_reported(decision: Decision) -> Generator[Command, tuple[bool, ...], De
     If the store fails, all stay: a share reported twice is better than one that is not reported.
     """
     try:
-        is_first = yield Once(tuple([crossing.mark for crossing in decision.crossed]))
+        is_first = yield SetMarks(tuple([crossing.mark for crossing in decision.crossed]))
     except StoreError:
         return decision
     first = tuple([crossing for crossing, keep in zip(decision.crossed, is_first, strict=True) if keep])
@@ -319,7 +302,7 @@ def _mark(charge: Charge, answer: Answer, share: float) -> Mark:
 TRIES: Final = 3  # evictions for one new socket
 
 
-def making_room(decide: Callable[[], Flow[Decision]], charges: tuple[Charge, ...], lease: str) -> Flow[Decision]:
+def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: tuple[Charge, ...], lease: str) -> Flow[Decision]:
     """Decide; if only full rules that evict refuse, evict a socket under each, and decide again.
 
     An eviction gives the slot to the new socket in the same step, so that no other gets it in between. A still newer
@@ -360,14 +343,14 @@ def _evict(charge: Charge, lease: str) -> Flow[bool]:
 
 def _given_back(taken: dict[tuple[str, str], None], lease: str) -> Flow[None]:
     if taken:
-        yield from release(Lease(lease, tuple(taken)))
+        yield from release_lease(Lease(lease, tuple(taken)))
 
 
 Pair = tuple[str, str]  # a rule's name, an ident
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class EarlierCharges:
     """What each rule was charged under each ident, and by what it can go back; False when nothing was."""
 
     costs: Mapping[Pair, int] = field(default_factory=dict)
@@ -390,10 +373,12 @@ class Charged:
         return frozenset(pair for pair in self.costs if pair[0] in known and pair[1] not in known[pair[0]])
 
 
-NOTHING = Charged()
+NO_CHARGES = EarlierCharges()
 
 
-def corrected(decided: Flow[Decision], charged: Charged, rule_named: Callable[[str], Rule | None]) -> Flow[Decision]:
+def decide_and_correct(
+    decided: Flow[Decision], charged: EarlierCharges, rule_named: Callable[[str], Rule | None]
+) -> Flow[Decision]:
     """Decide, and give back what was charged under an ident that has turned out not to be the caller's."""
     decision = yield from decided
     wrong = charged.mistaken(decision.outcomes)
@@ -402,18 +387,18 @@ def corrected(decided: Flow[Decision], charged: Charged, rule_named: Callable[[s
     return decision
 
 
-def _refunded(charged: Charged, wrong: Collection[Pair], rule_named: Callable[[str], Rule | None]) -> Flow[None]:
+def _refunded(charged: EarlierCharges, wrong: Collection[Pair], rule_named: Callable[[str], Rule | None]) -> Flow[None]:
     for paid in charged.receipts:
-        yield from refund(paid_under(paid, wrong))
+        yield from refund_charges(refund_for_idents(paid, wrong))
     found = [(rule_named(name), ident) for name, ident in wrong]
     held = {(rule.id, ident) for rule, ident in found if rule is not None and rule.is_concurrency}
     for lease in charged.leases:
-        yield from release(Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
+        yield from release_lease(Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
 
 
-def settled(decision: Decision, status: int) -> Decision:
+def after_status(decision: Decision, status: int) -> Decision:
     """The decision as it reads after an answer of that HTTP status: what is then given back is there again."""
-    back = answered(decision.receipt, status) if decision.receipt else None
+    back = refund_for_status(decision.receipt, status) if decision.receipt else None
     if back is None:
         return decision
     charges = {(paid.charge.rule.name, paid.charge.rule.window): paid.charge for paid in back.paid}
