@@ -8,7 +8,8 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Final
@@ -17,98 +18,87 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from django_throttle import observe, rulebook, testrun
-from django_throttle.agent_thread import QUIET_SECONDS, AgentThread, watched
+from django_throttle.agent_thread import AgentThread, watched
 from django_throttle.conf import conf
 from django_throttle.connections.control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.connections.process import open_sockets
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.damper.meters import Flusher
 from django_throttle.lifecycle import shutdown
-from django_throttle.publishing.groups import TELL_SECONDS as GROUPS_SECONDS
-from django_throttle.publishing.groups import GroupSizeReporter
-from django_throttle.stores import AnyStore, RedisStore
+from django_throttle.publishing.groups import REPORT_SECONDS, GroupSizeReporter
+from django_throttle.stores import AnyStore
 
 logger = logging.getLogger("django_throttle")
 
 RESEND_SECONDS: Final = 0.5
-TELL_SECONDS: Final = 1.0
+PERIODIC_SECONDS: Final = 1.0
+RESTART_SECONDS: Final = 6.0  # after a failed start
 
 
 @dataclass(slots=True)
 class _StoreService:
-    """What is kept up for one store. ``rules`` is True once doors decide by it: then the rules are watched.
+    """What runs in the background for one store; nothing does where ``is_disabled``.
 
-    Where ``is_disabled`` there is no thread.
+    ``rules`` is True once doors decide by the store: then the rules are watched, too.
     """
 
     store: AnyStore
-    rules: bool
+    rules: bool = False
     is_disabled: bool = False
-    agent: AgentThread | None = None
-    refresher: Refresher | None = None
-    flusher: Flusher | None = None
-    group_sizes: GroupSizeReporter | None = None
+    thread: AgentThread | None = None
+    cleanups: list[Callable[[], object]] = field(default_factory=list)  # in the reverse order
 
     @property
     def watches(self) -> bool:
         """True when nothing is left to begin for doors."""
         return self.rules or self.is_disabled
 
-    def begin(self) -> None:
-        settings = conf()
-        if not (settings.AGENT and (self.rules or self.store.is_remote)):
+    def begin(self, *, rules: bool) -> None:
+        """Begin what has not begun yet; where rules are read in a test, the thread would need the tests' database."""
+        remote = self.store.is_remote
+        if conf().AGENT and (remote or (rules and not testrun.is_on())):
+            thread = self.thread or AgentThread()
+            if self.thread is None:
+                self._add_duties(thread)
+            if rules and not self.rules:
+                self._watch_rules(thread)
+            thread.start()
+            self.thread = thread
+        self.rules = self.rules or rules
+
+    def _add_duties(self, thread: AgentThread) -> None:
+        settings, store = conf(), self.store
+        control = SocketControl(store)
+        thread.every(settings.RULES_POLL, control, "executing control messages", wait=settings.RULES_POLL)
+        thread.every(HEARD_SECONDS, Activity(store), "reporting active sockets", wait=HEARD_SECONDS)
+        if not store.is_remote:
             return
-        if testrun.is_on() and not self.store.is_remote:
-            return  # a thread that reads the rules would have a connection to the database of the tests
-        agent = AgentThread()
-        duties = SocketControl(self.store)
-        agent.every(settings.RULES_POLL, duties, "executing control messages", wait=settings.RULES_POLL)
-        agent.every(HEARD_SECONDS, Activity(self.store), "reporting active sockets", wait=HEARD_SECONDS)
-        if self.store.is_remote:
-            refresher = self.refresher = Refresher(self.store, duties.evict)
-            agent.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
-            agent.every(RESEND_SECONDS, refresher.resend, "sending leases again")
-            agent.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
-            self._report_to(agent, self.store)
-        if self.rules:
-            self._watch_rules(agent)
-        agent.start()
-        self.agent = agent
+        refresher = Refresher(store, control.evict)
+        thread.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
+        thread.every(RESEND_SECONDS, refresher.resend, "sending leases again")
+        thread.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
+        store.meters.interval = settings.DAMPER_INTERVAL
+        flusher = Flusher(store.meters, store.aggregates, lambda: store.processes.seen)
+        thread.every(store.meters.interval, flusher, "reporting counts of dampers", wait=flusher.first)
+        self.cleanups = [refresher.leave, flusher]
 
-    def watch_rules(self) -> None:
-        """Doors decide by this store too: what was begun for its leases or dampers alone is completed."""
-        self.rules = True
-        try:
-            if self.agent is None:
-                self.begin()
-            else:
-                self._watch_rules(self.agent)
-        except RuntimeError:
-            self.rules = False
-            raise
-
-    def _watch_rules(self, agent: AgentThread) -> None:
+    def _watch_rules(self, thread: AgentThread) -> None:
         poll_seconds = conf().RULES_POLL
-        agent.every(poll_seconds, partial(rulebook.poll, self.store), "polling the rules", wait=poll_seconds)
-        agent.every(TELL_SECONDS, observe.run_periodic_work, "writing due log lines and metrics", wait=TELL_SECONDS)
+        thread.every(poll_seconds, partial(rulebook.poll, self.store), "polling the rules", wait=poll_seconds)
+        periodic = observe.run_periodic_work
+        thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)
         if self.store.is_remote:
-            self.group_sizes = GroupSizeReporter(self.store)
-            agent.every(GROUPS_SECONDS, self.group_sizes, "reporting the sizes of groups", wait=GROUPS_SECONDS)
-
-    def _report_to(self, agent: AgentThread, store: RedisStore) -> None:
-        store.meters.interval = conf().DAMPER_INTERVAL
-        flusher = self.flusher = Flusher(store.meters, store.aggregates, lambda: store.processes.seen)
-        agent.every(store.meters.interval, flusher, "reporting counts of dampers", wait=flusher.first)
+            reporter = GroupSizeReporter(self.store)
+            thread.every(REPORT_SECONDS, reporter, "reporting the sizes of groups", wait=REPORT_SECONDS)
+            self.cleanups.append(reporter.report_none)
 
     def end(self) -> None:
         """Stop, report what was counted, and release what this process holds; about a second a step at most."""
-        if self.agent is not None:
-            self.agent.stop()
-        groups = self.group_sizes.leave if self.group_sizes else None
-        for last in (self.flusher, groups, self.refresher.leave if self.refresher else None):
+        if self.thread is not None:
+            self.thread.stop()
+        for cleanup in reversed(self.cleanups):
             try:
-                if last is not None:
-                    last()
+                cleanup()
             except Exception as error:  # noqa: BLE001 - at exit nobody can act on it, and others sweep us
                 logger.info("shutdown cleanup failed; what this process holds counts until others expire it: %s", error)
 
@@ -126,12 +116,12 @@ def ensure(store: AnyStore, *, rules: bool = False) -> None:
     if service is None or (rules and not service.watches):
         with _lock:
             if time.monotonic() >= _not_before and not shutdown.has_begun:
-                _serve(store, rules)
+                _begin(store, rules)
 
 
 def disable_for(store: AnyStore) -> bool:
     """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
-    return _services.setdefault(id(store), service := _StoreService(store, rules=False, is_disabled=True)) is service
+    return _services.setdefault(id(store), service := _StoreService(store, is_disabled=True)) is service
 
 
 def stop_for(store: AnyStore) -> None:
@@ -161,8 +151,8 @@ async def socket_ended() -> None:
 def _end_soon() -> None:
     """Wake the agents, from a signal handler: a process without sockets may end in a tenth of a second."""
     for service in tuple(_services.values()):
-        if service.agent is not None:
-            service.agent.wake(_stop_when_idle)
+        if service.thread is not None:
+            service.thread.wake(_stop_when_idle)
 
 
 def _stop_when_idle() -> None:
@@ -177,28 +167,19 @@ def _stop_when_idle() -> None:
 shutdown.register(_end_soon, stop)
 
 
-def _serve(store: AnyStore, rules: bool) -> None:
-    global _not_before
-    service = _services.get(id(store))
+def _begin(store: AnyStore, rules: bool) -> None:
+    global _finalizer, _not_before
+    service = _services.get(id(store)) or _StoreService(store)
     try:
-        if service is None:
-            service = _StoreService(store, rules)
-            service.begin()
-        elif rules and not service.watches:
-            service.watch_rules()
+        if not service.is_disabled:
+            service.begin(rules=rules)
     except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
         logger.warning("the background thread was not started, and its work waits; trying again soon: %s", error)
-        _not_before = time.monotonic() + QUIET_SECONDS / 10
+        _not_before = time.monotonic() + RESTART_SECONDS
         return
     _services[id(store)] = service
     if service.watches:
         watched.add(id(store))
-    _stop_at_exit()
-
-
-def _stop_at_exit() -> None:
-    """Have what this process holds released when it ends, once."""
-    global _finalizer
     shutdown.watch()
     if _finalizer is None:
         # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
@@ -216,8 +197,8 @@ def _settings_changed(*, setting: str, **_: object) -> None:
             del _services[id(service.store)]
             watched.discard(id(service.store))
     for service in replaced:
-        if service.agent is not None:
-            service.agent.stop(0.0)
+        if service.thread is not None:
+            service.thread.stop(0.0)
 
 
 def _forked() -> None:

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.conf import conf
 from django_throttle.lifecycle import in_child
+from django_throttle.log_throttling import LogThrottle
 
 if TYPE_CHECKING:
     from django_throttle.stores.base import Store
 
 logger = logging.getLogger("django_throttle")
 
-# By its name, as it lies above whatever needs it to run.
-AGENT: Final = "django_throttle.agent"
 # The stores whose rules an agent watches, by their identity: a call has nothing to start for them.
 watched: Final[set[int]] = set()
 
@@ -39,13 +38,13 @@ def ensure(store: Store, *, rules: bool = False) -> None:
 
 @cache
 def _agent() -> Any:
-    return import_module(AGENT)
+    """By its name, as it lies above whatever needs it to run."""
+    return import_module("django_throttle.agent")
 
 
 RETRY_SECONDS: Final = 1.0
-QUIET_SECONDS: Final = 60.0  # one log line for each failing job in this time
 LONGEST_WAIT: Final = 1.0
-LAST_WAIT: Final = 0.05  # between two looks whether a process that ends holds anything still
+IDLE_CHECK_SECONDS: Final = 0.05  # between two looks whether a process that ends holds anything still
 
 
 @dataclass(slots=True)
@@ -56,19 +55,17 @@ class Job:
     seconds: float
     work: Callable[[], object]
     due: float
-    logged: float = field(default=-QUIET_SECONDS)
+    log_throttle: LogThrottle = field(default_factory=LogThrottle)
 
     def run(self) -> None:
         """Do it; a failure is logged and tried again soon, never raised."""
         wait = self.seconds
         try:
-            said = self.work()
-            wait = said if isinstance(said, float) else wait
+            due_in = self.work()
+            wait = due_in if isinstance(due_in, float) else wait
         except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
             wait = min(wait, RETRY_SECONDS)
-            now = time.monotonic()
-            if now - self.logged >= QUIET_SECONDS:
-                self.logged = now
+            if self.log_throttle.due(self.name):
                 logger.warning("%s failed, trying again: %s: %s", self.name, type(error).__name__, error)
         self.due = time.monotonic() + wait
 
@@ -82,11 +79,11 @@ class AgentThread:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._woken: SimpleQueue[None] = SimpleQueue()
-        self._last: Callable[[], object] | None = None
-        in_child(self, AgentThread._forget)
+        self._check_idle: Callable[[], object] | None = None
+        in_child(self, AgentThread._drop_jobs)
 
-    def _forget(self) -> None:
-        """Nothing is left to do in a forked child, where gevent has this thread go on."""
+    def _drop_jobs(self) -> None:
+        """In a forked child gevent has this thread go on."""
         self._jobs = ()
 
     def every(self, seconds: float, work: Callable[[], object], name: str, *, wait: float = 0.0) -> None:
@@ -94,9 +91,9 @@ class AgentThread:
         with self._lock:
             self._jobs = (*self._jobs, Job(name, seconds, work, time.monotonic() + wait))
 
-    def wake(self, last: Callable[[], object]) -> None:
-        """The process ends: do this at once, and again and again from now on. A signal handler may say so."""
-        self._last = last
+    def wake(self, check_idle: Callable[[], object]) -> None:
+        """The process ends: call this at once, and again and again from now on. A signal handler may call it."""
+        self._check_idle = check_idle
         self._woken.put(None)
 
     def start(self) -> None:
@@ -116,8 +113,8 @@ class AgentThread:
 
     def _run(self) -> None:
         while not self._is_stopped():
-            if self._last is not None:
-                self._last()
+            if self._check_idle is not None:
+                self._check_idle()
             for job in self._jobs:
                 if self._jobs and job.due <= time.monotonic() and not self._stopped.is_set():
                     job.run()
@@ -129,7 +126,7 @@ class AgentThread:
         return self._stopped.is_set()
 
     def _wait(self) -> float:
-        if self._last is not None:
-            return LAST_WAIT
+        if self._check_idle is not None:
+            return IDLE_CHECK_SECONDS
         due = min((job.due for job in self._jobs), default=float("inf"))
         return min(LONGEST_WAIT, max(0.0, due - time.monotonic()))

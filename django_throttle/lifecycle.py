@@ -1,4 +1,4 @@
-"""Forks, threads, tasks that nobody waits for, and the end of a process."""
+"""The life of a process: what a forked child renews, threads, background tasks, and its shutdown."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 SERVERS: Final = ("uvicorn",)  # packages whose handlers of SIGTERM end the process without atexit
 LAST_SECONDS: Final = 2.0  # at most, for the work at the end
 
-Caught = Callable[[int, FrameType | None], Any]
+OnSignal = Callable[[int, FrameType | None], Any]
 
 
 class Shutdown:
     """Whether the process is ending, and what is called then; a forked child starts anew."""
 
     def __init__(self) -> None:
-        self._listeners: list[tuple[Callable[[], object], Callable[[], object]]] = []
-        self._begin()
-        in_child(self, Shutdown._begin)
+        self._on_begin: Callable[[], object] = int
+        self._before_exit: Callable[[], object] = int
+        self._renew()
+        in_child(self, Shutdown._renew)
 
-    def _begin(self) -> None:
-        self.has_begun = False
-        self._watches = False
+    def _renew(self) -> None:
+        self.has_begun = self._watches = False
 
     def watch(self) -> None:
         """Notice SIGTERM where one of those servers handles it; only the main thread can do that."""
@@ -91,15 +91,14 @@ class Shutdown:
         elif former is signal.SIG_DFL and any(f"{name}.server" in sys.modules for name in SERVERS):
             signal.signal(signal.SIGTERM, self._finish)
 
-    def register(self, begins: Callable[[], object], last: Callable[[], object]) -> None:
-        """Call ``begins`` in the signal handler, where it must not wait or take a lock, and ``last`` before the end."""
-        self._listeners.append((begins, last))
+    def register(self, on_begin: Callable[[], object], before_exit: Callable[[], object]) -> None:
+        """Have ``on_begin`` called in the signal handler, where it must not wait or take a lock."""
+        self._on_begin, self._before_exit = on_begin, before_exit
 
-    def _noticing(self, former: Caught) -> Caught:
+    def _noticing(self, former: OnSignal) -> OnSignal:
         def handle(number: int, frame: FrameType | None) -> Any:
             self.has_begun = True
-            for begins, _ in tuple(self._listeners):
-                begins()
+            self._on_begin()
             return former(number, frame)
 
         return handle
@@ -107,15 +106,11 @@ class Shutdown:
     def _finish(self, number: int, frame: FrameType | None) -> None:
         """In a thread, as the interrupted code may hold a lock."""
         self.has_begun = True
-        thread = threading.Thread(target=self._do_last, daemon=True)
+        thread = threading.Thread(target=self._before_exit, daemon=True)
         thread.start()
         thread.join(LAST_SECONDS)
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
-
-    def _do_last(self) -> None:
-        for _, last in tuple(self._listeners):
-            last()
 
 
 shutdown = Shutdown()

@@ -81,7 +81,7 @@ def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis
 def test_observers_are_told_what_was_left_out(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
     told: list[int] = []
-    monkeypatch.setattr(agent, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(agent, "PERIODIC_SECONDS", 0.02)
     monkeypatch.setattr(observe, "run_periodic_work", lambda: told.append(1))
     agent.ensure(MemoryStore(), rules=True)
     wait_until(lambda: len(told) >= 3, timeout=slack(2))
@@ -149,7 +149,7 @@ def test_rules_are_watched_where_a_limiter_came_before_the_doors(
     for _ in range(5):
         decide(Facts("search", ("request",), SameByEveryKey()))  # type: ignore[arg-type]
     assert len(agent_threads()) == 1
-    (jobs,) = [service.agent._jobs for service in served().values() if service.agent]
+    (jobs,) = [service.thread._jobs for service in served().values() if service.thread]
     assert [job.name for job in jobs].count("polling the rules") == 1
 
 

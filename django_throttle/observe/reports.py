@@ -6,12 +6,9 @@ Hooks are functions of the site that are called with a report of each decision.
 from __future__ import annotations
 
 import logging
-import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 
 from django.core.signals import setting_changed
@@ -23,61 +20,14 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import ident_tag, secret_bytes
-from django_throttle.lifecycle import in_child
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 
 decisions_log = logging.getLogger("django_throttle.decisions")
 
-QUIET_SECONDS: Final = 10.0
-MOST: Final = 10_000  # rules and reasons
 LONGEST: Final = 200
 
-
-@dataclass(slots=True)
-class _Line:
-    at: float  # when it was written, on the monotonic clock
-    left_out: int = 0
-
-
-class RefusalThrottle:
-    """Throttles log lines by rule and reason, and counts those left out."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.lines: dict[tuple[str, str], _Line] = {}
-        self._lock = Lock()
-        in_child(self, type(self)._renew)
-
-    def due(self, rule: str, reason: str) -> int | None:
-        """How many lines were left out since the last one; None when this one is left out, too."""
-        now = self._clock()
-        with self._lock:
-            line = self.lines.get((rule, reason))
-            if line is not None and now - line.at < QUIET_SECONDS:
-                line.left_out += 1
-                return None
-            if len(self.lines) >= MOST:
-                self.lines.clear()
-            self.lines[rule, reason] = _Line(now)
-            return 0 if line is None else line.left_out
-
-    def overdue(self) -> list[tuple[str, str, int]]:
-        """Rule, reason and number of the lines that were left out when nothing has followed for 10 s."""
-        now = self._clock()
-        found = []
-        with self._lock:
-            for (rule, reason), line in self.lines.items():
-                if line.left_out and now - line.at >= QUIET_SECONDS:
-                    found.append((rule, reason, line.left_out))
-                    line.at, line.left_out = now, 0
-        return found
-
-    def _renew(self) -> None:
-        self._lock = Lock()
-
-
-refusal_throttle = RefusalThrottle()
+refusal_throttle = LogThrottle(seconds=10.0)
 
 
 def log_refusals(facts: Facts, decision: Decision) -> None:
@@ -85,13 +35,13 @@ def log_refusals(facts: Facts, decision: Decision) -> None:
     if not decisions_log.isEnabledFor(logging.WARNING):
         return
     for outcome in decision.outcomes:
-        if not outcome.allowed and (left_out := refusal_throttle.due(outcome.rule, outcome.reason)) is not None:
+        if not outcome.allowed and (left_out := refusal_throttle.left_out(outcome.rule, outcome.reason)) is not None:
             _log_refusal(facts, outcome, left_out)
 
 
 def log_left_out() -> None:
     """Write a line for each series of refusals that has ended, with the number of lines left out."""
-    for rule, reason, left_out in refusal_throttle.overdue():
+    for (rule, reason), left_out in refusal_throttle.overdue():
         fields = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
         decisions_log.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=fields)
 

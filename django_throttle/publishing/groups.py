@@ -142,7 +142,7 @@ def wanted(snapshot: rulebook.Snapshot) -> bool:
 sizes = GroupSizes()
 
 
-TELL_SECONDS: Final = 0.5
+REPORT_SECONDS: Final = 0.5
 TIMES: Final = 3  # in the time after which a silent process is dead
 
 
@@ -165,7 +165,7 @@ class GroupSizeReporter:
         if whole:
             self.whole_at = now + conf().PROCESS_TTL / TIMES
 
-    def leave(self) -> None:
+    def report_none(self) -> None:
         """This process ends: it has nobody in any group."""
         if self.whole_at:
             self._tell((group, 0) for group in self.own.take_changed(whole=True))

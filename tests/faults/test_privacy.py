@@ -25,6 +25,7 @@ from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import decide, release
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import reports
 from tests.inside import labels
 from tests.servers import RedisServer
@@ -134,7 +135,7 @@ def enforce(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     settings.ROOT_URLCONF = HERE
     settings.MIDDLEWARE = [f"{HERE}.signed_in", "django_throttle.middleware.ThrottleMiddleware"]
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": f"{ROUNDS - 2}/hour"}}
-    monkeypatch.setattr(reports, "refusal_throttle", reports.RefusalThrottle())
+    monkeypatch.setattr(reports, "refusal_throttle", LogThrottle(seconds=10))
 
     def enforce(address: str, policy: str = "local", **others: Any) -> None:
         settings.DJANGO_THROTTLE = {

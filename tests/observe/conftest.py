@@ -10,6 +10,7 @@ import pytest
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, conclude
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import reports
 from tests.clock import FrozenClock
 
@@ -42,9 +43,9 @@ def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) ->
 
 
 @pytest.fixture(autouse=True)
-def refusal_throttle(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> reports.RefusalThrottle:
+def refusal_throttle(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> LogThrottle:
     """What the log remembers, by a clock that stands still."""
-    refusal_throttle = reports.RefusalThrottle(clock)
+    refusal_throttle = LogThrottle(clock, seconds=10)
     monkeypatch.setattr(reports, "refusal_throttle", refusal_throttle)
     return refusal_throttle
 

@@ -246,11 +246,3 @@ def test_a_level_above_warning_silences_it(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.ERROR, logger="django_throttle.decisions"):
         observe.tell(FACTS, decided(False))
     assert caplog.records == []
-
-
-def test_it_forgets_when_rules_are_made_up_without_end(
-    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, refusal_throttle: reports.RefusalThrottle
-) -> None:
-    monkeypatch.setattr(reports, "MOST", 3)
-    assert [refusal_throttle.due(f"rule {number}", "exceeded") for number in range(10)] == [0] * 10
-    assert len(refusal_throttle.lines) <= 3

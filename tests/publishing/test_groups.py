@@ -118,7 +118,7 @@ class TestSizes:
         pair[0].join("a", group="other")
         pair[0].tell()
         assert pair[1].size() == 1
-        pair[0].tell.leave()
+        pair[0].tell.report_none()
         assert pair[1].size() == 0
         with pair[1].store.transport.client as client:
             assert client.keys("*members") == []
