@@ -163,9 +163,9 @@ def routes() -> list[Any]:
         def post(self, request: Request, name: str) -> Any:
             return self.does(request, name)
 
+    found: list[Any] = [path("free/quick/<name>", quick, name="free")]  # of no rule whose scope is another name
     views = {"quick": quick, "login": login, "short": short, "wait": wait, "stream": stream}
     views |= {"size": size, "broken": broken}
-    found: list[Any] = []
     for doing, view in views.items():
         found.append(path(f"middleware/{doing}/<name>", view, name="middleware"))
         found.append(path(f"decorator/{doing}/<name>", throttle("slots")(view)))
