@@ -67,13 +67,13 @@ while True:
 """
 
 
-def counted(url: str) -> int:
+def counted(url: str, rule: Rule = DAMPER, ident: str = "user:1", secret: str = "") -> int:
     """What all processes have reported."""
-    store = RedisStore(url, deadline=5.0)
+    store = RedisStore(url, deadline=5.0, secret=secret)
     found = 0
-    for key in store.transport.client.scan_iter(f"{store.key(DAMPER.id, 'user:1')}:*"):
+    for key in store.transport.client.scan_iter(f"{store.key(rule.id, ident)}:*"):
         found += int((store.transport.client.hget(key, "=") or b"0").split(b":")[0])
-    store.transport.client.close()
+    store.transport.client.connection_pool.disconnect()
     return found
 
 

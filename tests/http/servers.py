@@ -32,6 +32,7 @@ SERVERS: Final[dict[str, Command]] = {
         *["--port", f"{port}", "tests.http.real:asgi"],
     ],
     "gunicorn": _gunicorn("--threads", "8"),
+    "gunicorn-4": _gunicorn("-w", "4"),
     "hypercorn-wsgi": lambda port: ["hypercorn", "-b", f"127.0.0.1:{port}", "wsgi:tests.http.real:wsgi"],
 }
 ASGI: Final = ("uvicorn-h11", "uvicorn-httptools", "hypercorn", "daphne", "granian")
@@ -44,7 +45,7 @@ class Server(WebServer):
     def __init__(
         self, name: str, redis: RedisServer, rules: dict[str, Any], middleware: list[str] | None = None, **settings: Any
     ) -> None:
-        super().__init__(name, redis.folder, "tests.http.real is loaded")
+        super().__init__(name, redis.folder, "tests.http.real is loaded", 4 if name == "gunicorn-4" else 1)
         self.command = SERVERS[name](self.port)
         for package in {self.command[0], "httptools" if name.endswith("httptools") else self.command[0]}:
             need_package(package)

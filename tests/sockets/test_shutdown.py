@@ -11,13 +11,18 @@ import time
 import urllib.request
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from django.conf import settings as django_settings
 from redis import Redis
 
+from django_throttle.core import Rule
+from tests.damper.test_processes import counted
+from tests.http.servers import Server as HttpServer
 from tests.servers import RedisServer, free_port, slack, wait_until
 from tests.sockets.servers import RULES, Server
-from tests.sockets.visitor import Visitor, ends
+from tests.sockets.visitor import Visitor, echo, ends
 from tests.web_server import ROOT
 
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
@@ -26,6 +31,8 @@ MANY: dict[str, Any] = {
     "news": {"rate": "100/min", "events": ["publish"], "key": "tests.served.who"},
     "sockets": {**RULES["sockets"], "limit": 100},
 }
+DAMPED: dict[str, Any] = {"rate": "1000/s", "algorithm": "damper", "events": ["message"], "key": "tests.served.who"}
+NEVER = 600.0  # seconds between two reports
 
 
 @pytest.fixture
@@ -74,6 +81,44 @@ async def leaves_nothing(server: Server, sockets: int, redis: Redis) -> None:
     left = {"live": redis.zcard("dt:{p}:live"), "members": members(redis), "held": visitor.held()}
     await asyncio.gather(*watching)
     assert left == {"live": 0, "members": 0, "held": 0}, f"{time.monotonic() - ended:.2f} s after it has ended"
+
+
+@pytest.mark.row("F44")
+@pytest.mark.parametrize("name", ["uvicorn-sansio", "uvicorn-websockets", "hypercorn", "daphne", "granian"])
+async def test_the_last_reports_of_dampers_arrive(name: str, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Nothing is due before the end, and a socket is open then."""
+    settings = {**USUAL, "DAMPER_INTERVAL": NEVER, "RULES": {**RULES, "frames": DAMPED}}
+    server = Server(name, redis_server, tmp_path, settings=settings)
+    try:
+        visitor = Visitor(server.wait())
+        connection = await visitor.open()
+        for number in range(30):
+            await echo(connection, str(number))
+        rule, ident = Rule.from_options("frames", DAMPED), f"tests.served.who:{visitor.name}"
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 0
+        ending = asyncio.create_task(server.terminate())
+        if name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
+            await connection.close()
+        await asyncio.gather(ending, ends(connection))
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
+    finally:
+        server.kill()
+
+
+@pytest.mark.row("F44")
+@pytest.mark.parametrize("kind", ["uvicorn-h11", "uvicorn-httptools"])
+def test_those_of_requests_arrive_as_well(kind: str, redis_server: RedisServer) -> None:
+    rules = {"api": {"rate": "1000/s", "algorithm": "damper", "scopes": ["middleware"], "key": "tests.http.served.who"}}
+    with HttpServer(kind, redis_server, rules, DAMPER_INTERVAL=NEVER) as server:
+        name = uuid4().hex
+        for _ in range(30):
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/middleware/quick/{name}", timeout=30) as one:
+                assert one.status == 200
+        rule, ident = Rule.from_options("api", rules["api"]), f"tests.http.served.who:{name}"
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 0
+        server.signal()
+        server.process.wait(slack(20))
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
 
 
 def test_a_site_of_synchronous_views_under_uvicorn(redis_server: RedisServer, redis: Redis, tmp_path: Path) -> None:

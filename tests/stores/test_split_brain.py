@@ -6,22 +6,27 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from redis.sentinel import MasterNotFoundError
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.conf import Conf
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import Host
 from django_throttle.stores.clients import KnownPrimary, PrimarySearch
 from tests.fleet import READY, Guarded, GuardedSentinels
-from tests.servers import slack
+from tests.proxy import Proxy
+from tests.servers import slack, wait_until
 
-BEAT = 0.5
+BEAT = Conf().BEAT_INTERVAL
 LIMIT = 100
 RULE = Rule("hundred", f"{LIMIT}/366d")
+LOAD = Rule("load", "1000000/366d", algorithm="fixed_window")  # by the policy local, so that an agent beats
+# A replica as those who count, so that it is not cut off with those who watch.
+NEVER_MASTER = ("--masteruser", "app", "--masterauth", "app", "--replica-priority", "0")
 
 
 @pytest.fixture
@@ -30,18 +35,15 @@ def sentinels() -> Iterator[GuardedSentinels]:
         yield servers
 
 
+@pytest.mark.agent
 @pytest.mark.row("F31")
 def test_both_drivers_leave_it_within_a_beat(sentinels: GuardedSentinels, figure: Callable[..., None]) -> None:
     """At most two limits pass, the old master's and the new one's, and the old one counts nothing from then on."""
     old = sentinels.master()
     assert isinstance(old, Guarded)
     store = RedisStore(sentinels.url, deadline=5.0)
-    limiter, refresher, done = Limiter([RULE], store), Refresher(store), threading.Event()
+    limiter = Limiter([RULE], store)
     admitted = [0]
-
-    def beat() -> None:
-        while not done.wait(BEAT):
-            refresher.beat()
 
     async def use_both() -> bool:
         """Whether both drivers are decided by the new master."""
@@ -68,17 +70,73 @@ def test_both_drivers_leave_it_within_a_beat(sentinels: GuardedSentinels, figure
         assert commands(old) == before, "the old master is still asked"
         return left
 
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
-        took = asyncio.run(follow())
-    finally:
-        done.set()
-        thread.join()
-    figure("left after, with a beat of 0.5 s,", took, "s")
+    took = asyncio.run(follow())
+    figure("left after, with the agent's beat of 5 s,", took, "s")
     figure(f"passed of {LIMIT}", admitted[0])
     assert took < slack(BEAT + 0.5)
     assert LIMIT <= admitted[0] <= 2 * LIMIT
+
+
+class Caller:
+    """Calls all the time, and notes when the store has decided."""
+
+    def __init__(self, url: str) -> None:
+        self.store = RedisStore(url, deadline=0.5)
+        self.limiter, self.decided = Limiter([LOAD], self.store), list[float]()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self.call)
+
+    def call(self) -> None:
+        while not self.done.wait(0.02):
+            if not self.limiter.acquire("user:1").degraded:
+                self.decided.append(time.monotonic())
+
+    def __enter__(self) -> Caller:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        self.thread.join()
+
+
+@pytest.mark.agent
+@pytest.mark.row("F31")
+def test_who_is_cut_off_with_it_is_stopped_by_min_replicas(
+    sentinels: GuardedSentinels, figure: Callable[..., None]
+) -> None:
+    """One replica becomes the master; another one falls silent, as a host does behind a partition."""
+    old = sentinels.master()
+    assert isinstance(old, Guarded)
+    with ExitStack() as stack:
+        to_sentinels = [stack.enter_context(Proxy(sentinel.port)) for sentinel in sentinels.sentinels]
+        hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in to_sentinels)
+        silent = stack.enter_context(Guarded("--replicaof", "127.0.0.1", str(old.port), *NEVER_MASTER))
+        stack.callback(silent.resume)
+        with old.client() as client:
+            for name, value in (("min-replicas-to-write", 1), ("min-replicas-max-lag", 10)):
+                client.config_set(name, value)
+            wait_until(lambda: client.info("replication")["connected_slaves"] == 2, timeout=READY)
+            wait_until(lambda: client.wait(2, 100) == 2, timeout=READY)
+        cut_off = stack.enter_context(Caller(f"redis+sentinel://{sentinels.credentials}{hosts}/dt/0"))
+        other = stack.enter_context(Caller(sentinels.url))
+        wait_until(lambda: cut_off.decided and other.decided)
+        silent.pause()
+        for proxy in to_sentinels:
+            proxy.set("dead")
+        struck = time.monotonic()
+        old.cut_off()
+        wait_until(lambda: sentinels.master() is not old, timeout=READY)
+        named = time.monotonic()
+        wait_until(lambda: other.store.transport.failovers and other.decided[-1] > named, timeout=READY)
+        left = time.monotonic() - named
+        wait_until(lambda: time.monotonic() - cut_off.decided[-1] > 3.0, timeout=READY)
+        assert cut_off.store.transport.failovers == 0
+    lasted = cut_off.decided[-1] - struck
+    figure("left after, with the agent's beat of 5 s,", left, "s")
+    figure("an old primary counts for who is cut off with it, with ``min-replicas-max-lag 10``, for", lasted, "s")
+    assert left < slack(BEAT + 0.5)
+    assert named - struck < lasted < slack(12.0), "two masters at once, and not for as long as they are apart"
 
 
 def commands(server: Guarded) -> int:
