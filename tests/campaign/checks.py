@@ -21,6 +21,7 @@ MICRO = 1_000_000
 MARGIN = 0.05
 LOT_SECONDS = 0.25  # a socket spends what it has bought within so long, with windows as short as ours
 IN_FORCE = slack(1.0)  # until an edited rule is in force in every process
+QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
 PACE = 1.0  # a socket that has asked ten times waits so long before it asks again
 STARVED = 0.25  # which others' threads may take as well where there is no processor for any
 STALE = slack(2 * float(SETTINGS["BEAT_INTERVAL"]))  # until leases of an old copy are gone
@@ -54,6 +55,7 @@ def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
         *late(history, limits),
         *unanswered(history),
         *stale(history),
+        *deaf(history),
         *(Breach(f"without a TTL: {key}") for key in history.immortal),
     ]
     found += [Breach(text) for text in history.odd]
@@ -103,6 +105,19 @@ def stale(history: History) -> Iterator[Breach]:
             if at - back > STALE and left and not helpless:
                 yield Breach(f"{len(left)} of {len(gone)} leases of an old copy are left after {at - back:.3f} s", left)
                 break
+
+
+def deaf(history: History) -> Iterator[Breach]:
+    """Processes in which an edit was not in force in time, with all faults over.
+
+    The last edit has a second. The one before it may find breakers open, of the process or of the operator.
+    """
+    for one in history.heard:
+        took = one.at - one.edit.end
+        allowed = IN_FORCE if one.edit == history.heard[-1].edit else QUIET
+        if took > allowed:
+            late = f"only after {took:.3f} s" if took < inf else f"{one.limit} is"
+            yield Breach(f"process {one.process}: {one.edit.limit} is not in force after {allowed:g} s, {late}")
 
 
 def unanswered(history: History) -> Iterator[Breach]:

@@ -1,8 +1,8 @@
 """A client process: threads, and tasks of one event loop, that call and write down what they are told.
 
 Started as ``python -m tests.campaign.client '{"url": …}'``. It says "ready"; of the lines that it is sent, "go" starts
-its lanes, "rest" ends them and is answered with the slots that it holds, "measure" with what has grown, "end" gives
-everything back.
+its lanes, "rest" ends them and is answered with the slots that it holds, "await 20 5.0" with the moment from which the
+door's limit is 20, "measure" with what has grown, "end" gives everything back.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()
 SAMPLE_SECONDS = 0.02
+LOOK_SECONDS = 0.01
 REST_SECONDS = 20.0  # until all calls have ended that were under way
 LINES = Path(GIVEN["folder"]) / f"lines-{GIVEN['process']}.txt"
 
@@ -111,6 +112,17 @@ def grown() -> dict[str, Any]:
         "lines": LINES.read_text().count("\n"),
         "rule": str(door.rate if door else None),
     }
+
+
+def in_force(limit: int, seconds: float) -> tuple[float | None, int | None]:
+    """When this limit of the door was in force, None if not within so many seconds; and the one that is."""
+    until = time.monotonic() + seconds
+    while True:
+        door, now = rulebook.current().by_name("door"), time.monotonic()
+        found = door.plan.limit if door else None
+        if found == limit or now > until:
+            return (now if found == limit else None), found
+        time.sleep(LOOK_SECONDS)
 
 
 class Lane:
@@ -229,20 +241,23 @@ def main() -> None:
     threading.Thread(target=client.sample, daemon=True).start()
     print("ready", flush=True)
     for line in sys.stdin:
-        match line.strip():
-            case "go":
+        match line.split():
+            case ["go"]:
                 client.resting.clear()
                 worker = threading.Thread(target=client.work)
                 worker.start()
-            case "rest":
+            case ["rest"]:
                 client.resting.set()
                 worker.join(REST_SECONDS)
                 if worker.is_alive():
                     client.recorder.write(ODD, f"calls that have not ended {REST_SECONDS:g} s after the last one began")
+                agent.ensure(get_store(), rules=True)  # it may have had no call of the door yet
                 print(json.dumps(client.held()), flush=True)
-            case "measure":
+            case ["await", limit, seconds]:
+                print(json.dumps(in_force(int(limit), float(seconds))), flush=True)
+            case ["measure"]:
                 print(json.dumps(grown()), flush=True)
-            case "end":
+            case ["end"]:
                 for lane in client.lanes:
                     lane.end()
                 print("ended", flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -26,12 +25,13 @@ class SQLiteFile:
     def free(self) -> None:
         self._other.close()
 
-    def lose(self, seconds: float) -> None:
-        """It is not there, and then the same as before."""
-        path = Path(self.address)
-        away = path.rename(path.with_name("away"))
-        time.sleep(seconds)
-        away.rename(path)
+    def lose(self) -> None:
+        """It is not there, until ``find``: whoever connects makes an empty one."""
+        self._away = Path(self.address).rename(Path(self.address).with_name("away"))
+
+    def find(self) -> None:
+        """It is the same as before."""
+        self._away.rename(self.address)
 
 
 class Server:
@@ -48,10 +48,12 @@ class Server:
     def free(self) -> None:
         self._server.resume()
 
-    def lose(self, seconds: float) -> None:
-        """It is killed and comes back with what was committed."""
+    def lose(self) -> None:
+        """It is killed, until ``find``."""
         self._server.kill()
-        time.sleep(seconds)
+
+    def find(self) -> None:
+        """It has what was committed."""
         self._server.start()
 
 

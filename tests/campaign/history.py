@@ -77,6 +77,19 @@ class Edit(NamedTuple):
         return self._replace(begin=self.begin + seconds, end=self.end + seconds)
 
 
+class Heard(NamedTuple):
+    """When an edit was in force in a process that was at rest, inf if never; and the limit that it then had."""
+
+    process: int
+    edit: Edit
+    at: float
+    limit: int | None
+
+    def later(self, seconds: float) -> Heard:
+        """The same by another clock."""
+        return self._replace(edit=self.edit.later(seconds), at=self.at + seconds)
+
+
 class Returned(NamedTuple):
     """A server was killed and came back with an old copy; ``seen`` are the leases that it had at moments since then."""
 
@@ -95,8 +108,9 @@ class History:
     ``processes`` is how many shared the limits by their settings, ``killed`` when each dead one was still alive.
     ``counted`` is what the server has counted of a limit, ``held`` the slots it counts and those truly held,
     ``immortal`` its keys without a TTL. ``odd`` is what clients did not expect. ``server`` is which it was, ``log``
-    what it says of failovers. ``edits`` are those of the door's rule, ``copies`` what came back with old ones.
-    ``epoch`` is the time of day at its beginning, ``seconds`` how long clients called.
+    what it says of failovers. ``edits`` are those of the door's rule, ``heard`` when the last ones were in force,
+    ``copies`` what came back with old ones. ``epoch`` is the time of day at its beginning, ``seconds`` how long clients
+    called.
     """
 
     operations: list[Operation]
@@ -110,6 +124,7 @@ class History:
     server: str = ""
     log: Sequence[str] = ()
     edits: Sequence[Edit] = ()
+    heard: Sequence[Heard] = ()
     copies: Sequence[Returned] = ()
     epoch: float = 0.0
     seconds: float = 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from random import Random
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ CALM_EVERY = 5  # one round in so many has faults at its beginning only, and the
 CALM_SECONDS = 15.0  # so long a time without any: until a damper has settled, and a batched limit is heard of by all
 CALM_FROM = 3.0
 POSTGRESQL_EVERY = 3  # one round in so many keeps its rules there, the others in a SQLite file
+REST_SECONDS = 5.5  # without an edit before the database is lost, so that readers have closed their connections
 EDITED = (10, 20, 30)  # the door's limits in the database; in settings it is another one
 PAUSE_SECONDS = 0.012
 CALLERS = 2_000
@@ -57,11 +59,24 @@ CLIENTS = (
     ("lock database", 0.5, 2.5),
     ("lose database", 0.5, 2.5),
     ("start without database", 0.5, 1.5),
+    ("start as database is lost", 0.5, 1.5),
 )
 OLDEST_COPY = 5.0  # seconds
 FAULTS = {"Redis": PROXIED, "Valkey": PROXIED, "Sentinel": WATCHED, "Cluster": SHARDED}
+DEALT = {"Redis": 3, "Valkey": 3, "Sentinel": 2, "Cluster": 2, "clients": 2}  # kinds of which a round plays the next
+ALL_ROUNDS = 28  # as many as it takes until each kind has been played, on each kind of server; see ``Round._dealt``
+LEAST_GAP = 0.3
 # Whole windows, so that theirs begin where they did; beyond seven minutes keys have expired.
 STEPS = (10, 60, 300, 3600, -10, -60, -3600)
+
+
+Kind = tuple[str, float, float]
+
+
+def _room(kind: Kind) -> float:
+    """The most that a fault takes, with what comes before it and the least pause after it."""
+    name, _, longest = kind
+    return longest + LEAST_GAP + (OLDEST_COPY if name == "old copy" else 0.0)
 
 
 class Step(NamedTuple):
@@ -103,30 +118,47 @@ class Round:
     def faults(self) -> tuple[list[Step], list[Step]]:
         """Of the servers, and of clients and the machine: both lists are played at the same time."""
         gap = 1.0 if self.server in ("Redis", "Valkey") else 2.5
-        return list(self._lane("servers", FAULTS[self.server], gap)), list(self._lane("clients", CLIENTS, 2.5))
+        return list(self._lane(self.server, FAULTS[self.server], gap)), list(self._lane("clients", CLIENTS, 2.5))
 
     def edits(self) -> list[tuple[float, int]]:
-        """The limits of the door that are written into the database, the first before the load, and when."""
+        """The limits of the door that are written into the database, the first before the load, and when.
+
+        One is written in the middle of each loss of the database, by an operator who has it open.
+        """
         chance = self._chance("edits")
-        at, limit, found = 0.0, chance.choice(EDITED), list[tuple[float, int]]()
+        lost = [step for step in self.faults()[1] if step.name == "lose database"]
+        at, times = 0.0, [step.at + step.seconds / 2 for step in lost]
         while at < self.seconds - QUIET_SECONDS:
-            found.append((at, limit))
+            if at == 0.0 or not any(step.at - REST_SECONDS < at < step.at + step.seconds for step in lost):
+                times.append(at)
             at += chance.uniform(1.0, 3.0)
-            limit = chance.choice([other for other in EDITED if other != limit])
+        found = list[tuple[float, int]]()
+        for at in sorted(times):
+            before = [limit for _, limit in found[-1:]]
+            found.append((at, chance.choice([limit for limit in EDITED if limit not in before])))
         return found
 
-    def _lane(self, lane: str, kinds: tuple[tuple[str, float, float], ...], gap: float) -> Iterator[Step]:
+    def _lane(self, lane: str, kinds: Sequence[Kind], gap: float) -> Iterator[Step]:
         chance = self._chance(lane)
         at = chance.uniform(0.5, 1.0 + gap)
         until = CALM_FROM if self.is_calm else LOAD_SECONDS - QUIET_SECONDS
-        while at < until:
-            name, least, longest = chance.choice(kinds)
+        dealt = [] if self.is_calm else self._dealt(lane, kinds)
+        while dealt or at < until:
+            at = min(at, until - sum(map(_room, dealt)))
+            name, least, longest = dealt.pop(0) if dealt else chance.choice(kinds)
             seconds = chance.uniform(least, longest)
             if name == "old copy":
                 yield Step("copy", at, 0.0, 0)
                 at = min(at + chance.uniform(0.0, OLDEST_COPY), until)
             yield Step(name, at, min(seconds, until - at), chance.randrange(1000))
-            at += seconds + chance.uniform(0.3, 2 * gap)
+            at += seconds + chance.uniform(LEAST_GAP, 2 * gap)
+
+    def _dealt(self, lane: str, kinds: Sequence[Kind]) -> list[Kind]:
+        """What this round has to play: the kinds are shuffled, and each round that is not calm has the next few."""
+        before = [one for one in (Round(self.seed, number) for number in range(self.number)) if not one.is_calm]
+        turn, place = divmod(sum(lane in ("clients", one.server) for one in before), ceil(len(kinds) / DEALT[lane]))
+        shuffled = Random(f"{self.seed}/{lane}/{turn}").sample(kinds, len(kinds))
+        return shuffled[place * DEALT[lane] : (place + 1) * DEALT[lane]]
 
     def calls(self, process: int, lane: int) -> Iterator[Call]:
         """What a thread or task does, without end."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from select import select
 from typing import Any
@@ -21,19 +22,18 @@ from typing import Any
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.campaign.checks import STALE, surely_counted
+from tests.campaign.checks import QUIET, STALE, surely_counted
 from tests.campaign.configured import configure
 from tests.campaign.database import database
-from tests.campaign.history import RECOVERY, Edit, Fault, History, Returned, read
+from tests.campaign.history import RECOVERY, Edit, Fault, Heard, History, Returned, read
 from tests.campaign.limits import LIMITS, SETTINGS
-from tests.campaign.plan import PROCESSES, STEPS, Round, Step
+from tests.campaign.plan import EDITED, PROCESSES, STEPS, Round, Step
 from tests.campaign.stage import SPLIT_SECONDS, Stage, stage
 from tests.conftest import immortal_keys
 from tests.servers import slack
 from tests.steps import Clock
 
 ROOT = Path(__file__).parents[2]
-QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
 BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 HEAR_SECONDS = slack(60.0)  # until a process has started, or has come to rest
 LOOK_SECONDS = STALE + 0.5  # for which leases are looked at after an old copy
@@ -153,11 +153,18 @@ class Crowd:
             time.sleep(step.seconds)
 
     def lose_database(self, step: Step) -> None:
-        self._database.lose(step.seconds)
+        with self._lost():
+            time.sleep(step.seconds)
 
     def start_without_database(self, step: Step) -> None:
         """A process starts, and decides for a while, before it can read the rules."""
         with self._locked():
+            self.kill_client(step._replace(seconds=0.0))
+            time.sleep(step.seconds)
+
+    def start_as_database_is_lost(self, step: Step) -> None:
+        """The same where there is none, or an empty one that the process itself has made."""
+        with self._lost():
             self.kill_client(step._replace(seconds=0.0))
             time.sleep(step.seconds)
 
@@ -169,6 +176,14 @@ class Crowd:
         finally:
             self._database.free()
 
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        self._database.lose()
+        try:
+            yield
+        finally:
+            self._database.find()
+
     def rest(self) -> dict[str, int]:
         """All stop calling; the slots that they hold."""
         for one in self.alive:
@@ -178,6 +193,23 @@ class Crowd:
             for name, number in json.loads(one.hear()).items():
                 held[name] += number
         return held
+
+    def hear(self, limit: int, seconds: float) -> list[Heard]:
+        """Edit the door's limit; when it was in force in each process, if within so many seconds."""
+        for one in self.alive:
+            one.tell(f"await {limit} {seconds}")
+        self.editor.write(limit)
+        edit, found = self.editor.edits[-1], []
+        for one in self.alive:
+            at, said = json.loads(one.hear())
+            found.append(Heard(one.number, edit, inf if at is None else at, said))
+        return found
+
+    def hear_twice(self) -> list[Heard]:
+        """The same with two edits: the first shows that all are in touch again, the second how long one takes."""
+        last = self.editor.edits[-1].limit
+        first, second = (limit for limit in EDITED if limit != last)
+        return [*self.hear(first, QUIET), *self.hear(second, QUIET)]
 
     def grown(self) -> list[dict[str, Any]]:
         """What each process says of its memory, threads and files."""
@@ -216,7 +248,9 @@ def play(this: Round) -> History:
         history = History(operations, faults, PROCESSES, killed, held=held, server=server)
         history.counted = _counted(servers, history)
         history.log = servers.log()
+        heard = crowd.hear_twice()
         history.edits, history.copies = [edit.later(-begin) for edit in crowd.editor.edits], copies
+        history.heard = [one.later(-begin) for one in heard]
         history.epoch, history.seconds = epoch, this.seconds
         crowd.end()
         freed = slots(servers, dict.fromkeys(held, 0))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf
 
 import pytest
 
 from tests.campaign.__main__ import unplayed
-from tests.campaign.checks import IN_FORCE, REPORTED, STALE, check
-from tests.campaign.history import Edit, Fault, History, Operation, Returned
+from tests.campaign.checks import IN_FORCE, QUIET, REPORTED, STALE, check
+from tests.campaign.history import Edit, Fault, Heard, History, Operation, Returned
 from tests.campaign.limits import BATCHED, LIMIT, LIMITS, LONG_WINDOW, SETTINGS, SLOTS
-from tests.campaign.plan import EDITED, SERVERS, Round
+from tests.campaign.plan import ALL_ROUNDS, CALM_FROM, CLIENTS, EDITED, FAULTS, REST_SECONDS, SERVERS, Round, Step
 from tests.servers import slack
 
 LOG, SLOT, TALLY = LIMITS["log"], LIMITS["slots"], LIMITS["tally"]
@@ -195,6 +195,21 @@ def test_an_answer_by_the_rule_of_settings() -> None:
     assert broken([*first, *late], Fault(4.0, 5.0, "start without database"), edits=edits) == []
 
 
+def test_a_process_at_rest_that_does_not_hear_of_the_last_edits() -> None:
+    """Faults are over: the last one has a second, and the one before it until breakers have closed."""
+    first, last = edited((20, 15.0), (30, 40.0))
+
+    def heard(*seconds: float, before: float = 0.0) -> list[Heard]:
+        known = [Heard(process, first, first.end + before, 20) for process in range(3)]
+        return [*known, *(Heard(process, last, last.end + each, 30) for process, each in enumerate(seconds))]
+
+    assert broken([], heard=heard(0.0, -0.001, IN_FORCE - 0.1, before=QUIET - 0.1)) == []
+    assert broken([], heard=heard(0.0, 0.0, IN_FORCE + 0.1))[0].startswith("process 2: 30 is not in force after ")
+    assert len(broken([], heard=heard(0.0, 0.0, 0.0, before=QUIET + 0.1))) == 3
+    deaf = [*heard(0.0), Heard(1, last, inf, LIMIT)]
+    assert broken([], heard=deaf) == [f"process 1: 30 is not in force after {IN_FORCE:g} s, {LIMIT} is"]
+
+
 def test_a_lease_that_an_old_copy_brings_back() -> None:
     both = [*calls("slots", 1, lease="closed", end=1.0), *calls("slots", 1, lease="kept", end=9.0)]
 
@@ -227,11 +242,49 @@ def test_a_seed_is_the_same_plan_and_another_one_is_not() -> None:
     assert {Round(7, number).server for number in range(4)} == set(SERVERS)
 
 
+def test_so_many_rounds_play_every_fault_on_every_server_whatever_the_seed() -> None:
+    for seed in range(40):
+        assert unplayed([Round(seed, number) for number in range(ALL_ROUNDS)]) == []
+    for kind in FAULTS["Valkey"][-1:] + CLIENTS[-1:]:
+        rounds = [Round(1, number) for number in range(ALL_ROUNDS) if kind[0] not in str(Round(1, number).faults())]
+        assert any(kind[0] in lacking for lacking in unplayed(rounds))
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_longer_run_plays_every_fault_on_every_server(seed: int) -> None:
-    rounds = [Round(seed, number) for number in range(100)]  # 45 minutes at most
-    assert unplayed(rounds) == []
-    assert unplayed(rounds[:1]) != []
+def test_faults_of_a_lane_follow_each_other_and_those_of_its_turn_are_whole(seed: int) -> None:
+    for this in (Round(seed, number) for number in range(100)):
+        for lane, steps in zip((this.server, "clients"), this.faults(), strict=True):
+            least = {name: seconds for name, seconds, _ in FAULTS.get(lane, CLIENTS)}
+            assert all(one.at + one.seconds <= later.at for one, later in pairwise(steps))
+            assert all(one.at >= 0.5 for one in steps)
+            if this.is_calm:
+                assert all(one.at + one.seconds <= CALM_FROM for one in steps)
+            else:
+                assert steps[0].seconds >= least.get(steps[0].name, 0.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_database_that_is_lost_is_asked_by_processes_that_have_closed_their_connections(seed: int) -> None:
+    found = 0
+    for this in (Round(seed, number) for number in range(100)):
+        edits = this.edits()
+        assert edits[0][0] == 0.0 and all(one[1] != later[1] for one, later in pairwise(edits))
+        for lost in (step for step in this.faults()[1] if step.name == "lose database"):
+            inside = [at for at, _ in edits if lost.at < at < lost.at + lost.seconds]
+            before = [at for at, _ in edits if 0.0 < lost.at - at < REST_SECONDS and not lost_at(this, at)]
+            assert len(inside) == 1 and (not before or before == [0.0])
+            found += not before
+    assert found > 5
+
+
+def lost_at(this: Round, at: float) -> list[Step]:
+    """The losses of the database at a moment."""
+    return [one for one in this.faults()[1] if one.name == "lose database" and one.at < at < one.at + one.seconds]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_silences_are_long_and_copies_are_old_enough(seed: int) -> None:
+    rounds = [Round(seed, number) for number in range(100)]
     lanes = [this.faults() for this in rounds]
     silent = [step.seconds for _, of_clients in lanes for step in of_clients if step.name == "silence client"]
     assert max(silent) > float(SETTINGS["PROCESS_TTL"]), "so that a living process is taken for dead"
