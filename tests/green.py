@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import django
@@ -51,10 +52,15 @@ decide = limiter.decide
 
 def timed(*args: Any, **kwargs: Any) -> Any:
     """How long each decision took, of all that were going on at once."""
-    began = time.perf_counter()
+    began = time.perf_counter() - queued()
     decision = decide(*args, **kwargs)
-    decisions.append({"seconds": time.perf_counter() - began, "degraded": decision.degraded})
+    decisions.append({"seconds": time.perf_counter() - queued() - began, "degraded": decision.degraded})
     return decision
+
+
+def queued() -> float:
+    """Seconds that this thread has waited for a processor."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1_000_000_000
 
 
 limiter.decide = timed

@@ -172,7 +172,7 @@ def test_many_overrides_cost_a_caller_no_more_than_few() -> None:
             override(f"ip:10.{n // 250}.{n % 250}.0/24", number=n) for n in range(count)
         ]
         index, who = Overrides(overrides), Caller(user="user:-1", ip="ip:192.0.2.1")
-        return min(_seconds(index, who) for _ in range(5))
+        return min(_seconds(index, who) for _ in range(20))
 
     few, many = best(10), best(10_000)
     print(f"1,000 callers: {few * 1000:.2f} ms with 20 overrides, {many * 1000:.2f} ms with 20,000")
@@ -180,7 +180,7 @@ def test_many_overrides_cost_a_caller_no_more_than_few() -> None:
 
 
 def _seconds(overrides: Overrides, who: Caller) -> float:
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(1000):
         overrides.of(who)
-    return time.perf_counter() - started
+    return time.thread_time() - started
