@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -84,7 +85,7 @@ def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
     )
 
 
-Rest = Callable[[tuple[Charge, ...]], Generator[Command, Any, Decision]]
+DecideRest = Callable[[tuple[Charge, ...]], Generator[Command, Any, Decision]]
 
 
 class Meters(Protocol):
@@ -102,29 +103,23 @@ class Meters(Protocol):
 
 
 def decide_with_local(
-    charges: tuple[Charge, ...], commit: bool, meters: Meters, rest: Rest
+    charges: tuple[Charge, ...], commit: bool, meters: Meters, decide_rest: DecideRest
 ) -> Generator[Command, Any, Decision]:
     """Decide all charges as one: if a local rule refuses the call, the store is not asked and nothing is charged."""
     local = [charge for charge in charges if charge.rule.is_local]
-    judged = meters.judge(local, commit=commit)
-    if any(not (outcome.allowed or outcome.shadow) for outcome in judged):
-        return conclude(judged)
     exact = tuple([charge for charge in charges if not charge.rule.is_local])
-    decision = (yield from _with_the_rest(charges, judged, exact, rest)) if exact else conclude(judged)
+    judged = meters.judge(local, commit=commit)
+    decision = conclude(judged)
+    if exact and decision.allowed:
+        rest = yield from decide_rest(exact)
+        ours, theirs = iter(judged), iter(rest.outcomes)
+        outcomes = tuple([next(ours if charge.rule.is_local else theirs) for charge in charges])
+        decision = conclude(outcomes, rest.lease, degraded=rest.degraded)
+        decision = decision._replace(crossed=rest.crossed, receipt=rest.receipt, cause=rest.cause)
     if not (commit and decision.allowed):
         return decision
     crossed = meters.passed(local)
     return decision._replace(crossed=decision.crossed + crossed) if crossed else decision
-
-
-def _with_the_rest(
-    charges: tuple[Charge, ...], judged: tuple[Outcome, ...], exact: tuple[Charge, ...], rest: Rest
-) -> Generator[Command, Any, Decision]:
-    decision = yield from rest(exact)
-    local, others = iter(judged), iter(decision.outcomes)
-    outcomes = tuple([next(local if charge.rule.is_local else others) for charge in charges])
-    both = conclude(outcomes, decision.lease, degraded=decision.degraded)
-    return both._replace(crossed=decision.crossed, receipt=decision.receipt, cause=decision.cause)
 
 
 T = TypeVar("T")
@@ -203,21 +198,16 @@ def reset_charges(charges: tuple[Charge, ...]) -> Flow[int]:
     if not charges:
         return 0
     removed: int = yield Reset(charges)
-    try:
+    with suppress(StoreError):  # the control message is sent again later
         yield SendControl(tuple([ControlMessage(RESET, ident=ident) for ident in {charge.ident for charge in charges}]))
-    except StoreError:  # the control message is sent again later
-        pass
     return removed
 
 
 def release_lease(lease: Lease | None) -> Flow[None]:
     """Give a lease back; if the store fails, its lease registry does so later."""
-    if lease is None:
-        return
-    try:
-        yield Release(lease.id, lease.holds)
-    except StoreError:
-        return
+    if lease is not None:
+        with suppress(StoreError):
+            yield Release(lease.id, lease.holds)
 
 
 def refund_charges(paid: Refund | None) -> Flow[bool]:
@@ -263,8 +253,6 @@ def crossings(
     charges: tuple[Charge, ...], answers: tuple[Answer, ...], outcomes: tuple[Outcome, ...]
 ) -> tuple[Crossing, ...]:
     """The shares of ``warn_at`` that a charged call has reached."""
-    if not [charge for charge in charges if charge.rule.thresholds]:  # on the hot path
-        return ()
     charged = zip(charges, answers, outcomes, strict=True)
     return tuple([crossing for each in charged if each[1].retry == 0 for crossing in _crossed(*each)])
 
@@ -292,11 +280,10 @@ def _crossed(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[Cross
 
 def _mark(charge: Charge, answer: Answer, share: float) -> Mark:
     """Named after its window, where windows end for all processes at one time."""
-    rule, name = charge.rule, str(share)
-    left = rule.plan.window_left(answer.reset)
+    rule, left = charge.rule, charge.rule.plan.window_left(answer.reset)
     if left is None:
-        return Mark(rule.id, charge.ident, name, round((rule.window or 0) * 1_000_000))
-    return Mark(rule.id, charge.ident, f"{name}:{answer.at + left}", left)
+        return Mark(rule.id, charge.ident, str(share), round((rule.window or 0) * 1_000_000))
+    return Mark(rule.id, charge.ident, f"{share}:{answer.at + left}", left)
 
 
 TRIES: Final = 3  # evictions for one new socket
@@ -379,21 +366,16 @@ NO_CHARGES = EarlierCharges()
 def decide_and_correct(
     decided: Flow[Decision], charged: EarlierCharges, rule_named: Callable[[str], Rule | None]
 ) -> Flow[Decision]:
-    """Decide, and give back what was charged under an ident that has turned out not to be the caller's."""
+    """Decide, and refund what was charged under an ident that has turned out not to be the caller's."""
     decision = yield from decided
-    wrong = charged.mistaken(decision.outcomes)
-    if wrong:
-        yield from _refunded(charged, wrong, rule_named)
+    if wrong := charged.mistaken(decision.outcomes):
+        for paid in charged.receipts:
+            yield from refund_charges(refund_for_idents(paid, wrong))
+        found = [(rule_named(name), ident) for name, ident in wrong]
+        held = {(rule.id, ident) for rule, ident in found if rule is not None and rule.is_concurrency}
+        for lease in charged.leases:
+            yield from release_lease(Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
     return decision
-
-
-def _refunded(charged: EarlierCharges, wrong: Collection[Pair], rule_named: Callable[[str], Rule | None]) -> Flow[None]:
-    for paid in charged.receipts:
-        yield from refund_charges(refund_for_idents(paid, wrong))
-    found = [(rule_named(name), ident) for name, ident in wrong]
-    held = {(rule.id, ident) for rule, ident in found if rule is not None and rule.is_concurrency}
-    for lease in charged.leases:
-        yield from release_lease(Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
 
 
 def after_status(decision: Decision, status: int) -> Decision:

@@ -83,10 +83,8 @@ def _shape(rule: Rule) -> tuple[str, ...]:
 
 def _queue(rule: Rule) -> str:
     most = max(rule.burst or part.limit or 0 for part in rule.parts)
-    queue = f"evenly spaced, up to {most:,} waiting their turn"
-    if rule.max_delay is None:
-        return queue
-    return f"{queue} for at most {rule.max_delay:,g} second" + ("s" if rule.max_delay != 1 else "")
+    seconds = "" if rule.max_delay is None else f" for at most {rule.max_delay:,g} second{'s' * (rule.max_delay != 1)}"
+    return f"evenly spaced, up to {most:,} waiting their turn{seconds}"
 
 
 def _together(names: tuple[str, ...]) -> str:

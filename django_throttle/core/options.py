@@ -115,10 +115,9 @@ class Option:
         return InvalidRule(f"{title} belongs to {listed(list(map(_spaced, self.owners)))} only", self.name)
 
 
-def option(kind: str, default: Any = None, *, required: bool = False, **row: Any) -> Any:
-    """A field of a dataclass that is a row of the table."""
-    given = {} if required else {"default": default}
-    return field(**given, metadata={"row": Option(kind=kind, default=MISSING if required else default, **row)})
+def option(kind: str, default: Any = None, **row: Any) -> Any:
+    """A field of a dataclass that is a row of the table; one whose default is MISSING has to be given."""
+    return field(default=default, metadata={"row": Option(kind=kind, default=default, **row)})
 
 
 _TABLES: Final[dict[type[Options], dict[str, Option]]] = {}
@@ -210,15 +209,16 @@ def _zone(row: Option, given: object) -> str:
 
 
 def _key(row: Option, given: object) -> str:
-    if is_dotted(given) or not isinstance(given, str) or "+" not in given:
-        return str(given) if is_dotted(given) else _one_of(row.name, given, KEY_KINDS)  # the rulebook imports functions
-    for part in key_parts(given):
-        if part not in joined_keys() and not is_dotted(part):
-            near = did_you_mean(part, joined_keys())
-            raise InvalidRule(
-                f"a key joins {', '.join(joined_keys())} and paths of functions, not {part!r}{near}", row.name
-            )
-    if len(set(key_parts(given))) < len(key_parts(given)):
+    if isinstance(given, str) and is_dotted(given):
+        return given  # the rulebook imports functions
+    if not isinstance(given, str) or "+" not in given:
+        return _one_of(row.name, given, KEY_KINDS)
+    joined, found = joined_keys(), key_parts(given)
+    for part in found:
+        if part not in joined and not is_dotted(part):
+            allowed = f"{', '.join(joined)} and paths of functions"
+            raise InvalidRule(f"a key joins {allowed}, not {part!r}{did_you_mean(part, joined)}", row.name)
+    if len(set(found)) < len(found):
         raise InvalidRule(f"the key {given!r} has one of its parts twice", row.name)
     return given
 
@@ -379,7 +379,7 @@ class Options:
 
     # fmt: off
     name: str = option(
-        "name", required=True, length=MAX_NAME,
+        "name", MISSING, length=MAX_NAME,
         help="Short and telling: it appears in logs and in refusals. A rule in settings with the same name is replaced "
         "by this one.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -18,7 +18,7 @@ from django_throttle.core.exceptions import InvalidOverride, InvalidRule
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
-from django_throttle.core.rule import Rule
+from django_throttle.core.rule import Rule, has_too_many
 
 
 def subject_kinds() -> tuple[str, ...]:
@@ -62,8 +62,8 @@ class Override:
     rank: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for check in (_subject, _rules, _effect, _factor, _replacement):
-            check(self)
+        for option, fault in _faults(self):
+            raise InvalidOverride(fault, option)
         object.__setattr__(self, "network", network_of(self.subject))
         object.__setattr__(self, "rank", _rank(self))
 
@@ -103,49 +103,37 @@ def _rank(override: Override) -> tuple[int, int, int, int]:
     return subject_kinds().index(override.kind), -length, EFFECTS.index(override.effect), -override.number
 
 
-def _subject(override: Override) -> None:
-    kind, _, value = override.subject.partition(":")
-    if kind not in subject_kinds():
-        raise InvalidOverride(f"whom it is for is one of {', '.join(subject_kinds())}, not {kind!r}", "kind")
+def _faults(override: Override) -> Iterator[tuple[str, str]]:
+    """What is wrong: an option, and why."""
+    (kind, _, value), kinds = override.subject.partition(":"), subject_kinds()
+    if kind not in kinds:
+        yield "kind", f"whom it is for is one of {', '.join(kinds)}, not {kind!r}"
     if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
-        raise InvalidOverride(f"whom it is for has 1 to {MAX_SUBJECT} printable characters", "value")
-
-
-def _rules(override: Override) -> None:
+        yield "value", f"whom it is for has 1 to {MAX_SUBJECT} printable characters"
     try:
         names("rules", override.rules)
     except InvalidRule as error:
-        raise InvalidOverride(str(error), "rules") from error
-
-
-def _effect(override: Override) -> None:
+        yield "rules", str(error)
     if override.effect not in EFFECTS:
-        raise InvalidOverride(f"the effect is one of {', '.join(EFFECTS)}, not {override.effect!r}", "effect")
+        yield "effect", f"the effect is one of {', '.join(EFFECTS)}, not {override.effect!r}"
+    yield from _amount_faults(override)
 
 
-def _factor(override: Override) -> None:
-    if override.effect != "multiply":
-        if override.factor is not None:
-            raise InvalidOverride("a factor belongs to an override that multiplies", "factor")
-        return
-    factor = override.factor
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor <= MAX_FACTOR:
-        raise InvalidOverride(f"a factor is more than 0 and at most {MAX_FACTOR:,}, not {factor!r}", "factor")
-
-
-def _replacement(override: Override) -> None:
-    rates, limit = override.rates, override.limit
-    if override.effect != "replace":
-        if rates or limit is not None:
-            option = "rate" if rates else "limit"
-            raise InvalidOverride("a rate or a limit belongs to an override that replaces", option)
-        return
-    if not rates and limit is None:
-        raise InvalidOverride("it needs a rate or a limit, which holds instead of the rule's", "rate")
-    if len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates):
-        raise InvalidOverride(f"rates are at most {MAX_RATES}, each with another window", "rate")
+def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
+    factor, rates, limit = override.factor, override.rates, override.limit
+    if override.effect != "multiply" and factor is not None:
+        yield "factor", "a factor belongs to an override that multiplies"
+    is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+    if override.effect == "multiply" and not (is_number and 0 < (factor or 0) <= MAX_FACTOR):
+        yield "factor", f"a factor is more than 0 and at most {MAX_FACTOR:,}, not {factor!r}"
+    if override.effect != "replace" and (rates or limit is not None):
+        yield "rate" if rates else "limit", "a rate or a limit belongs to an override that replaces"
+    if override.effect == "replace" and not rates and limit is None:
+        yield "rate", "it needs a rate or a limit, which holds instead of the rule's"
+    if has_too_many(rates):
+        yield "rate", f"rates are at most {MAX_RATES}, each with another window"
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
-        raise InvalidOverride(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}", "limit")
+        yield "limit", f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}"
 
 
 Apply = Callable[[Rule, Override], Rule | None]
@@ -256,9 +244,8 @@ def _replace(rule: Rule, override: Override) -> Rule | None:
 
 
 def _with_rates(rule: Rule, rates: tuple[Rate, ...], burst: int | None) -> Rule:
-    if len(rates) == 1:
-        return replace(rule, rate=rates[0], rates=(), limit=None, burst=burst)
-    return replace(rule, rate=None, rates=rates, limit=None, burst=burst)
+    one = rates[0] if len(rates) == 1 else None
+    return replace(rule, rate=one, rates=() if one else rates, limit=None, burst=burst)
 
 
 def _is_larger(new: Rule, old: Rule) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from django_throttle.core.decision import Decision, Outcome, Reason
 from django_throttle.core.headers import names
@@ -51,11 +51,10 @@ def is_too_large(decision: Decision) -> bool:
 def too_large(decision: Decision) -> str:
     """A sentence for a call that never passes: how large one may be."""
     outcome = refusing(decision)
-    if outcome is None or outcome.largest is None:
-        return "This costs more than the limit ever allows."
-    if outcome.unit == "bytes":
+    if outcome and outcome.largest is not None and outcome.unit == "bytes":
         return f"This is too large: at most {outcome.largest:,} bytes are taken at once."
-    return f"This costs more than the limit ever allows: at most {outcome.largest:,} at once."
+    most = f": at most {outcome.largest:,} at once" if outcome and outcome.largest is not None else ""
+    return f"This costs more than the limit ever allows{most}."
 
 
 def problem(decision: Decision, status: int, seconds: int | None, *, is_request: bool = True) -> bytes:
@@ -64,18 +63,15 @@ def problem(decision: Decision, status: int, seconds: int | None, *, is_request:
     ``is_request`` is False for the handshake of a WebSocket, which stays open.
     """
     code = error_code(decision)
-    document: dict[str, Any] = {
-        "type": "about:blank" if code == "blocked" else _TYPES + (_CAPACITY if decision.unavailable else _QUOTA),
-        # RFC 9457, 4.2.1: the title of about:blank is the status' phrase.
-        "title": "Too Many Requests"
-        if code == "blocked"
-        else (_REQUESTS if is_request else _DETAILS)[code].rstrip("."),
+    document = {
+        "type": _TYPES + (_CAPACITY if decision.unavailable else _QUOTA),
+        "title": (_REQUESTS if is_request else _DETAILS)[code].rstrip("."),
         "status": status,
         "detail": detail(decision, seconds, is_request=is_request),
     }
-    if code != "blocked":
-        document["violated-policies"] = violated(decision)
-    return json.dumps(document).encode()
+    if code == "blocked":  # RFC 9457, 4.2.1: the title of about:blank is the status' phrase
+        return json.dumps(document | {"type": "about:blank", "title": "Too Many Requests"}).encode()
+    return json.dumps(document | {"violated-policies": violated(decision)}).encode()
 
 
 def violated(decision: Decision) -> list[str]:

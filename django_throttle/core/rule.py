@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain
 from math import ceil
 from typing import Any, Final
 
@@ -13,15 +14,7 @@ from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.key import KEY_KINDS, short_hash
-from django_throttle.core.options import (
-    HELD,
-    MAX_NAME,
-    MAX_RATES,
-    Options,
-    did_you_mean,
-    sequence,
-    table,
-)
+from django_throttle.core.options import HELD, MAX_NAME, MAX_RATES, Options, did_you_mean, sequence, table
 from django_throttle.core.rate import MAX_LIMIT, Rate, RateLimit, period_of
 
 
@@ -78,13 +71,14 @@ class Rule(Options):
         for row in given:
             self._set(row.name, row.read(getattr(self, row.name)))
         self._set("factor", self.cost if isinstance(self.cost, int) else 1)
-        _check_amount(self)
+        for option, fault in _amount_faults(self):
+            raise InvalidRule(fault, option)
         for row in given:
             is_given = row.name not in AMOUNTS and getattr(self, row.name) != row.default
             if is_given and not row.takes(self.algorithm):
                 raise row.refuse(self.algorithm)
-        for check in _CHECKS:
-            check(self)
+        for option, fault in chain(_event_faults(self), _action_faults(self), _local_faults(self), _key_faults(self)):
+            raise InvalidRule(fault, option)
 
     def _derive(self) -> None:
         if self.rate is not None:
@@ -159,37 +153,39 @@ class Rule(Options):
         object.__setattr__(self, name, value)
 
 
-# What must fit together. Each check raises InvalidRule.
+# What must fit together: an option, and what is wrong with it; the first is raised.
+Faults = Iterator[tuple[str, str]]
 
 AMOUNTS: Final = ("rate", "rates", "limit")  # which of them an algorithm takes is checked first, and in words
 
 
-def _check_amount(rule: Rule) -> None:
-    rates = rule.all_rates
+def _amount_faults(rule: Rule) -> Faults:
+    rates, algorithm = rule.all_rates, ALGORITHMS[rule.algorithm]
     if rule.is_concurrency:
         if rates:
-            raise InvalidRule("a concurrency rule has a limit, the number held at once, instead of a rate", "rate")
+            yield "rate", "a concurrency rule has a limit, the number held at once, instead of a rate"
         if rule.limit is None:
-            raise InvalidRule(f"it needs a limit: limit is a whole number from 1 to {MAX_LIMIT:,}", "limit")
+            yield "limit", f"it needs a limit: limit is a whole number from 1 to {MAX_LIMIT:,}"
         return
     if not rates and rule.limit is not None:
-        raise InvalidRule(
-            "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate instead, "
-            "such as 100/min",
-            "algorithm",
-        )
+        instead = "add algorithm: concurrency, or write a rate instead, such as 100/min"
+        yield "algorithm", f"a limit without a rate is for what is held at once: {instead}"
     if not rates:
-        raise InvalidRule("it needs a rate, such as 100/min", "rate")
+        yield "rate", "it needs a rate, such as 100/min"
     if rule.limit is not None and not isinstance(rule.limit, RateLimit):
-        raise InvalidRule("give a rate or a limit, not both: only a concurrency rule has a limit of its own", "limit")
+        yield "limit", "give a rate or a limit, not both: only a concurrency rule has a limit of its own"
     if rule.rates and rule.rate is not None:
-        raise InvalidRule("give rate or rates, not both", "rate")
-    if len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates):
-        raise InvalidRule(f"rates are at most {MAX_RATES}, each with another window", "rate")
-    algorithm = ALGORITHMS[rule.algorithm]
+        yield "rate", "give rate or rates, not both"
+    if has_too_many(rates):
+        yield "rate", f"rates are at most {MAX_RATES}, each with another window"
     if max(rate.limit for rate in rates) > algorithm.max_limit:
         most = f"the limit of a {algorithm.label.lower()} is at most {algorithm.max_limit:,}"
-        raise InvalidRule(f"{most}; {algorithm.takes_more}" if algorithm.takes_more else most, "rate")
+        yield "rate", f"{most}; {algorithm.takes_more}" if algorithm.takes_more else most
+
+
+def has_too_many(rates: tuple[Rate, ...]) -> bool:
+    """Whether these are more rates than one rule may have, or two have one window."""
+    return len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates)
 
 
 _CONCURRENCY: Final = (
@@ -201,88 +197,62 @@ FRAMES: Final = frozenset(("message", "send"))
 WEIGHED: Final = frozenset(("request", "message", "send"))
 
 
-def _check_events(rule: Rule) -> None:
+def _event_faults(rule: Rule) -> Faults:
     for event in rule.events:
         if (event in HELD) != rule.is_concurrency:
-            belongs = _CONCURRENCY if rule.is_concurrency else _RATES
             other = f"; did you mean {_MEANT[event]!r}?" if event in _MEANT else ""
-            raise InvalidRule(f"{belongs}, not {event!r}{other}", "events")
+            yield "events", f"{_CONCURRENCY if rule.is_concurrency else _RATES}, not {event!r}{other}"
     # Nothing but an HTTP request has a method and a status: other events would silently count never, or always.
     if rule.methods and rule.events not in (("request",), ("inflight",)):
-        raise InvalidRule("methods belong to rules of HTTP requests (event request or inflight) only", "methods")
+        yield "methods", "methods belong to rules of HTTP requests (event request or inflight) only"
     if rule.count_on and rule.events != ("request",):
-        raise InvalidRule("count_on belongs to rules of HTTP requests (event request) only", "count_on")
+        yield "count_on", "count_on belongs to rules of HTTP requests (event request) only"
     if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
-        raise InvalidRule("only requests and messages have bytes that can be counted", "unit")
+        yield "unit", "only requests and messages have bytes that can be counted"
     if rule.at_limit != "reject" and "connection" not in rule.events:
-        raise InvalidRule("at_limit closes WebSockets: add the event connection", "at_limit")
+        yield "at_limit", "at_limit closes WebSockets: add the event connection"
 
 
-def _check_action(rule: Rule) -> None:
-    if rule.action == "delay" and "max_delay" not in ALGORITHMS[rule.algorithm].takes:
-        raise InvalidRule("only a leaky bucket can delay: it is a queue that drains evenly", "action")
+def _action_faults(rule: Rule) -> Faults:
+    algorithm, limits = ALGORITHMS[rule.algorithm], [rate.limit for rate in rule.all_rates]
+    if rule.action == "delay" and "max_delay" not in algorithm.takes:
+        yield "action", "only a leaky bucket can delay: it is a queue that drains evenly"
     if rule.action == "delay" and rule.enforce_at != 1:
-        raise InvalidRule(
-            "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit",
-            "enforce_at",
-        )
+        one = "a queue of calls that wait has one limit"
+        yield "enforce_at", f"refuse at (enforce_at) belongs to rules that refuse: {one}"
     # A rule that only records may have the wait that it will have later.
     if rule.max_delay is not None and rule.action == "reject":
-        raise InvalidRule("a longest wait (max_delay) belongs to rules that delay", "max_delay")
-
-
-def _check_calendar(rule: Rule) -> None:
+        yield "max_delay", "a longest wait (max_delay) belongs to rules that delay"
     if rule.timezone is not None and not all(map(period_of, rule.all_rates)):
-        raise InvalidRule("a calendar window is one hour, day, week or month", "rate")
-
-
-def _check_cost(rule: Rule) -> None:
-    most = rule.burst or min((rate.limit for rate in rule.all_rates), default=rule.limit)
+        yield "rate", "a calendar window is one hour, day, week or month"
+    most = rule.burst or min(limits, default=rule.limit)
     if most is not None and rule.factor > most:
-        raise InvalidRule(
-            f"one call costs {rule.factor:,}, more than the {most:,} that the rule allows at once", "cost"
-        )
-
-
-def _check_quota(rule: Rule) -> None:
-    if rule.enforce_at != 1:
-        most = multiplied(max([*(rate.limit for rate in rule.all_rates), rule.burst or 0]), rule.enforce_at)
-        longest = ALGORITHMS[rule.algorithm].max_limit
-        if most > longest:
-            raise InvalidRule(
-                f"calls would be refused at {most:,} only, more than the {longest:,} that can be counted", "enforce_at"
-            )
+        yield "cost", f"one call costs {rule.factor:,}, more than the {most:,} that the rule allows at once"
+    refused_at = multiplied(max([*limits, rule.burst or 0]), rule.enforce_at)
+    if rule.enforce_at != 1 and refused_at > algorithm.max_limit:
+        countable = f"more than the {algorithm.max_limit:,} that can be counted"
+        yield "enforce_at", f"calls would be refused at {refused_at:,} only, {countable}"
     if rule.warn_at and rule.warn_at[-1] > rule.enforce_at:
         share = f"{rule.warn_at[-1]:g}"
         percent = f"; {share} % is {rule.warn_at[-1] / 100:g}" if rule.warn_at[-1] >= 2 else ""
-        raise InvalidRule(
-            f"use never reaches {share} times the limit: calls are refused at {rule.enforce_at:g}{percent}", "warn_at"
-        )
+        never = f"use never reaches {share} times the limit"
+        yield "warn_at", f"{never}: calls are refused at {rule.enforce_at:g}{percent}"
 
 
 SUB_SECONDS: Final = 6
 
 
-def _check_damper(rule: Rule) -> None:
-    if not rule.is_damper:
-        return
-    if rule.rate is None:
-        raise InvalidRule("a damper has one rate: write another rule for another one", "rates")
-    if rule.on_store_failure == "deny":
-        raise InvalidRule(
-            "a damper decides without the store: on_store_failure is local or allow, not deny", "on_store_failure"
-        )
-    if rule.rate.limit * SUB_SECONDS < rule.rate.window:
-        raise InvalidRule("a damper holds a rate over seconds: its rate is at least one call in six seconds", "rate")
-
-
-def _check_batched(rule: Rule) -> None:
+def _local_faults(rule: Rule) -> Faults:
+    if rule.is_damper and rule.rate is None:
+        yield "rates", "a damper has one rate: write another rule for another one"
+    if rule.is_damper and rule.on_store_failure == "deny":
+        yield "on_store_failure", "a damper decides without the store: on_store_failure is local or allow, not deny"
+    if rule.is_damper and rule.rate and rule.rate.limit * SUB_SECONDS < rule.rate.window:
+        yield "rate", "a damper holds a rate over seconds: its rate is at least one call in six seconds"
     if rule.batched and rule.count_denied:
-        raise InvalidRule(
-            "a rule that is charged in batches never charges refused calls: leave count_denied out", "count_denied"
-        )
+        yield "count_denied", "a rule that is charged in batches never charges refused calls: leave count_denied out"
     if rule.batched and rule.count_on:
-        raise InvalidRule("a rule that is charged in batches refunds nothing: leave count_on out", "count_on")
+        yield "count_on", "a rule that is charged in batches refunds nothing: leave count_on out"
 
 
 # What a budget that one process counts for one socket, without the store, cannot have.
@@ -293,34 +263,20 @@ _MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
 }
 
 
-def _check_key(rule: Rule) -> None:
+def _key_faults(rule: Rule) -> Faults:
     if rule.key in KEY_KINDS and KEY_KINDS[rule.key].needs_login and rule.audience == ("anonymous",):
-        raise InvalidRule(
-            "the key user leaves out visitors who are not logged in, so it would limit nobody", "audience"
-        )
+        yield "audience", "the key user leaves out visitors who are not logged in, so it would limit nobody"
     if rule.key != "connection":
         return
     if not FRAMES.issuperset(rule.events):
-        raise InvalidRule("the key connection takes the events message and send only", "key")
+        yield "key", "the key connection takes the events message and send only"
     for option, (default, why) in _MEANINGLESS_FOR_FRAMES.items():
         if getattr(rule, option) != default:
-            raise InvalidRule(why, option)
+            yield option, why
     if rule.is_damper:
-        raise InvalidRule("a damper limits many callers together, so it cannot have the key connection", "algorithm")
+        yield "algorithm", "a damper limits many callers together, so it cannot have the key connection"
     if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
-        raise InvalidRule("the windows of one connection start when it was opened, not with the calendar", "rate")
-
-
-_CHECKS: Final = (
-    _check_events,
-    _check_action,
-    _check_calendar,
-    _check_cost,
-    _check_quota,
-    _check_damper,
-    _check_batched,
-    _check_key,
-)
+        yield "rate", "the windows of one connection start when it was opened, not with the calendar"
 
 
 def _plan(rule: Rule) -> Plan:
@@ -340,15 +296,8 @@ def short_id(rule: Rule) -> str:
     which counts by sub-intervals whatever it is. Bytes are not calls, so the unit is.
     """
     window = "" if rule.rate is None or rule.is_damper else str(rule.rate.window_us)
-    parts = [
-        ALGORITHMS[rule.algorithm].layout,
-        rule.name,
-        rule.algorithm,
-        str(rule.resolution),
-        rule.refill,
-        rule.timezone or "",
-        window,
-    ]
+    parts = [ALGORITHMS[rule.algorithm].layout, rule.name, rule.algorithm, str(rule.resolution), rule.refill]
+    parts += [rule.timezone or "", window]
     parts += [rule.variant] if rule.variant or rule.unit != "calls" else []
     parts += [rule.unit] if rule.unit != "calls" else []  # so that rules of calls keep the id that they had
     return short_hash(parts)

@@ -51,6 +51,7 @@ class Stored(NamedTuple):
 class Plan:
     """A rule's numbers, and the reference algorithm that computes with them; times in microseconds.
 
+    This one is for rules that no store counts: it charges nothing and everything fits.
     ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. Each algorithm adds at most three
     numbers, so that a script receives four doubles. ``name`` is for people and tests, ``code`` the number by which
     scripts know it: below 10 when its state is a text. ``lua`` are its script files, by their paths from
@@ -74,7 +75,7 @@ class Plan:
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         """What a call of this cost comes to; ``counts_denied`` when a refused one is charged too."""
-        raise NotImplementedError
+        return StepResult(0, self.limit, 0, self.limit, 0, None, None)
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         """The state as if a charge had not been made: empty when nothing is left to store, None when nothing goes back.
@@ -82,15 +83,15 @@ class Plan:
         The charge was made at ``since``, and answered ``reset`` then. Never more than was charged goes back, and never
         what would have come back by now without it.
         """
-        raise NotImplementedError
+        return None
 
     def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
         """The charges that a state stands for, each at the last moment at which it can have been made."""
-        raise NotImplementedError
+        yield from ()
 
     def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
         """Charge what was admitted elsewhere, whatever the limit; None when a charge of that time counts no more."""
-        raise NotImplementedError
+        return None
 
     def quota_seconds(self, limit: int, window: float) -> float:
         """In how many seconds a quota of ``limit`` comes back; ``window`` is the rate's."""
@@ -144,11 +145,6 @@ class RuleLike(Protocol):
     def parts(self) -> Sequence[RuleLike]: ...
 
 
-def no_shape(rule: RuleLike, every: str) -> tuple[str, ...]:
-    """Nothing that the rule's amount does not say."""
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """One choice of the option ``algorithm``.
@@ -162,7 +158,7 @@ class Algorithm:
     label: str
     help: str
     plan: Callable[[RuleLike], Plan]
-    shape: Callable[[RuleLike, str], tuple[str, ...]] = no_shape
+    shape: Callable[[RuleLike, str], tuple[str, ...]] = lambda rule, every: ()
     words: ClassVar[str] = ""  # as a choice of its option it has none
     takes: tuple[str, ...] = ()
     max_limit: int = MAX_LIMIT  # of its rate; ``takes_more`` names what has a larger one

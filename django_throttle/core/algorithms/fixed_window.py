@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -11,15 +12,15 @@ from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResu
 from django_throttle.core.rate import MAX_LIMIT
 
 
-class Window(Plan):
+class Window(Plan, ABC):
     """At most ``limit`` between two moments. State: start, count."""
 
     __slots__ = ()
     begins_afresh = True
 
+    @abstractmethod
     def bounds(self, now: int) -> tuple[int, int]:
         """When the window of this moment begins and ends."""
-        raise NotImplementedError
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit = self.limit
