@@ -17,7 +17,7 @@ from typing import Final
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_throttle import observe, rulebook, testrun
+from django_throttle import detect_test_run, observe, rulebook
 from django_throttle.agent_thread import AgentThread, watched
 from django_throttle.conf import conf
 from django_throttle.connections.control import HEARD_SECONDS, Activity, SocketControl
@@ -56,7 +56,7 @@ class _StoreService:
     def begin(self, *, rules: bool) -> None:
         """Begin what has not begun yet; where rules are read in a test, the thread would need the tests' database."""
         remote = self.store.is_remote
-        if conf().AGENT and (remote or (rules and not testrun.is_on())):
+        if conf().AGENT and (remote or (rules and not detect_test_run.counts_in_memory())):
             thread = self.thread or AgentThread()
             if self.thread is None:
                 self._add_duties(thread)

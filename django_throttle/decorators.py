@@ -18,9 +18,9 @@ from django_throttle import limiter
 from django_throttle.call_facts import BY_KEY, Facts
 from django_throttle.core.decide import release_lease
 from django_throttle.costs import cost_of
-from django_throttle.exceptions import InvalidIdent, Refused
-from django_throttle.http.door import serve
-from django_throttle.http.request_state import charged, method_of, plain, size_of
+from django_throttle.exceptions import InvalidIdent
+from django_throttle.http.request_state import charged_for, django_request, method_of, size_of
+from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
@@ -95,7 +95,7 @@ class _Call:
         self._function, self._args, self._kwargs = function, args, kwargs
         self._cost = cost
         found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
-        self.subject: Any = found[0] if found and isinstance(plain(found[0]), HttpRequest) else None
+        self.subject: Any = found[0] if found and isinstance(django_request(found[0]), HttpRequest) else None
 
     def steps(self) -> Steps[Any]:
         """Decide the call, then make it or refuse it."""
@@ -103,7 +103,7 @@ class _Call:
         if self.subject is None:
             return _limited(self._facts(self._bystander()), Step(go, go))
         who = HttpWho(self.subject)
-        return serve(plain(self.subject), who, self._facts(who), Step(go, go))
+        return serve(django_request(self.subject), who, self._facts(who), Step(go, go))
 
     def _facts(self, caller: Caller | None) -> Step:
         return Step(partial(self.facts, caller), partial(self.afacts, caller))
@@ -116,8 +116,8 @@ class _Call:
         who = caller or IdentWho(ident or NO_TEXT)
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
-        request = plain(self.subject)
-        done, method, size = charged(request), method_of(request), size_of(request)
+        request = django_request(self.subject)
+        done, method, size = charged_for(request), method_of(request), size_of(request)
         return Facts(self.rule, (), who, price, done, self.rule, method, early=True, size=size, ident=ident)
 
     async def afacts(self, caller: Caller | None) -> Facts:
@@ -141,8 +141,8 @@ class _Call:
     def _bystander(self) -> Caller | None:
         """The caller of a function that is no view: of a request, or a consumer, among its arguments."""
         for found in (*self._args, *self._kwargs.values()):
-            if isinstance(plain(found), HttpRequest):
-                return HttpWho(plain(found))
+            if isinstance(django_request(found), HttpRequest):
+                return HttpWho(django_request(found))
             if isinstance(getattr(found, "scope", None), dict):
                 return ScopeWho(found.scope)
         return None
@@ -150,9 +150,7 @@ class _Call:
 
 def _limited(facts: Step, go: Step) -> Steps[Any]:
     call = yield facts
-    decision = yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))
-    if not decision.allowed:
-        raise Refused(decision)
+    decision = limiter.admitted((yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))))
     try:
         return (yield go)
     finally:

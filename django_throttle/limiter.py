@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -17,7 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_throttle import agent_thread, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Lease, Rule, overrides
-from django_throttle.core.commands import SOCKET, Charge, charge, check_cost
+from django_throttle.core.commands import SOCKET_LEASE, Charge, charge, check_cost
 from django_throttle.core.decide import (
     Flow,
     decide_and_correct,
@@ -91,13 +91,23 @@ class Limiter:
         """Release without blocking the event loop."""
         await arun(release_lease(lease), self.store)
 
-    def lease(self, ident: str) -> AbstractContextManager[Decision]:
+    @contextmanager
+    def lease(self, ident: str) -> Iterator[Decision]:
         """Hold a slot of the concurrency rules inside a ``with`` block; rates are charged once. Raises Refused."""
-        return _Held(self, ident)
+        decision = admitted(self.acquire(ident))
+        try:
+            yield decision
+        finally:
+            self.release(decision.lease)
 
-    def alease(self, ident: str) -> AbstractAsyncContextManager[Decision]:
+    @asynccontextmanager
+    async def alease(self, ident: str) -> AsyncIterator[Decision]:
         """Hold a slot inside an ``async with`` block."""
-        return _Held(self, ident)
+        decision = admitted(await self.aacquire(ident))
+        try:
+            yield decision
+        finally:
+            await self.arelease(decision.lease)
 
     def _charges(self, ident: str, cost: int) -> tuple[Charge, ...]:
         check_ident(ident)
@@ -107,30 +117,11 @@ class Limiter:
         return tuple([charge(part, ident, cost) for part in self._parts])
 
 
-class _Held(AbstractContextManager[Decision], AbstractAsyncContextManager[Decision]):
-    """A block in which a slot is held; raises Refused as it is entered."""
-
-    def __init__(self, limiter: Limiter, ident: str) -> None:
-        self._limiter, self._ident = limiter, ident
-        self._lease: Lease | None = None
-
-    def __enter__(self) -> Decision:
-        return self._begun(self._limiter.acquire(self._ident))
-
-    async def __aenter__(self) -> Decision:
-        return self._begun(await self._limiter.aacquire(self._ident))
-
-    def _begun(self, decision: Decision) -> Decision:
-        if not decision.allowed:
-            raise Refused(decision)
-        self._lease = decision.lease
-        return decision
-
-    def __exit__(self, *_: object) -> None:
-        self._limiter.release(self._lease)
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._limiter.arelease(self._lease)
+def admitted(decision: Decision) -> Decision:
+    """The decision of a call that is allowed; raises Refused for any other."""
+    if not decision.allowed:
+        raise Refused(decision)
+    return decision
 
 
 def decide_flow(
@@ -146,12 +137,10 @@ def decide_flow(
         damped = damped or rule.is_local
     if leased or damped:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
-    lease = (SOCKET if socket else "") + secrets.token_urlsafe(9) if leased else None
+    lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
     denials, meters = store.denials, store.meters if damped else None
-    if not (lease and socket):
-        return decide_charges(charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
     decided = partial(decide_charges, charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
-    return decide_and_evict(decided, charges, lease)
+    return decide_and_evict(decided, charges, lease) if lease and socket else decided()
 
 
 def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:

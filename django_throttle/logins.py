@@ -15,8 +15,8 @@ from django.http import HttpRequest, QueryDict
 from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 
-from django_throttle.http.door import INPUT
-from django_throttle.http.request_state import plain, size_of
+from django_throttle.http.request_state import django_request, size_of
+from django_throttle.http.serve import INPUT
 
 __all__ = ["UNCLEAR", "login_name"]
 
@@ -45,12 +45,12 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
     else a collation takes for the same (ß and s, ø and o) only the database knows: let a key ask it for the account, by
     the name ``as_typed``, which is not folded.
     """
-    if not isinstance(plain(request), HttpRequest):
+    if not isinstance(django_request(request), HttpRequest):
         return None  # nobody logs in by a handshake
     try:
         said = _names(request, fields or (USUAL, get_user_model().USERNAME_FIELD))
         found = {_spelled(value) if as_typed else _folded(_spelled(value)) for value in said}
-        if not found and not _has_body(plain(request)):
+        if not found and not _has_body(django_request(request)):
             return None
     except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
         return UNCLEAR
@@ -59,7 +59,7 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
 
 def _names(request: Any, fields: Iterable[str]) -> Iterator[object]:
     """The values of these fields, empty texts left out; raises for a body that cannot be read."""
-    visitor: HttpRequest = plain(request)
+    visitor: HttpRequest = django_request(request)
     parsed = vars(request).get("_full_data")  # by REST framework, which reads a body once
     pairs = [*_listed(visitor.GET), *_listed(parsed if isinstance(parsed, Mapping) else None)]
     if not isinstance(parsed, Mapping):

@@ -13,8 +13,16 @@ from django.http.response import HttpResponseBase
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.exceptions import Refused
-from django_throttle.http.door import refused_by, refused_by_rules, serve
-from django_throttle.http.request_state import EVENTS, charged, method_of, scope_of, scope_of_match, size_of, visit_of
+from django_throttle.http.request_state import (
+    REQUEST_EVENTS,
+    charged_for,
+    method_of,
+    scope_of,
+    scope_of_match,
+    size_of,
+    state_of,
+)
+from django_throttle.http.serve import refused_by, refused_by_rules, serve
 from django_throttle.identity import HttpWho
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
@@ -62,7 +70,7 @@ class ThrottleMiddleware:
 
 def _goes_elsewhere(request: HttpRequest) -> bool:
     match = request.resolver_match
-    return match is not None and scope_of_match(match) != visit_of(request).scope
+    return match is not None and scope_of_match(match) != state_of(request).scope
 
 
 def _refused_elsewhere(request: HttpRequest) -> Steps[HttpResponseBase | None]:
@@ -73,9 +81,9 @@ def _facts(request: HttpRequest, who: HttpWho) -> Step:
     """Makes the facts of a request."""
 
     def facts() -> Facts:
-        done, method = charged(request), method_of(request)
-        scope = visit_of(request).scope = scope_of(request)
-        return Facts(scope, EVENTS, who, charged=done, method=method, early=True, size=size_of(request))
+        done, method = charged_for(request), method_of(request)
+        scope = state_of(request).scope = scope_of(request)
+        return Facts(scope, REQUEST_EVENTS, who, charged=done, method=method, early=True, size=size_of(request))
 
     async def afacts() -> Facts:
         found = facts()

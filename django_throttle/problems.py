@@ -1,4 +1,4 @@
-"""The refusals of REST framework's views as problem documents (RFC 9457), for sites that want them.
+"""An exception handler for REST framework: its views then answer refusals with problem documents (RFC 9457).
 
 ``REST_FRAMEWORK = {"EXCEPTION_HANDLER": "django_throttle.problems.answer"}``
 """
@@ -12,9 +12,9 @@ from rest_framework.exceptions import Throttled
 from rest_framework.views import exception_handler, set_rollback
 
 from django_throttle.core.decision import Decision, conclude
-from django_throttle.core.problem_details import CONTENT_TYPE, problem
 from django_throttle.drf import LimiterUnavailable
-from django_throttle.http.request_state import kept, plain
+from django_throttle.http.refusal import problem_response
+from django_throttle.http.request_state import decisions_of, django_request
 
 __all__ = ["answer"]
 
@@ -25,17 +25,11 @@ def answer(exc: Exception, context: dict[str, Any]) -> HttpResponse | None:
     if decision is None or not isinstance(exc, (Throttled, LimiterUnavailable)):
         return exception_handler(exc, context)
     set_rollback()
-    seconds: int | None = exc.wait  # type: ignore[union-attr]  # whole already, DRF's as ours
-    body = problem(decision, exc.status_code, seconds)
-    response = HttpResponse(body, status=exc.status_code, content_type=CONTENT_TYPE)
-    response["Cache-Control"] = "no-store"
-    if seconds is not None:
-        response["Retry-After"] = str(seconds)
-    return response
+    return problem_response(decision, exc.status_code, exc.wait)  # type: ignore[union-attr]  # whole already
 
 
 def _refused(context: dict[str, Any]) -> Decision | None:
     """All that was refused of this request, as one; None where it was a throttle that is none of ours."""
     request = context.get("request")
-    refusals = [] if request is None else [one for one in kept(plain(request)) if not one.allowed]
+    refusals = [] if request is None else [one for one in decisions_of(django_request(request)) if not one.allowed]
     return conclude(tuple([outcome for one in refusals for outcome in one.outcomes])) if refusals else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_throttle import testrun
+from django_throttle import detect_test_run
 
 if TYPE_CHECKING:
     from django_throttle.stores import MemoryStore
@@ -41,11 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """A run inside another one leaves that as it was."""
-    testrun.declare(config.stash.get(_before, None))
+    detect_test_run.declare(config.stash.get(_before, None))
 
 
 def _declare(config: pytest.Config) -> None:
-    before = testrun.declare(not config.getini(OPTION))
+    before = detect_test_run.declare(not config.getini(OPTION))
     config.stash.setdefault(_before, before)
 
 

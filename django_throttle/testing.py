@@ -19,7 +19,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision, Rule
 from django_throttle.core.options import functions
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
-from django_throttle.http.request_state import kept
+from django_throttle.http.request_state import decisions_of
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
@@ -337,7 +337,7 @@ def _decisions(given: Any) -> tuple[Decision, ...]:
     if isinstance(given, Refused):
         return (given.decision,)
     request = getattr(given, "wsgi_request", None) or getattr(given, "asgi_request", None)
-    return () if request is None else kept(request)
+    return () if request is None else decisions_of(request)
 
 
 def _named(rules: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from rest_framework.throttling import AnonRateThrottle, BaseThrottle
 from rest_framework.views import APIView
 
 from django_throttle import checks
-from django_throttle.checks import doors
+from django_throttle.checks import project
 from django_throttle.drf import RuleThrottle
 from django_throttle.schema import ThrottleSchema
 
@@ -184,7 +184,7 @@ class TestCheck:
 
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doors.apps, "is_installed", lambda name: name == "drf_spectacular")
+        monkeypatch.setattr(project.apps, "is_installed", lambda name: name == "drf_spectacular")
 
     def found(self, settings: Any, rest_framework: Any) -> list[str | None]:
         settings.REST_FRAMEWORK = rest_framework
@@ -204,6 +204,6 @@ class TestCheck:
         assert self.found(settings, self.THEIRS) == []
 
     def test_nor_where_nothing_is_described(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doors.apps, "is_installed", lambda name: False)
+        monkeypatch.setattr(project.apps, "is_installed", lambda name: False)
         settings.MIDDLEWARE = MIDDLEWARE
         assert self.found(settings, self.THEIRS) == []

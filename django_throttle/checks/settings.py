@@ -31,7 +31,7 @@ DEFAULTS: Final = Conf()
 Given = Mapping[str, Any]  # the setting DJANGO_THROTTLE
 
 
-def site_check(*tags: str, deploy: bool = False) -> Callable[..., Any]:
+def settings_check(*tags: str, deploy: bool = False) -> Callable[..., Any]:
     """Register a function of the setting DJANGO_THROTTLE as a system check; not called where it is no dictionary."""
 
     def decorate(find: Callable[[Given], Iterable[CheckMessage]]) -> Any:
@@ -52,7 +52,7 @@ def value_of(given: Given, name: str) -> Any:
     return given.get(name, getattr(DEFAULTS, name))
 
 
-def rules_given() -> SourceRules:
+def rules_of_settings() -> SourceRules:
     """The rules in settings; none where another check says why the settings cannot be read."""
     try:
         return sources.from_settings()
@@ -60,7 +60,7 @@ def rules_given() -> SourceRules:
         return NO_RULES
 
 
-def rows_found(databases: Iterable[str] | None) -> SourceRules:
+def rules_of_database(databases: Iterable[str] | None) -> SourceRules:
     """The rules and overrides in the database; none where it must not be asked or is not migrated yet."""
     try:
         return sources.from_database() if sources.alias() in (databases or ()) else NO_RULES
@@ -68,7 +68,7 @@ def rows_found(databases: Iterable[str] | None) -> SourceRules:
         return NO_RULES
 
 
-def wrong(number: str, message: str) -> CheckMessage:
+def mistake(number: str, message: str) -> CheckMessage:
     """An error of this number."""
     return Error(message, id=f"django_throttle.{number}")
 
@@ -121,77 +121,79 @@ CHOICES: Final = {
 }
 
 
-def _names(given: Given) -> Iterator[CheckMessage]:
+def _unknown_names(given: Given) -> Iterator[CheckMessage]:
     for name in given:
         if name not in NAMES:
-            yield wrong("E002", unknown(name))
+            yield mistake("E002", unknown(name))
 
 
 def _choices(given: Given) -> Iterator[CheckMessage]:
     for name, (number, allowed) in CHOICES.items():
         if value_of(given, name) not in allowed:
-            yield wrong(number, f"{name} is one of {', '.join(allowed)}, not {value_of(given, name)!r}")
+            yield mistake(number, f"{name} is one of {', '.join(allowed)}, not {value_of(given, name)!r}")
 
 
 def _texts(given: Given) -> Iterator[CheckMessage]:
     for name, number in TEXTS.items():
         if not isinstance(value_of(given, name), str):
-            yield wrong(number, f"{name} is text, not {type(value_of(given, name)).__name__}")
+            yield mistake(number, f"{name} is text, not {type(value_of(given, name)).__name__}")
     prefix = value_of(given, "PREFIX")
     if isinstance(prefix, str) and (not prefix or set(prefix) & set("{} \t\n")):
-        yield wrong(TEXTS["PREFIX"], f"PREFIX is text without spaces and braces, not {prefix!r}")
+        yield mistake(TEXTS["PREFIX"], f"PREFIX is text without spaces and braces, not {prefix!r}")
 
 
 def _switches(given: Given) -> Iterator[CheckMessage]:
     for name, number in SWITCHES.items():
         if not isinstance(value_of(given, name), bool):
-            yield wrong(number, f"{name} is True or False, not {value_of(given, name)!r}")
+            yield mistake(number, f"{name} is True or False, not {value_of(given, name)!r}")
 
 
 def _numbers(given: Given) -> Iterator[CheckMessage]:
     for name, (number, least, most, kind) in NUMBERS.items():
         value = value_of(given, name)
         if not is_number(value, kind) or not least <= value <= most:
-            yield wrong(number, f"{name} is a {kind} from {least} to {most}, not {value!r}")
+            yield mistake(number, f"{name} is a {kind} from {least} to {most}, not {value!r}")
 
 
-def _keys(given: Given) -> Iterator[CheckMessage]:
+def _told_keys(given: Given) -> Iterator[CheckMessage]:
     keys = value_of(given, "TELL_KEYS")
     is_list = isinstance(keys, Sequence) and not isinstance(keys, str)
     if not is_list or not all(isinstance(key, str) and is_dotted(key) for key in keys):
-        yield wrong("E053", f"TELL_KEYS is a list of keys that are dotted paths, not {keys!r}")
+        yield mistake("E053", f"TELL_KEYS is a list of keys that are dotted paths, not {keys!r}")
 
 
-PAIRS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTION_TTL", "EXTEND_INTERVAL"))
+INTERVALS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTION_TTL", "EXTEND_INTERVAL"))
 
 
 def _redis(given: Given) -> Iterator[CheckMessage]:
     address = value_of(given, "REDIS")
     if not isinstance(address, str) or not address:
-        yield wrong("E011", f"REDIS is a CACHES alias or a redis:// URL, not {address!r}")
+        yield mistake("E011", f"REDIS is a CACHES alias or a redis:// URL, not {address!r}")
     elif "://" in address:
         try:
             found = parse_address(address)
         except InvalidSetting as error:
-            yield wrong("E030", f"REDIS: {error}")
+            yield mistake("E030", f"REDIS: {error}")
         else:
-            yield from _options(found)
+            yield from _connection_options(found)
     elif value_of(given, "STORE") == "redis":
         yield from _alias(address)
 
 
 def _alias(alias: str) -> Iterator[CheckMessage]:
     if alias not in settings.CACHES:
-        yield wrong("E031", f"REDIS names {alias!r}, which CACHES does not have; it has {', '.join(settings.CACHES)}")
+        yield mistake("E031", f"REDIS names {alias!r}, which CACHES does not have; it has {', '.join(settings.CACHES)}")
     elif not _is_redis(settings.CACHES[alias].get("BACKEND")):
-        yield wrong("E032", f"REDIS: the backend of the cache {alias!r} is neither django-redis nor Django's for Redis")
+        yield mistake(
+            "E032", f"REDIS: the backend of the cache {alias!r} is neither django-redis nor Django's for Redis"
+        )
     else:
         try:
             found = find_address(alias)
         except InvalidSetting as error:
-            yield wrong("E032", f"REDIS: {error}")
+            yield mistake("E032", f"REDIS: {error}")
         else:
-            yield from _options(found, alias)
+            yield from _connection_options(found, alias)
 
 
 def _is_redis(backend: object) -> bool:
@@ -202,77 +204,79 @@ def _is_redis(backend: object) -> bool:
     return isinstance(found, type) and issubclass(found, (RedisCache, DjangoRedisCache))
 
 
-def _options(found: Address, alias: str = "") -> Iterator[CheckMessage]:
+def _connection_options(found: Address, alias: str = "") -> Iterator[CheckMessage]:
     """Connection options that have no effect here; in CACHES one that serves the cache is no mistake."""
     place = f"REDIS: the cache {alias!r}" if alias else "REDIS"
     for reason in found.wrong:
-        yield wrong("E036", f"{place}: {reason}; the option is ignored")
+        yield mistake("E036", f"{place}: {reason}; the option is ignored")
     for name in found.replaced:
         message = f"{place}: the option {name!r} has no effect on throttling: {REPLACED[name.lower()]}"
         yield Info(message, id="django_throttle.I036") if alias else Warning(message, id="django_throttle.W036")
 
 
-def _pairs(given: Given) -> Iterator[CheckMessage]:
+def _intervals(given: Given) -> Iterator[CheckMessage]:
     """A process must be able to miss one beat before it counts as dead."""
-    for number, lives, beats in PAIRS:
+    for number, lives, beats in INTERVALS:
         ttl, interval = value_of(given, lives), value_of(given, beats)
         if is_number(ttl) and is_number(interval) and ttl < 2 * interval:
-            yield wrong(number, f"{lives} is at least twice {beats}, not {ttl!r} against {interval!r}")
+            yield mistake(number, f"{lives} is at least twice {beats}, not {ttl!r} against {interval!r}")
 
 
 def _eventlet(given: Given) -> Iterator[CheckMessage]:
     if value_of(given, "STORE") == "redis" and is_patched_by_eventlet():
-        yield wrong("E035", f"REDIS: {EVENTLET}")
+        yield mistake("E035", f"REDIS: {EVENTLET}")
 
 
 def _hooks(given: Given) -> Iterator[CheckMessage]:
     paths = value_of(given, "HOOKS")
     if isinstance(paths, str) or not isinstance(paths, Sequence):
-        yield wrong("E075", f"HOOKS is a list of dotted paths, not {paths!r}")
+        yield mistake("E075", f"HOOKS is a list of dotted paths, not {paths!r}")
         return
     for path in paths:
         if isinstance(path, str):
-            yield from _function("HOOKS:", path, "E076", "E077", load_hook)
+            yield from _check_function("HOOKS:", path, "E076", "E077", load_hook)
         else:
-            yield wrong("E075", f"HOOKS: {path!r} is no dotted path")
+            yield mistake("E075", f"HOOKS: {path!r} is no dotted path")
 
 
-def _function(
+def _check_function(
     what: str, path: str, unusable: str, awaited: str, load: Callable[[str], Any] = import_string
 ) -> Iterator[CheckMessage]:
     """A dotted path must lead to a function, by which calls are decided or reported, so a plain one."""
     try:
         found = load(path)
     except Exception as error:  # noqa: BLE001 - a module of the site's own may fail in any way
-        yield wrong(unusable, f"{what} {path!r} cannot be imported ({error})")
+        yield mistake(unusable, f"{what} {path!r} cannot be imported ({error})")
         return
     if not callable(found):
-        yield wrong(unusable, f"{what} {path!r} cannot be called")
+        yield mistake(unusable, f"{what} {path!r} cannot be called")
     elif is_async(found):
-        yield wrong(awaited, f"{what} {path!r} is async; it must be a plain function, as it is called during each call")
+        yield mistake(
+            awaited, f"{what} {path!r} is async; it must be a plain function, as it is called during each call"
+        )
 
 
 def _rules(given: Given) -> Iterator[CheckMessage]:
     rules = value_of(given, "RULES")
     if not isinstance(rules, Mapping):
-        yield wrong("E003", f"RULES is a dictionary of rules, not {type(rules).__name__}")
+        yield mistake("E003", f"RULES is a dictionary of rules, not {type(rules).__name__}")
         return
     for name in rules:
         if not isinstance(name, str):
-            yield wrong("E004", f"rule {name!r}: a name is text")
+            yield mistake("E004", f"rule {name!r}: a name is text")
     found = sources.from_mapping(rules)
-    for name, fault in found.faults.items():
-        yield wrong("E004", f"rule {name!r}: {fault}")
+    for name, reason in found.faults.items():
+        yield mistake("E004", f"rule {name!r}: {reason}")
     for rule in found.rules.values():
         for path in functions(rule.key):
-            yield from _function(f"rule {rule.name!r}: the key", path, "E005", "E006")
+            yield from _check_function(f"rule {rule.name!r}: the key", path, "E005", "E006")
         if isinstance(rule.cost, str):
-            yield from _function(f"rule {rule.name!r}: the cost", rule.cost, "E061", "E062")
+            yield from _check_function(f"rule {rule.name!r}: the cost", rule.cost, "E061", "E062")
 
 
 # Headers in which a proxy says one address, however many there are in a row.
-SINGLE: Final = frozenset(("x-real-ip", "cf-connecting-ip", "true-client-ip", "fastly-client-ip", "x-client-ip"))
-BY_ADDRESS: Final = frozenset(("ip", "user_or_ip", "api_key"))
+ONE_ADDRESS: Final = frozenset(("x-real-ip", "cf-connecting-ip", "true-client-ip", "fastly-client-ip", "x-client-ip"))
+ADDRESS_KEYS: Final = frozenset(("ip", "user_or_ip", "api_key"))
 _PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -280,20 +284,20 @@ def _proxies(given: Given) -> Iterator[CheckMessage]:
     try:
         proxies = declared(value_of(given, "TRUSTED_PROXIES"))
     except InvalidSetting as error:
-        yield wrong("E040", str(error))
+        yield mistake("E040", str(error))
         return
     header = value_of(given, "PROXY_HEADER")
     if not isinstance(header, str) or not re.fullmatch("[A-Za-z0-9-]+", header):
-        yield wrong("E041", f"PROXY_HEADER is the name of a header like X-Forwarded-For, not {header!r}")
+        yield mistake("E041", f"PROXY_HEADER is the name of a header like X-Forwarded-For, not {header!r}")
         return
-    yield from _fitting(given, proxies, header)
+    yield from _proxy_warnings(given, proxies, header)
 
 
-def _fitting(given: Given, proxies: Proxies, header: str) -> Iterator[CheckMessage]:
+def _proxy_warnings(given: Given, proxies: Proxies, header: str) -> Iterator[CheckMessage]:
     if "PROXY_HEADER" in given and not proxies.declared:
         hint = "Name your proxies in TRUSTED_PROXIES, or remove PROXY_HEADER."
         yield warning("W010", "PROXY_HEADER is ignored because TRUSTED_PROXIES is empty", hint)
-    if proxies.count > 1 and header.lower() in SINGLE:
+    if proxies.count > 1 and header.lower() in ONE_ADDRESS:
         message = f"PROXY_HEADER is ignored: {header} has one address, TRUSTED_PROXIES wants the {proxies.count}th"
         yield warning("W011", message, "Set TRUSTED_PROXIES to 1, or to the networks of the proxies.")
 
@@ -301,27 +305,29 @@ def _fitting(given: Given, proxies: Proxies, header: str) -> Iterator[CheckMessa
 def _tenant(given: Given) -> Iterator[CheckMessage]:
     path = value_of(given, "TENANT")
     if not isinstance(path, str) or (path and not _PATH.fullmatch(path)):
-        yield wrong("E043", f"TENANT is a path like user.tenant_id or shop.limits.tenant, not {path!r}")
+        yield mistake("E043", f"TENANT is a path like user.tenant_id or shop.limits.tenant, not {path!r}")
     elif path and not is_path(path):
-        yield from _function("TENANT", path, "E043", "E043")
+        yield from _check_function("TENANT", path, "E043", "E043")
     if path:
         return
-    for rule in rules_given().rules.values():
+    for rule in rules_of_settings().rules.values():
         if "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in rule.audience):
-            yield wrong("E045", f"rule {rule.name!r} counts or selects by tenant, and TENANT does not say who that is")
+            yield mistake(
+                "E045", f"rule {rule.name!r} counts or selects by tenant, and TENANT does not say who that is"
+            )
 
 
 def _user(given: Given) -> Iterator[CheckMessage]:
     path = value_of(given, "USER_IDENT")
     if not isinstance(path, str) or (path and "." not in path):
-        yield wrong("E044", f"USER_IDENT is the path of a function like shop.limits.account, not {path!r}")
+        yield mistake("E044", f"USER_IDENT is the path of a function like shop.limits.account, not {path!r}")
     elif path:
-        yield from _function("USER_IDENT", path, "E044", "E044")
+        yield from _check_function("USER_IDENT", path, "E044", "E044")
 
 
 SETTING_CHECKS: Final = (
-    *(_names, _choices, _texts, _switches, _numbers, _keys),
-    *(_rules, _redis, _pairs, _eventlet, _hooks, _proxies, _tenant, _user),
+    *(_unknown_names, _choices, _texts, _switches, _numbers, _told_keys),
+    *(_rules, _redis, _intervals, _eventlet, _hooks, _proxies, _tenant, _user),
 )
 
 
@@ -330,11 +336,11 @@ def check_settings(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMes
     """Everything in DJANGO_THROTTLE, without a connection to the database or to Redis."""
     given = getattr(settings, "DJANGO_THROTTLE", {})
     if not isinstance(given, Mapping):
-        return [wrong("E001", no_dictionary(given))]
+        return [mistake("E001", no_dictionary(given))]
     return [message for check in SETTING_CHECKS for message in check(given)]
 
 
-@site_check(Tags.security, deploy=True)
+@settings_check(Tags.security, deploy=True)
 def check_store(given: Given) -> Iterator[CheckMessage]:
     """Counting in memory is for one process."""
     if value_of(given, "STORE") == "memory":
@@ -342,7 +348,7 @@ def check_store(given: Given) -> Iterator[CheckMessage]:
         yield warning("W001", message, 'Set DJANGO_THROTTLE["REDIS"].')
 
 
-@site_check(Tags.security, deploy=True)
+@settings_check(Tags.security, deploy=True)
 def check_shadow(given: Given) -> Iterator[CheckMessage]:
     """SHADOW, which is meant for a trial, is easily left on."""
     if value_of(given, "SHADOW") is True:
@@ -350,12 +356,12 @@ def check_shadow(given: Given) -> Iterator[CheckMessage]:
         yield warning("W030", "SHADOW is on: rules only record, and nothing is refused", hint)
 
 
-@site_check(Tags.security, deploy=True)
+@settings_check(Tags.security, deploy=True)
 def check_addresses(given: Given) -> Iterator[CheckMessage]:
     """Rules count by address, and nobody has said which proxies there are, which cannot be guessed."""
     if value_of(given, "TRUSTED_PROXIES") is not None:
         return
-    found = [rule.name for rule in rules_given().rules.values() if BY_ADDRESS.intersection(key_parts(rule.key))]
+    found = [rule.name for rule in rules_of_settings().rules.values() if ADDRESS_KEYS.intersection(key_parts(rule.key))]
     if found:
         message = (
             f"rules count by address ({', '.join(found)}), and TRUSTED_PROXIES is not set: behind a proxy all clients "
@@ -365,12 +371,12 @@ def check_addresses(given: Given) -> Iterator[CheckMessage]:
         yield warning("W012", message, hint + "reports their addresses by its own settings.")
 
 
-@site_check(Tags.security, deploy=True)
+@settings_check(Tags.security, deploy=True)
 def check_shares(given: Given) -> Iterator[CheckMessage]:
     """How many processes share a limit while Redis is unavailable, before any of them has reached it."""
     if value_of(given, "STORE") != "redis" or value_of(given, "PROCESSES"):
         return
-    found = [rule.name for rule in rules_given().rules.values() if rule.on_store_failure == "local"]
+    found = [rule.name for rule in rules_of_settings().rules.values() if rule.on_store_failure == "local"]
     if found:
         message = "PROCESSES is not set: each process that starts while Redis is unavailable admits the whole limit of "
         hint = "Set it to the number of server processes on all hosts; or give these rules another on_store_failure."
@@ -381,7 +387,7 @@ def check_shares(given: Given) -> Iterator[CheckMessage]:
 HARMFUL: Final = ("volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random", "allkeys-random")
 
 
-@site_check(Tags.security, deploy=True)
+@settings_check(Tags.security, deploy=True)
 def check_server(given: Given) -> Iterator[CheckMessage]:
     """How Redis is configured. The only check that asks it; silent where it does not answer or forbids INFO."""
     try:
@@ -401,14 +407,14 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
         )
         hint = "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on the primary and its replicas."
         yield warning("W037", message, hint)
-    policy = _line(memory, "maxmemory_policy")
-    if _line(memory, "maxmemory") not in ("", "0") and policy in HARMFUL:
+    policy = _server_value(memory, "maxmemory_policy")
+    if _server_value(memory, "maxmemory") not in ("", "0") and policy in HARMFUL:
         message = f"Redis may evict counters and connection slots before anything else (maxmemory-policy {policy})"
         hint = "Use noeviction on a server of its own, or allkeys-lfu on one that is shared."
         yield warning("W038", message, hint)
 
 
-def _line(text: str, name: str) -> str:
+def _server_value(text: str, name: str) -> str:
     found = re.search(rf"^{name}:(\S*)", text, re.MULTILINE)
     return found[1] if found else ""
 
@@ -420,7 +426,7 @@ def check_rows(
     """Rules and overrides in the database that are skipped."""
     if not databases or check_settings(None):
         return []
-    found = rows_found(databases)
+    found = rules_of_database(databases)
     hint = "Correct it in the admin; until then it is not in force."
     rules = [warning("W002", f"rule {name!r} in the database: {what}", hint) for name, what in found.faults.items()]
     return rules + [warning("W065", f"override {number}: {what}", hint) for number, what in found.unfit.items()]

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from django_throttle.connections import process
-from django_throttle.core.commands import SOCKET
+from django_throttle.core.commands import SOCKET_LEASE
 from django_throttle.core.decision import Lease
 from django_throttle.lifecycle import in_child
 
@@ -235,7 +235,8 @@ class Leases:
         """The lease of a socket that was taken, or heard of, longest ago; None when no socket has any."""
         with self._lock:
             leases = self._held.get((rule_id, ident), {})
-            return min((lease for lease in leases if lease.startswith(SOCKET)), key=leases.__getitem__, default=None)
+            of_sockets = (lease for lease in leases if lease.startswith(SOCKET_LEASE))
+            return min(of_sockets, key=leases.__getitem__, default=None)
 
     # What Redis knows
 

@@ -128,7 +128,7 @@ class Refund:
 
 
 # Begins the id of each lease that a socket holds. Only those are taken away for another.
-SOCKET: Final = "~"
+SOCKET_LEASE: Final = "~"
 CLOSE, RESET, REPORT = "close", "reset", "report"
 EVICTED, CLOSED = "evicted", "closed"  # why, in the word that clients are told: for another one, or by an operator
 

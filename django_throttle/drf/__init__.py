@@ -5,8 +5,8 @@ obey DRF's settings, as the classes they replace do: each is a limit of its own,
 allowed one stays charged when another refuses.
 """
 
-from django_throttle.drf.rates import AnonRateThrottle, ScopedRateThrottle, StoreRateThrottle, UserRateThrottle
-from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, RuleThrottle
+from django_throttle.drf.drop_ins import AnonRateThrottle, ScopedRateThrottle, StoreRateThrottle, UserRateThrottle
+from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, RuleThrottle
 
 __all__ = [
     "AnonRateThrottle",

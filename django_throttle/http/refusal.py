@@ -65,15 +65,19 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
     page = _page(decision, status, seconds) if prefers_html(request.META.get("HTTP_ACCEPT", "")) else None
-    if page is None:
-        response = HttpResponse(problem(decision, status, seconds), status=status, content_type=CONTENT_TYPE)
-    else:
-        response = HttpResponse(page, status=status)
+    response = problem_response(decision, status, seconds) if page is None else _uncached(page, status, seconds)
     response["Vary"] = "Accept"
-    response["Cache-Control"] = "no-store"
-    if seconds is not None:
-        response["Retry-After"] = str(seconds)
     return response
+
+
+def problem_response(decision: Decision, status: int, seconds: int | None) -> HttpResponse:
+    """A problem document; ``seconds`` are those of Retry-After, None for never."""
+    return _uncached(problem(decision, status, seconds), status, seconds, CONTENT_TYPE)
+
+
+def _uncached(content: str | bytes, status: int, seconds: int | None, kind: str | None = None) -> HttpResponse:
+    retry = {} if seconds is None else {"Retry-After": str(seconds)}
+    return HttpResponse(content, kind, status, headers={"Cache-Control": "no-store", **retry})
 
 
 def prefers_html(accept: str) -> bool:

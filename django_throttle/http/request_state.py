@@ -1,24 +1,15 @@
-"""One HTTP request: its route, its size, what doors decided about it, what remains to be done, and requests in flight.
-
-Their leases are held until the response is sent or its stream is closed.
-"""
+"""One HTTP request: its scope and size, and what doors have decided about it and owe it."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import partial
 from os import SEEK_END
 from typing import Any, Final
 
-from asgiref.sync import SyncToAsync
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest
 from django.urls import Resolver404, ResolverMatch, resolve
 
-from django_throttle import limiter
 from django_throttle.call_facts import Facts, Who
 from django_throttle.connections.leases import Leases
 from django_throttle.core import Decision
@@ -51,113 +42,6 @@ class Slot:
     __del__ = drop
 
 
-def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> None:
-    """Release the slots when all has been sent or sending failed, at the latest when the response is closed.
-
-    When a server sends a file by itself, only closing the response tells that it is sent. Django may answer 304 in
-    place of a file, and then closes the request but not the file's response. When sending fails, nothing may be
-    closed, so only the response refers to the slots, in no reference cycle: they are released when it is collected.
-    Under ASGI, exceptions refer to each other and to the response, so the slots are released when the request ends.
-    """
-    leases = [slot.lease for slot in slots]
-    response._resource_closers.append(partial(_give_back, slots))
-    request.close = partial(_close, weakref.ref(request), request.__dict__.get("close"), leases)
-    to_the_end = _ato_the_end if response.is_async else _to_the_end
-    parts = to_the_end(response._iterator, slots)
-    # By the base class: a FileResponse would no longer be a file that a server can send by itself.
-    StreamingHttpResponse._set_streaming_content(response, parts)  # type: ignore[attr-defined]
-    _drop_when_over(slots)
-
-
-def soon(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-    """Await this in a task of its own on the running event loop, so that no cancellation ends it."""
-    task = asyncio.ensure_future(ending)
-    _endings.add(task)  # the loop itself holds tasks only weakly
-    task.add_done_callback(_endings.discard)
-    return task
-
-
-_endings: Final[set[asyncio.Future[None]]] = set()
-
-
-def _to_the_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[bytes]:
-    try:
-        yield from content
-    except GeneratorExit:  # closing the response releases them, not collecting this generator
-        raise
-    except BaseException:
-        _give_back(slots)
-        raise
-    _give_back(slots)
-
-
-async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> AsyncIterator[bytes]:
-    try:
-        async for part in content:
-            yield part
-    except BaseException:  # also where the event loop ends it; a second cancellation does not end this
-        await asyncio.wait({soon(_agive_back(slots))})
-        raise
-    await _agive_back(slots)
-
-
-def _drop_when_over(slots: Sequence[Slot]) -> None:
-    """Under ASGI, release the slots when the thread of the request ends, which Django ends with the request.
-
-    Not when a task ends: it may be the server's. Not when the thread's executor is collected: if the client leaves
-    before the response is made, exceptions that refer to each other keep it alive.
-    """
-    context = SyncToAsync.thread_sensitive_context.get(None)
-    if context is None:
-        return
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        _drop_with_thread(slots)
-    else:
-        executor = SyncToAsync.context_to_thread_executor.get(context)
-        if executor is not None:
-            executor.submit(_drop_with_thread, slots)
-
-
-class _Dropped(list[Slot]):
-    """The slots that a thread holds until it ends."""
-
-    def __del__(self) -> None:
-        for slot in self:
-            slot.drop()
-
-
-_of_thread: Final = threading.local()
-
-
-def _drop_with_thread(slots: Sequence[Slot]) -> None:
-    held: _Dropped = _of_thread.__dict__.setdefault("slots", _Dropped())
-    held[:] = [*(slot for slot in held if slot.lease), *slots]
-
-
-def _close(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:
-    """``close`` is what was in this one's place; without it the request's own."""
-    try:
-        if close is not None:
-            close()
-        elif (found := request()) is not None:
-            type(found).close(found)
-    finally:
-        for lease in leases:  # a second time changes nothing
-            limiter.release(lease)
-
-
-def _give_back(slots: Sequence[Slot]) -> None:
-    for slot in slots:
-        limiter.release(slot.take())
-
-
-async def _agive_back(slots: Sequence[Slot]) -> None:
-    for slot in slots:
-        await limiter.arelease(slot.take())
-
-
 # The scope of what leads nowhere.
 NO_ROUTE: Final = "404"
 
@@ -173,10 +57,10 @@ def scope_of(request: HttpRequest) -> str:
 
 def scope_of_match(match: ResolverMatch) -> str:
     """The scope of what a path has been resolved to."""
-    return view_scope(match.func) or route(match)
+    return view_scope(match.func) or route_of(match)
 
 
-def route(match: ResolverMatch) -> str:
+def route_of(match: ResolverMatch) -> str:
     """The name of the route, else the route itself."""
     return match.view_name if match.url_name else match.route
 
@@ -190,31 +74,31 @@ def view_scope(view: Any) -> str | None:
 
 
 # The events of a request: it is counted, and it is in flight until it has been answered.
-EVENTS: Final = ("request", "inflight")
-_VISIT: Final = "_throttle_visit"
+REQUEST_EVENTS: Final = ("request", "inflight")
+_STATE: Final = "_throttle_state"
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestState:
     """What doors know and owe of a request: ``attended`` once a door will finish it, ``callers`` as each door knows it.
 
     ``volumes`` are the rules that count bytes, and the call that each was last asked about. ``scope`` is where the
     middleware took the request to go.
     """
 
-    attended: bool = False
+    has_finisher: bool = False
     callers: list[Who] = field(default_factory=list)
     costs: dict[tuple[str, str], int] = field(default_factory=dict)
     receipts: list[Refund] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
-    volumes: dict[str, Facts] = field(default_factory=dict)
+    byte_facts: dict[str, Facts] = field(default_factory=dict)
     scope: str = ""
 
-    def attend(self, who: Who) -> bool:
+    def become_finisher(self, who: Who) -> bool:
         """True for the first door that a request comes to: it finishes or abandons the request, and no other does."""
-        if self.attended:
+        if self.has_finisher:
             return False
-        self.attended, self.callers = True, [who]
+        self.has_finisher, self.callers = True, [who]
         return True
 
     def is_known(self) -> bool:
@@ -230,7 +114,7 @@ class Visit:
             self.receipts = [receipt for receipt in rest if receipt is not None]
 
 
-def plain(request: Any) -> Any:
+def django_request(request: Any) -> Any:
     """Django's request; REST framework's views get one that wraps it."""
     return getattr(request, "_request", request)
 
@@ -248,14 +132,14 @@ def size_of(request: HttpRequest) -> int:
     """
     stream: Any = getattr(request, "_stream", None)
     if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
-        return _let_through(request, stream)
+        return _readable(request, stream)
     at = stream.tell()
     size: int = stream.seek(0, SEEK_END)
     stream.seek(at)
     return size
 
 
-def _let_through(request: HttpRequest, stream: Any) -> int:
+def _readable(request: HttpRequest, stream: Any) -> int:
     try:
         limit = int(getattr(stream, "limit", None) or request.META.get("CONTENT_LENGTH") or 0)
     except (TypeError, ValueError):  # Django reads nothing then
@@ -263,57 +147,59 @@ def _let_through(request: HttpRequest, stream: Any) -> int:
     return max(0, limit)
 
 
-def note(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:
+def record_for_headers(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:
     """Note a decision on the request for header fields alone, where no other door applies its rules."""
     request.throttle_decisions = (*getattr(request, "throttle_decisions", ()), decision)  # type: ignore[attr-defined]
     if who is not None:
-        visit_of(request).callers.append(who)
+        state_of(request).callers.append(who)
 
 
-def keep(request: HttpRequest, decision: Decision, facts: Facts | None = None, who: Who | None = None) -> Visit:
+def record(
+    request: HttpRequest, decision: Decision, facts: Facts | None = None, who: Who | None = None
+) -> RequestState:
     """Note a decision on the request, also for the doors that come after; returns the request's state.
 
     ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
     """
-    visit = visit_of(request)
-    note(request, decision)
+    state = state_of(request)
+    record_for_headers(request, decision)
     if who is not None:
-        visit.callers.append(who)
-    if visit.costs:
-        visit.forget(charged(request).mistaken(decision.outcomes))
+        state.callers.append(who)
+    if state.costs:
+        state.forget(charged_for(request).mistaken(decision.outcomes))
     if decision.allowed:
         cost = facts.cost if facts else 1
         for outcome in decision.outcomes:
             pair = outcome.rule, outcome.ident
-            visit.costs[pair] = max(cost, visit.costs.get(pair, 0))
+            state.costs[pair] = max(cost, state.costs.get(pair, 0))
             if facts and outcome.unit == "bytes":
-                visit.volumes[outcome.rule] = facts
+                state.byte_facts[outcome.rule] = facts
     if decision.receipt is not None:
-        visit.receipts.append(decision.receipt)
+        state.receipts.append(decision.receipt)
     if decision.lease is not None:
-        visit.slots.append(Slot(decision.lease, get_store().leases))
-    return visit
+        state.slots.append(Slot(decision.lease, get_store().leases))
+    return state
 
 
-def kept(request: HttpRequest) -> tuple[Decision, ...]:
+def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
     """The decisions made of this request so far."""
     found: tuple[Decision, ...] = getattr(request, "throttle_decisions", ())
     return found
 
 
-def charged(request: HttpRequest) -> EarlierCharges:
+def charged_for(request: HttpRequest) -> EarlierCharges:
     """What was charged for this request: a door of higher cost adds the rest, one that knows the caller corrects it."""
-    visit = visit_of(request)
-    if not visit.costs:
+    state = state_of(request)
+    if not state.costs:
         return NO_CHARGES
-    leases = tuple(slot.lease for slot in visit.slots if slot.lease is not None)
-    return EarlierCharges(dict(visit.costs), tuple(visit.receipts), leases)
+    leases = tuple(slot.lease for slot in state.slots if slot.lease is not None)
+    return EarlierCharges(dict(state.costs), tuple(state.receipts), leases)
 
 
-def visit_of(request: HttpRequest) -> Visit:
+def state_of(request: HttpRequest) -> RequestState:
     """The state of the request; an empty one the first time."""
-    visit: Visit | None = getattr(request, _VISIT, None)
-    if visit is None:
-        visit = Visit()
-        setattr(request, _VISIT, visit)
-    return visit
+    state: RequestState | None = getattr(request, _STATE, None)
+    if state is None:
+        state = RequestState()
+        setattr(request, _STATE, state)
+    return state

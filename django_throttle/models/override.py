@@ -269,11 +269,11 @@ def _unlisted() -> set[str]:
     """The limits of REST framework's throttles; its views are loaded, as they may bring classes of their own."""
     if find_spec("rest_framework") is None:
         return set()
-    from django_throttle.drf.rates import names_of_limits
+    from django_throttle.drf.drop_ins import drop_in_names
 
     with suppress(Exception):  # a site whose views cannot be loaded says so by itself
         _ = get_resolver().url_patterns
-    return names_of_limits()
+    return drop_in_names()
 
 
 def _missing(name: str, known: Iterable[str]) -> str:

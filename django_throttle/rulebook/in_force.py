@@ -22,7 +22,7 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
 
-from django_throttle import testrun
+from django_throttle import detect_test_run
 from django_throttle.conf import conf
 from django_throttle.exceptions import StoreError
 from django_throttle.rulebook import sources
@@ -271,7 +271,7 @@ def poll(store: AnyStore) -> None:
 
 def _reads_here() -> bool:
     """True where another thread would not see the same database: in tests, and of a database in memory."""
-    return testrun.has_begun() or (sources.are_in_database() and sources.is_private())
+    return detect_test_run.has_begun() or (sources.are_in_database() and sources.is_private())
 
 
 def _begin() -> bool:

@@ -8,7 +8,7 @@ from threading import Lock
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_throttle import testrun
+from django_throttle import detect_test_run
 from django_throttle.conf import conf
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores.memory import MemoryStore
@@ -36,9 +36,10 @@ def get_store() -> AnyStore:
         with _lock:
             if _store is None:
                 _store = _build()
-    if testrun.declared is False or not _store.is_remote:
+    if detect_test_run.declared is False or not _store.is_remote:
         return _store
-    if (testrun.declared or testrun.DJANGOS in sys.modules) and testrun.is_on() and conf().TESTS_IN_MEMORY:
+    may_be_one = detect_test_run.declared or detect_test_run.DJANGOS in sys.modules
+    if may_be_one and detect_test_run.counts_in_memory() and conf().TESTS_IN_MEMORY:
         return _store_for_tests()
     return _store
 

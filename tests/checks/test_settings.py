@@ -18,8 +18,7 @@ from django.urls import include, path
 from rest_framework import throttling
 from rest_framework.views import APIView
 
-from django_throttle import checks
-from django_throttle.checks import doors
+from django_throttle.checks import project
 from django_throttle.checks import settings as checked_settings
 from django_throttle.conf import Conf
 from django_throttle.drf import UserRateThrottle
@@ -34,7 +33,7 @@ REDIS = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "re
 
 def found(given: Any, **settings: Any) -> list[CheckMessage]:
     with override_settings(DJANGO_THROTTLE=given, **settings):
-        return checks.check_settings(None)
+        return checked_settings.check_settings(None)
 
 
 def numbers(given: Any, **settings: Any) -> list[str]:
@@ -216,7 +215,7 @@ def test_a_module_that_fails_to_import_is_named_too(tmp_path: Path, monkeypatch:
 
 @pytest.mark.django_db
 def test_no_check_falls_over_what_another_says(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "DAPHNE", "django_throttle")  # as if it were installed
+    monkeypatch.setattr(project, "DAPHNE", "django_throttle")  # as if it were installed
     settings.CACHES = LOCMEM
     ours = [check for check in registry.get_checks(True) if check.__module__.startswith("django_throttle.")]
     for given in (given for _, given in WRONG):
@@ -252,7 +251,7 @@ def test_every_setting_has_its_check_and_every_check_its_test() -> None:
     }
     checked |= {"TRUSTED_PROXIES", "PROXY_HEADER", "TENANT", "USER_IDENT"}  # who is asking
     assert checked == {setting.name for setting in fields(Conf)}
-    tables = (checked_settings.NUMBERS.values(), checked_settings.CHOICES.values(), checked_settings.PAIRS)
+    tables = (checked_settings.NUMBERS.values(), checked_settings.CHOICES.values(), checked_settings.INTERVALS)
     ids = [number for table in tables for number, *_ in table]
     ids += [*checked_settings.TEXTS.values(), *checked_settings.SWITCHES.values()]
     assert len(set(ids)) == len(ids)
@@ -280,7 +279,7 @@ class TestDoors:
     )
     def test_where_the_middleware_stands(self, listed: list[str], wanted: list[str], settings: Any) -> None:
         settings.MIDDLEWARE = listed
-        found = [str(message.id).removeprefix("django_throttle.") for message in checks.check_middleware(None)]
+        found = [str(message.id).removeprefix("django_throttle.") for message in project.check_middleware(None)]
         assert found == wanted
 
     @pytest.mark.parametrize(
@@ -295,7 +294,7 @@ class TestDoors:
         self, throttle: str, rates: dict[str, str | None], wanted: list[str], settings: Any
     ) -> None:
         settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": [throttle], "DEFAULT_THROTTLE_RATES": rates}
-        found = checks.check_rates(None)
+        found = project.check_rates(None)
         assert {message.id for message in found} <= {"django_throttle.E071"}
         assert [str(message.msg).split("'")[1] for message in found] == wanted
 
@@ -303,13 +302,13 @@ class TestDoors:
     def test_rates_of_a_throttle_that_one_view_names(self, throttle: type, wanted: list[str], settings: Any) -> None:
         settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"a": "10/month"}}
         settings.ROOT_URLCONF = (path("api/", include([path("a", APIView.as_view(throttle_classes=[throttle]))])),)
-        assert [str(message.msg).split("'")[1] for message in checks.check_rates(None)] == wanted
+        assert [str(message.msg).split("'")[1] for message in project.check_rates(None)] == wanted
 
 
 class TestStore:
     def found(self, given: Any, debug: bool = False) -> list[CheckMessage]:
         with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
-            return checks.check_store(None)
+            return checked_settings.check_store(None)
 
     def test_memory_in_production_is_a_warning(self) -> None:
         assert [message.id for message in self.found({})] == ["django_throttle.W001"]
@@ -330,7 +329,7 @@ class TestShares:
 
     def found(self, **given: Any) -> list[CheckMessage]:
         with override_settings(DJANGO_THROTTLE={**self.RULES, **given}):
-            return checks.check_shares(None)
+            return checked_settings.check_shares(None)
 
     def test_how_many_processes_share_a_limit_is_asked_for(self) -> None:
         (message,) = self.found()
@@ -347,7 +346,7 @@ class TestAddresses:
 
     def found(self, given: Any, debug: bool = False) -> list[CheckMessage]:
         with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
-            return checks.check_addresses(None)
+            return checked_settings.check_addresses(None)
 
     def test_who_counts_by_address_says_which_proxies_there_are(self) -> None:
         (message,) = self.found(self.RULES)
@@ -369,7 +368,7 @@ class TestAddresses:
 class TestShadow:
     def found(self, given: Any) -> list[Any]:
         with override_settings(DJANGO_THROTTLE=given):
-            return [message.id for message in checks.check_shadow(None)]
+            return [message.id for message in checked_settings.check_shadow(None)]
 
     def test_a_switch_that_was_left_on_is_a_warning_before_a_deployment(self) -> None:
         assert self.found({"SHADOW": True}) == ["django_throttle.W030"]
@@ -378,14 +377,14 @@ class TestShadow:
 
 class TestRows:
     def test_without_leave_the_database_is_not_touched(self) -> None:
-        assert checks.check_rows(None) == []
-        assert checks.check_rows(None, databases=[]) == []
+        assert checked_settings.check_rows(None) == []
+        assert checked_settings.check_rows(None, databases=[]) == []
 
     @pytest.mark.django_db
     def test_a_row_that_is_not_in_force_is_a_warning(self) -> None:
         ThrottleRule.objects.create(name="fine", rate="5/s")
         ThrottleRule.objects.create(name="sad", rate="5/s", key="gone.away")
-        (message,) = checks.check_rows(None, databases=["default"])
+        (message,) = checked_settings.check_rows(None, databases=["default"])
         assert message.id == "django_throttle.W002"
         assert message.msg.startswith("rule 'sad' in the database: the key 'gone.away'")
 
@@ -395,7 +394,7 @@ class TestRows:
         with connection.schema_editor() as editor:
             editor.delete_model(ThrottleRule)
         try:
-            assert checks.check_rows(None, databases=["default"]) == []
+            assert checked_settings.check_rows(None, databases=["default"]) == []
         finally:
             with connection.schema_editor() as editor:
                 editor.create_model(ThrottleRule)
@@ -410,7 +409,7 @@ def production(settings: Any) -> Any:
 
 def server_numbers(url: str) -> list[str]:
     pin(RedisStore(url, deadline=5.0))
-    found: list[CheckMessage] = checks.check_server(None)
+    found: list[CheckMessage] = checked_settings.check_server(None)
     return [str(one.id) for one in found]
 
 
@@ -444,7 +443,7 @@ def test_w037_min_replicas_to_write() -> None:
 def test_nothing_is_said_of_a_server_that_does_not_answer(settings: Any) -> None:
     assert server_numbers(f"redis://127.0.0.1:{free_port()}/0") == []
     settings.DEBUG = True
-    assert checks.check_server(None) == []
+    assert checked_settings.check_server(None) == []
 
 
 def test_the_demo_site_passes_them_all() -> None:

@@ -19,7 +19,7 @@ from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.http import finalize
 from django_throttle.http.finalize import abandon, finish, status_of, status_of_error
-from django_throttle.http.request_state import EVENTS, charged, keep, kept, visit_of
+from django_throttle.http.request_state import REQUEST_EVENTS, charged_for, decisions_of, record, state_of
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
@@ -36,8 +36,8 @@ def visit(**facts: Any) -> HttpRequest:
     """A request under way, as a door leaves it to its view."""
     request = RequestFactory().get("/")
     who = HttpWho(request)
-    assert visit_of(request).attend(who)
-    keep(request, limiter.decide(Facts("any", EVENTS, who, charged=charged(request), **facts)))
+    assert state_of(request).become_finisher(who)
+    record(request, limiter.decide(Facts("any", REQUEST_EVENTS, who, charged=charged_for(request), **facts)))
     return request
 
 
@@ -60,21 +60,21 @@ class TestFinish:
     def test_only_the_first_door_attends(self, enforce: Enforce) -> None:
         enforce()
         request = visit()
-        assert not visit_of(request).attend(HttpWho(request))
+        assert not state_of(request).become_finisher(HttpWho(request))
         finish(request, HttpResponse())
-        assert visit_of(request).attend(HttpWho(request))  # a view that is called by itself, a second time
+        assert state_of(request).become_finisher(HttpWho(request))  # a view that is called by itself, a second time
 
     def test_what_was_decided_stays_on_the_request(self, enforce: Enforce) -> None:
         enforce(api=RATE, slots=SLOTS)
         request = visit()
         finish(request, HttpResponse())
-        assert charged(request).costs == {("api", "everyone"): 1, ("slots", "everyone"): 1}
-        assert [outcome.rule for decision in kept(request) for outcome in decision.outcomes] == ["api", "slots"]
+        assert charged_for(request).costs == {("api", "everyone"): 1, ("slots", "everyone"): 1}
+        assert [outcome.rule for decision in decisions_of(request) for outcome in decision.outcomes] == ["api", "slots"]
 
     def test_a_request_that_no_door_has_seen(self) -> None:
         request = RequestFactory().get("/")
         assert finish(request, HttpResponse()).status_code == 200
-        assert (kept(request), bool(charged(request))) == ((), False)
+        assert (decisions_of(request), bool(charged_for(request))) == ((), False)
 
     def test_what_streams_gives_its_slot_back_at_its_end_and_not_only_when_closed(self, enforce: Enforce) -> None:
         enforce(slots=SLOTS)

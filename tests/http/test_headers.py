@@ -14,7 +14,7 @@ from django.urls import path
 
 from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
-from django_throttle.http.finalize import fields
+from django_throttle.http.finalize import header_fields
 from django_throttle.http.refusal import in_words, retry_seconds
 from django_throttle.limiter import Limiter
 from django_throttle.sockets.error_frames import refuse_by_http
@@ -152,7 +152,7 @@ class TestWhose:
         limiter = Limiter([Rule("api", "5/min")], MemoryStore(FrozenClock()))
         decision = limiter.acquire("ip:192.0.2.1")
         decision = decision._replace(outcomes=(decision.outcomes[0]._replace(ident=ident),))
-        assert bool(fields([decision], lambda: not anonymous)) is named
+        assert bool(header_fields([decision], lambda: not anonymous)) is named
 
 
 urlpatterns = [path("login", throttle("login")(throttle("ip")(site.DOINGS["ok"])))]
@@ -162,7 +162,7 @@ class TestSettings:
     def said(self, settings: Any, **given: Any) -> dict[str, str]:
         settings.DJANGO_THROTTLE = given
         rule = Rule("api", "2/min", algorithm="fixed_window")
-        return fields([Limiter([rule], MemoryStore(FrozenClock())).acquire("everyone")], bool)
+        return header_fields([Limiter([rule], MemoryStore(FrozenClock())).acquire("everyone")], bool)
 
     def test_the_newest_draft_by_default(self, settings: Any) -> None:
         assert self.said(settings) == {"RateLimit-Policy": '"api";q=2;w=60', "RateLimit": '"api";r=1;t=60'}
@@ -270,4 +270,4 @@ def test_a_failed_store_tells_of_no_quota(enforce: Enforce, ask: Ask, monkeypatc
 
 
 def test_without_a_decision_there_is_nothing_to_tell() -> None:
-    assert fields([], bool) == fields([Decision()], bool) == {}
+    assert header_fields([], bool) == header_fields([Decision()], bool) == {}

@@ -20,7 +20,7 @@ from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Decide, Refund
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.http.request_state import charged, kept
+from django_throttle.http.request_state import charged_for, decisions_of
 from django_throttle.limiter import Limiter
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.rulebook import Snapshot, pin
@@ -195,8 +195,11 @@ def test_a_session_counts_for_nothing_where_a_view_authenticates_nobody(enforce:
 
     request.user = User(pk=5)
     assert ThrottleMiddleware(view)(request).status_code == 200
-    assert [outcome.ident for decision in kept(request) for outcome in decision.outcomes] == ["user:5", f"ip:{HERE}"]
-    assert charged(request).costs == {("api", f"ip:{HERE}"): 1}
+    assert [outcome.ident for decision in decisions_of(request) for outcome in decision.outcomes] == [
+        "user:5",
+        f"ip:{HERE}",
+    ]
+    assert charged_for(request).costs == {("api", f"ip:{HERE}"): 1}
     assert Limiter([Rule("api", "3/min", algorithm="fixed_window")], get_store()).peek("user:5").remaining == 3
 
 

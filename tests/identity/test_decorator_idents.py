@@ -19,7 +19,7 @@ from django_throttle import rulebook
 from django_throttle.core import Override, Reason, Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, Refused
-from django_throttle.http.request_state import kept
+from django_throttle.http.request_state import decisions_of
 from django_throttle.limiter import Limiter
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Store, build
@@ -138,7 +138,9 @@ def test_of_a_long_one_a_hash_is_kept(enforce: Enforce, ask: Ask) -> None:
     long = "a" * 2_000_000
     for number in range(3):
         assert ask(f"{long}{number}").status_code == ask(f"mail:{long}{number}").status_code == 200
-    idents = [outcome.ident for request in requests for decision in kept(request) for outcome in decision.outcomes]
+    idents = [
+        outcome.ident for request in requests for decision in decisions_of(request) for outcome in decision.outcomes
+    ]
     assert len(set(idents)) == 6 and max(map(len, idents)) < 100
     assert statuses(ask, f"{long}0", f"{long}0") == [200, 429]
 

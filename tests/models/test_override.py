@@ -16,7 +16,7 @@ from django.db.backends.base.operations import BaseDatabaseOperations
 from django.utils import timezone
 
 from django_throttle import rulebook
-from django_throttle.checks import check_rows
+from django_throttle.checks.settings import check_rows
 from django_throttle.core import Override, Rate
 from django_throttle.core.overrides import EFFECTS, subject_kinds
 from django_throttle.core.rate import MAX_LIMIT

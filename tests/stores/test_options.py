@@ -14,7 +14,7 @@ from django_redis.pool import ConnectionFactory
 from redis import BlockingConnectionPool, connection
 from redis.credentials import UsernamePasswordCredentialProvider
 
-from django_throttle.checks import check_settings
+from django_throttle.checks.settings import check_settings
 from django_throttle.core import Decision, Rule
 from django_throttle.exceptions import Cause, InvalidSetting
 from django_throttle.limiter import Limiter

@@ -1,4 +1,4 @@
-"""Checks of the doors.
+"""Checks of how the project uses this app, outside the setting DJANGO_THROTTLE.
 
 HTTP: middleware, REST framework's settings, the schema, rules of requests in flight. WebSockets: origins, messages that
 are delayed, misspelt attributes of consumers.
@@ -17,7 +17,15 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 from django.urls import URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
-from django_throttle.checks.settings import Given, rows_found, rules_given, site_check, value_of, warning, wrong
+from django_throttle.checks.settings import (
+    Given,
+    mistake,
+    rules_of_database,
+    rules_of_settings,
+    settings_check,
+    value_of,
+    warning,
+)
 from django_throttle.core import Rate, Rule
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.request_state import view_scope
@@ -27,7 +35,7 @@ from django_throttle.sockets.settings import misspelt
 DAPHNE: Final = "daphne"
 
 
-@site_check(Tags.security, deploy=True)
+@settings_check(Tags.security, deploy=True)
 def check_origins(given: Given) -> Iterator[CheckMessage]:
     """Consumers that know users by their cookies, and accept handshakes from any website's pages.
 
@@ -40,12 +48,12 @@ def check_origins(given: Given) -> Iterator[CheckMessage]:
         yield warning("W042", message, hint)
 
 
-@site_check()
+@settings_check()
 def check_delays(given: Given) -> Iterator[CheckMessage]:
     """Messages are delayed on daphne, which keeps reading meanwhile."""
     if DAPHNE in settings.INSTALLED_APPS:
-        delaying = [f"rule {rule.name!r}" for rule in _delaying_rules(rules_given())]
-        consumers = {one.__name__ for one in _throttled() if _delays(one.throttle_ladder)}
+        delaying = [f"rule {rule.name!r}" for rule in _delaying_rules(rules_of_settings())]
+        consumers = {one.__name__ for one in _consumer_classes() if _delays(one.throttle_ladder)}
         delaying += [f"throttle_ladder of {name}" for name in sorted(consumers)]
         ladders = (door.settings for door in _limiting_middleware(_application()) if _delays(door.settings.ladder))
         delaying += [f"the ladder of ThrottleMiddleware, scope {one.scope!r}" for one in ladders]
@@ -57,7 +65,7 @@ def check_waiting_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
-    rows = rows_found(databases) if DAPHNE in settings.INSTALLED_APPS else NO_RULES
+    rows = rules_of_database(databases) if DAPHNE in settings.INSTALLED_APPS else NO_RULES
     return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in _delaying_rules(rows)]))
 
 
@@ -77,12 +85,12 @@ def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
         yield warning("W043", message, hint)
 
 
-@site_check()
-def check_names(given: Given) -> list[CheckMessage]:
+@settings_check()
+def check_attributes(given: Given) -> list[CheckMessage]:
     """Warns of attributes of consumers that have no effect, with a name close to one that has."""
     return [
         Warning(f"{consumer.__name__}.{name} has no effect; did you mean {meant!r}?", id="django_throttle.W044")
-        for consumer in _throttled()
+        for consumer in _consumer_classes()
         for name, meant in misspelt(consumer)
     ]
 
@@ -121,7 +129,7 @@ def _consumers(app: Any, *, cookies: bool = False, limited: bool = False) -> Ite
 
 def socket_scopes() -> Iterator[str]:
     """The scopes of the consumers and the middleware that are loaded with the application for WebSockets."""
-    for consumer in _throttled():
+    for consumer in _consumer_classes():
         scope = consumer.throttle_scope
         yield scope if isinstance(scope, str) and scope else consumer.__name__
     for door in _limiting_middleware(_application()):
@@ -142,7 +150,7 @@ def _limiting_middleware(app: Any) -> Iterator[Any]:
     yield from _limiting_middleware(app.app if limits else getattr(app, "inner", None))
 
 
-def _throttled() -> Iterator[Any]:
+def _consumer_classes() -> Iterator[Any]:
     """The loaded classes with the mixin; loads the application for WebSockets first."""
     if find_spec("channels") is None:
         return
@@ -162,19 +170,19 @@ def _delays(ladder: object) -> bool:
 
 
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
-SOCKETS: Final = "django_throttle.channels.ThrottleMiddleware"
+ASGI_MIDDLEWARE: Final = "django_throttle.channels.ThrottleMiddleware"
 AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 THROTTLE: Final = "django_throttle.drf.DecidedThrottle"
 DROP_IN: Final = "django_throttle.drf.StoreRateThrottle"
 SCHEMA: Final = "django_throttle.schema.ThrottleSchema"
 
 
-@site_check()
+@settings_check()
 def check_schema(given: Given) -> Iterator[CheckMessage]:
     """drf-spectacular describes requests that can be refused, and does not know it."""
     if not apps.is_installed("drf_spectacular") or not _sees_all_requests():
         return
-    if not _inherits([_of_drf("DEFAULT_SCHEMA_CLASS", None)], SCHEMA):
+    if not _inherits([_drf_setting("DEFAULT_SCHEMA_CLASS", None)], SCHEMA):
         hint = (
             'Set REST_FRAMEWORK["DEFAULT_SCHEMA_CLASS"] to "django_throttle.schema.AutoSchema"; a class of your own '
             "inherits from django_throttle.schema.ThrottleSchema first."
@@ -183,12 +191,12 @@ def check_schema(given: Given) -> Iterator[CheckMessage]:
         yield warning("W020", message, hint)
 
 
-@site_check()
+@settings_check()
 def check_middleware(given: Given) -> Iterator[CheckMessage]:
     """The middleware is listed once, after the one that knows the user, and is the one for requests."""
     listed = list(settings.MIDDLEWARE)
-    if SOCKETS in listed:
-        yield wrong("E070", f"{SOCKETS} wraps an ASGI application of sockets; in MIDDLEWARE use {MIDDLEWARE}")
+    if ASGI_MIDDLEWARE in listed:
+        yield mistake("E070", f"{ASGI_MIDDLEWARE} wraps an ASGI application of sockets; in MIDDLEWARE use {MIDDLEWARE}")
     if MIDDLEWARE in listed and AUTHENTICATION in listed[listed.index(MIDDLEWARE) :]:
         message = "ThrottleMiddleware comes before AuthenticationMiddleware, so rules by user apply to nobody"
         yield warning("W040", message, f"List {MIDDLEWARE} after {AUTHENTICATION}.")
@@ -196,20 +204,20 @@ def check_middleware(given: Given) -> Iterator[CheckMessage]:
         yield warning("W041", "ThrottleMiddleware is in MIDDLEWARE more than once", "List it once.")
 
 
-@site_check()
+@settings_check()
 def check_rates(given: Given) -> Iterator[CheckMessage]:
     """REST framework's rates can be read, where our throttles replace its own, for all views or for one."""
     messages = list(_unreadable_rates())
-    if messages and (_inherits(_of_drf("DEFAULT_THROTTLE_CLASSES", ()), DROP_IN) or _is_on_a_view(DROP_IN)):
+    if messages and (_inherits(_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), DROP_IN) or _is_on_a_view(DROP_IN)):
         yield from messages
 
 
 def _unreadable_rates() -> Iterator[CheckMessage]:
-    for scope, rate in _of_drf("DEFAULT_THROTTLE_RATES", {}).items():
+    for scope, rate in _drf_setting("DEFAULT_THROTTLE_RATES", {}).items():
         try:
             _ = rate is None or Rate.parse(rate)
         except InvalidRate as error:
-            yield wrong("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}")
+            yield mistake("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}")
 
 
 HINT: Final = (
@@ -221,17 +229,17 @@ SOCKETS_ONLY: Final = ' Where only sockets are meant, write that it is for "conn
 NO_CONSUMER: Final = "no consumer that this check could find has the mixin"
 
 
-@site_check()
+@settings_check()
 def check_inflight(given: Given) -> Iterator[CheckMessage]:
     """Concurrency rules in settings that count open sockets alone, where they seem to be meant for requests."""
-    rules = [rule for rule in rules_given().rules.values() if rule.enabled and rule.events == ("connection",)]
+    rules = [rule for rule in rules_of_settings().rules.values() if rule.enabled and rule.events == ("connection",)]
     says_events = {name for name, options in value_of(given, "RULES").items() if options.get("events")} if rules else ()
-    for rule, why in _mistaken(rules, says_events):
+    for rule, why in _misapplied(rules, says_events):
         message = f"rule {rule.name!r} counts open WebSockets alone, {why}"
         yield warning("W045", message, HINT + SOCKETS_ONLY * (rule.name not in says_events))
 
 
-def _mistaken(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator[tuple[Rule, str]]:
+def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator[tuple[Rule, str]]:
     if not rules:
         return
     known = set(socket_scopes())
@@ -258,7 +266,9 @@ def _covers(patterns: list[str], scope: str) -> bool:
 
 def _sees_all_requests() -> bool:
     """Whether the middleware, or a throttle of ours for all views of REST framework, decides requests."""
-    return _inherits(settings.MIDDLEWARE, MIDDLEWARE) or _inherits(_of_drf("DEFAULT_THROTTLE_CLASSES", ()), THROTTLE)
+    return _inherits(settings.MIDDLEWARE, MIDDLEWARE) or _inherits(
+        _drf_setting("DEFAULT_THROTTLE_CLASSES", ()), THROTTLE
+    )
 
 
 def _sees_requests() -> bool:
@@ -266,17 +276,17 @@ def _sees_requests() -> bool:
     return _sees_all_requests() or _is_on_a_view(THROTTLE)
 
 
-def _of_drf(name: str, default: Any) -> Any:
+def _drf_setting(name: str, default: Any) -> Any:
     """One of REST framework's settings."""
     return getattr(settings, "REST_FRAMEWORK", {}).get(name, default)
 
 
 def _inherits(found: Iterable[Any], wanted: str) -> bool:
     """Whether one of these classes, or dotted paths of classes, is of that kind; what cannot be imported is not."""
-    return any(issubclass(one, import_string(wanted)) for one in map(_imported, found) if isinstance(one, type))
+    return any(issubclass(one, import_string(wanted)) for one in map(_importable, found) if isinstance(one, type))
 
 
-def _imported(found: Any) -> Any:
+def _importable(found: Any) -> Any:
     try:
         return import_string(found) if isinstance(found, str) else found
     except ImportError:
@@ -285,10 +295,10 @@ def _imported(found: Any) -> Any:
 
 def _is_on_a_view(throttle: str) -> bool:
     """Whether one of the site's views names a throttle of this kind."""
-    return any(_inherits(_throttles(view), throttle) for _, view in _views())
+    return any(_inherits(_throttle_classes(view), throttle) for _, view in _views())
 
 
-def _throttles(view: Any) -> Sequence[Any]:
+def _throttle_classes(view: Any) -> Sequence[Any]:
     given = getattr(view, "initkwargs", None) or {}
     found = given.get("throttle_classes") or getattr(getattr(view, "cls", None), "throttle_classes", None)
     return found if isinstance(found, Sequence) else ()
@@ -304,12 +314,12 @@ def _view_scopes() -> Iterator[str]:
 def _views() -> Iterator[tuple[str | None, Any]]:
     """The names of the site's routes, and their views."""
     if getattr(settings, "ROOT_URLCONF", None):
-        yield from _under(get_resolver(), "")
+        yield from _routes_below(get_resolver(), "")
 
 
-def _under(resolver: URLResolver, spaces: str) -> Iterator[tuple[str | None, Any]]:
+def _routes_below(resolver: URLResolver, spaces: str) -> Iterator[tuple[str | None, Any]]:
     for one in resolver.url_patterns:
         if isinstance(one, URLResolver):
-            yield from _under(one, f"{spaces}{one.namespace}:" if one.namespace else spaces)
+            yield from _routes_below(one, f"{spaces}{one.namespace}:" if one.namespace else spaces)
         else:
             yield one.name and spaces + one.name, one.callback

@@ -1,4 +1,4 @@
-"""Drop-ins for DRF's own throttles: their settings and their manners, counted in our store."""
+"""Drop-ins for DRF's own throttles: they obey its settings and methods, and count in our store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
-from django_throttle.drf.rules import DecidedThrottle, LimiterUnavailable, finish_by, scope_of_view
-from django_throttle.http.request_state import method_of, note, plain
+from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, finish_by, scope_of_view
+from django_throttle.http.request_state import django_request, method_of, record_for_headers
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.keys import shortened
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 
-class Absent:
+class Unsupported:
     """What DRF's throttles have and these have not: whoever reads it, or puts something there, is told so."""
 
     def __init__(self, instead: str) -> None:
@@ -39,12 +39,12 @@ class Absent:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, throttle: object | None, owner: type) -> Absent:
+    def __get__(self, throttle: object | None, owner: type) -> Unsupported:
         if throttle is None:
             return self
-        raise AttributeError(self.said(owner))
+        raise AttributeError(self.message(owner))
 
-    def said(self, owner: type) -> str:
+    def message(self, owner: type) -> str:
         return f"{owner.__name__}.{self.name}: {self.instead}"
 
 
@@ -62,10 +62,10 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
     duration: float
     key: str
 
-    timer: Any = Absent("calls are counted by the clock of the store, which a test moves by override_rules({})")
-    cache: Any = Absent("calls are counted in the store that DJANGO_THROTTLE names, in no cache")
-    history: Any = Absent("the store keeps none; self.decision has limit, remaining and retry_after")
-    now: Any = Absent("calls are counted by the clock of the store")
+    timer: Any = Unsupported("calls are counted by the clock of the store, which a test moves by override_rules({})")
+    cache: Any = Unsupported("calls are counted in the store that DJANGO_THROTTLE names, in no cache")
+    history: Any = Unsupported("the store keeps none; self.decision has limit, remaining and retry_after")
+    now: Any = Unsupported("calls are counted by the clock of the store")
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -97,12 +97,12 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         self.key = key
         who = HttpWho(request)
         rule = _rule(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
-        visitor = plain(request)
-        scope, method = scope_of_view(request, view), method_of(visitor)
-        ident = key if isinstance(key, _Ident) else f"key:{shortened(str(key))}"
+        inner = django_request(request)
+        scope, method = scope_of_view(request, view), method_of(inner)
+        ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
         decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method, ident=ident))
-        note(visitor, decision, who)
-        finish_by(view, visitor, who)
+        record_for_headers(inner, decision, who)
+        finish_by(view, inner, who)
         return self.throttle_success() if self.answer(decision) else self.throttle_failure()
 
     def throttle_success(self) -> bool:
@@ -120,14 +120,14 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         ident = f"ip:{address}" if address else HttpWho(request).ident("ip")
         if ident is None and is_refused():
             raise LimiterUnavailable(ASK_AGAIN)
-        return None if ident is None else _Ident(ident)
+        return None if ident is None else _TaggedIdent(ident)
 
     @classmethod
     def _check(cls) -> None:
         """At each request too, because DRF's way to test a throttle is to set a timer on its class."""
-        for absent in _NEVER_OVERRIDDEN:
-            if getattr(cls, absent.name) is not absent:
-                raise ImproperlyConfigured(absent.said(cls))
+        for unsupported in _NEVER_OVERRIDDEN:
+            if getattr(cls, unsupported.name) is not unsupported:
+                raise ImproperlyConfigured(unsupported.message(cls))
 
 
 _NEVER_OVERRIDDEN: Final = (StoreRateThrottle.timer, StoreRateThrottle.cache)
@@ -149,7 +149,7 @@ class UserRateThrottle(StoreRateThrottle):
 
     def get_cache_key(self, request: Request, view: APIView) -> str | None:
         user = HttpWho(request).ident("user")
-        return _Ident(user) if user else self.get_ident(request)
+        return _TaggedIdent(user) if user else self.get_ident(request)
 
 
 class ScopedRateThrottle(throttling.ScopedRateThrottle, UserRateThrottle):
@@ -158,8 +158,8 @@ class ScopedRateThrottle(throttling.ScopedRateThrottle, UserRateThrottle):
     get_cache_key = UserRateThrottle.get_cache_key
 
 
-class _Ident(str):
-    """What we have found ourselves, and ident_of by its kind; any other key is a text of the site's own making."""
+class _TaggedIdent(str):
+    """What we have found ourselves, and tagged by its kind; any other key is a text of the site's own making."""
 
     __slots__ = ()
 
@@ -175,7 +175,7 @@ def _rule(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     return rule.as_shadow() if shadow else rule
 
 
-def names_of_limits() -> set[str]:
+def drop_in_names() -> set[str]:
     """What overrides call the limits of the throttles that are loaded, and of every scope that has a rate."""
     found = set(api_settings.DEFAULT_THROTTLE_RATES)
     classes = StoreRateThrottle.__subclasses__()

@@ -14,7 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import utils
 
-from django_throttle import agent, stores, testrun
+from django_throttle import agent, detect_test_run, stores
 from django_throttle.limiter import decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.observe.conftest import FACTS
@@ -24,23 +24,23 @@ TOP = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def nothing_declared() -> Iterator[None]:
-    before = testrun.declare(None)
+    before = detect_test_run.declare(None)
     yield
-    testrun.declare(before)
+    detect_test_run.declare(before)
 
 
 def test_djangos_test_environment_is_one() -> None:
     """pytest-django has set it up for this test."""
-    assert testrun.is_on()
+    assert detect_test_run.counts_in_memory()
 
 
 def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     saved = utils._TestState.saved_data  # type: ignore[attr-defined]
     utils.teardown_test_environment()
     try:
-        assert not testrun.is_on()
-        monkeypatch.delitem(sys.modules, testrun.DJANGOS)
-        assert not testrun.is_on()
+        assert not detect_test_run.counts_in_memory()
+        monkeypatch.delitem(sys.modules, detect_test_run.DJANGOS)
+        assert not detect_test_run.counts_in_memory()
     finally:
         monkeypatch.undo()
         utils.setup_test_environment(debug=False)
@@ -63,7 +63,7 @@ def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_command_of_django_is_one_from_the_start(line: str, is_one: bool) -> None:
-    assert testrun.is_test_command(line.split()) is is_one
+    assert detect_test_run.is_test_command(line.split()) is is_one
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +78,7 @@ def test_of_the_modules_that_python_runs_only_django_is_one(tmp_path: Path, modu
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "__main__.py").write_text("import said\n")
     (tmp_path / "said.py").write_text(
-        "from django_throttle import testrun\nraise SystemExit(f'on: {testrun.is_on()}')\n"
+        "from django_throttle import detect_test_run\nraise SystemExit(f'on: {detect_test_run.counts_in_memory()}')\n"
     )
     found = run(tmp_path, "-m", module, "test", DJANGO_SETTINGS_MODULE="said")
     assert f"on: {is_one}" in found.stderr
@@ -118,10 +118,10 @@ def test_what_was_got_before_the_environment_is_set_up_stays(tmp_path: Path, whe
 
 
 def test_what_is_declared_holds() -> None:
-    assert testrun.declare(False) is None
-    assert not testrun.is_on()
-    assert testrun.declare(True) is False
-    assert testrun.is_on()
+    assert detect_test_run.declare(False) is None
+    assert not detect_test_run.counts_in_memory()
+    assert detect_test_run.declare(True) is False
+    assert detect_test_run.counts_in_memory()
 
 
 def test_a_redis_is_left_alone_until_asked_for(settings: Any, redis_url: str) -> None:
@@ -134,10 +134,10 @@ def test_a_redis_is_left_alone_until_asked_for(settings: Any, redis_url: str) ->
 
 
 def test_it_is_left_alone_by_whoever_made_the_store_before(settings: Any, redis_url: str) -> None:
-    testrun.declare(False)
+    detect_test_run.declare(False)
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "AGENT": False}
     assert isinstance(get_store(), RedisStore)
-    testrun.declare(True)
+    detect_test_run.declare(True)
     assert isinstance(get_store(), MemoryStore)
 
 

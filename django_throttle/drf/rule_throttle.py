@@ -1,4 +1,7 @@
-"""``RuleThrottle``, and how a view of REST framework finishes a request that no other door finishes."""
+"""``RuleThrottle``, its base, and the exceptions of refusals.
+
+A view with such a throttle finishes its request, where no other door does: header fields, refunds, slots.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,18 @@ from django_throttle.core.problem_details import detail, is_too_large
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import Refused
 from django_throttle.http import finalize
-from django_throttle.http.door import meter
 from django_throttle.http.refusal import retry_seconds
-from django_throttle.http.request_state import EVENTS, charged, keep, method_of, plain, route, size_of, visit_of
+from django_throttle.http.request_state import (
+    REQUEST_EVENTS,
+    charged_for,
+    django_request,
+    method_of,
+    record,
+    route_of,
+    size_of,
+    state_of,
+)
+from django_throttle.http.serve import meter
 from django_throttle.identity import HttpWho
 
 if TYPE_CHECKING:
@@ -55,37 +67,37 @@ def finish_by(view: Any, request: HttpRequest, who: Who) -> None:
     An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as
     its method has returned.
     """
-    if not hasattr(view, "finalize_response") or not visit_of(request).attend(who):
+    if not hasattr(view, "finalize_response") or not state_of(request).become_finisher(who):
         return
     kind: Any = type(view)
     if _is_async(kind):
-        _settle_by_method(view, str(request.method).lower(), request)
+        _finish_in_method(view, str(request.method).lower(), request)
     view.finalize_response = partial(_finalized, request, view.finalize_response)
     view.handle_exception = partial(_handled, request, view.handle_exception)
 
 
-def _finalized(visitor: HttpRequest, finalized: Any, *args: Any, **kwargs: Any) -> Any:
-    return finalize.finish_here(visitor, finalized(*args, **kwargs))
+def _finalized(request: HttpRequest, finalized: Any, *args: Any, **kwargs: Any) -> Any:
+    return finalize.finish_without_waiting(request, finalized(*args, **kwargs))
 
 
-def _handled(visitor: HttpRequest, handled: Any, error: Exception) -> Any:
+def _handled(request: HttpRequest, handled: Any, error: Exception) -> Any:
     """The response to an error; of a refusal that the view itself did not catch, a refusal of the request."""
     try:
         if isinstance(error, Refused):
-            keep(visitor, error.decision)
+            record(request, error.decision)
             error = exception_of(error.decision)
         return handled(error)
     except BaseException as raised:
-        finalize.abandon_here(visitor, finalize.status_of_error(raised))
+        finalize.abandon_without_waiting(request, finalize.status_of_error(raised))
         raise
 
 
 @lru_cache(maxsize=512)
 def _is_async(view: type[Any]) -> bool:
-    return bool(getattr(view, "view_is_async", False))
+    return bool(getattr(view, "view_is_async", False))  # Django computes it anew each time
 
 
-def _settle_by_method(view: Any, method: str, visitor: HttpRequest) -> None:
+def _finish_in_method(view: Any, method: str, request: HttpRequest) -> None:
     answer = getattr(view, method, None)
     if answer is None:
         return
@@ -94,12 +106,12 @@ def _settle_by_method(view: Any, method: str, visitor: HttpRequest) -> None:
     @wraps(answer)
     async def answered(*args: Any, **kwargs: Any) -> Any:
         try:
-            return await finalize.afinish(visitor, await awaited(*args, **kwargs))
+            return await finalize.afinish(request, await awaited(*args, **kwargs))
         except Exception:  # the view will make a response of it, whose status is not known yet
-            await finalize.arelease_slots(visitor)
+            await finalize.arelease_slots(request)
             raise
         except BaseException as error:
-            await finalize.aabandon(visitor, finalize.status_of_error(error))
+            await finalize.aabandon(request, finalize.status_of_error(error))
             raise
 
     setattr(view, method, answered)
@@ -130,13 +142,14 @@ class RuleThrottle(DecidedThrottle):
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        visitor, who = plain(request), HttpWho(request)
-        cost, scope = _cost(request, view), scope_of_view(request, view)
-        facts = Facts(scope, EVENTS, who, cost, charged(visitor), method=method_of(visitor), size=size_of(visitor))
+        inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
+        cost = 1 if cost == 1 else cost_of(cost, request, what="request")
+        scope, done, method = scope_of_view(request, view), charged_for(inner), method_of(inner)
+        facts = Facts(scope, REQUEST_EVENTS, who, cost, done, method=method, size=size_of(inner))
         decision = limiter.decide(facts)
-        if keep(visitor, decision, facts, who).volumes:
-            meter(visitor, facts.size)
-        finish_by(view, visitor, who)
+        if record(inner, decision, facts, who).byte_facts:
+            meter(inner, facts.size)
+        finish_by(view, inner, who)
         return self.answer(decision)
 
 
@@ -145,9 +158,4 @@ def scope_of_view(request: Request, view: APIView) -> str:
     if scope := getattr(view, "throttle_scope", None):
         return str(scope)
     match = request.resolver_match  # None when called directly; one that a site made by hand may have no route
-    return type(view).__name__ if match is None or getattr(match, "route", None) is None else route(match)
-
-
-def _cost(request: Request, view: APIView) -> int:
-    cost = getattr(view, "throttle_cost", 1)
-    return 1 if cost == 1 else cost_of(cost, request, what="request")
+    return type(view).__name__ if match is None or getattr(match, "route", None) is None else route_of(match)

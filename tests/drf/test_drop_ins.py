@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 from django_throttle import drf, rulebook
 from django_throttle.core import Override, Reason
 from django_throttle.exceptions import InvalidRate
-from django_throttle.http.request_state import charged, kept
+from django_throttle.http.request_state import charged_for, decisions_of
 from django_throttle.observe import Report
 from django_throttle.signals import throttled
 from tests.clock import FrozenClock
@@ -142,7 +142,7 @@ class TestWhatTheyHaveInstead:
         answers = [View.as_view(throttle_classes=[throttle, drf.RuleThrottle])(request) for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].data["detail"].startswith("Request was throttled")
-        assert not charged(request)
+        assert not charged_for(request)
 
 
 heard: list[Any] = []
@@ -183,7 +183,7 @@ class TestWhoIsTold:
         enforce()
         request = APIRequestFactory().get("/")
         View.as_view(throttle_classes=[Two, drf.ScopedRateThrottle, Anonymous], throttle_scope=None)(request)
-        assert [decision.rule for decision in kept(request)] == ["drf-user", "drf-anon"]
+        assert [decision.rule for decision in decisions_of(request)] == ["drf-user", "drf-anon"]
 
 
 @BOTH
@@ -215,7 +215,7 @@ class TestOverrides:
         assert (answer.status_code, answer["Retry-After"]) == (429, "91")
         request = APIRequestFactory().get("/")
         View.as_view()(request)
-        assert [one.reason for decision in kept(request) for one in decision.outcomes] == [Reason.BLOCKED]
+        assert [one.reason for decision in decisions_of(request) for one in decision.outcomes] == [Reason.BLOCKED]
 
     def test_of_a_user_whatever_the_throttle_counts_by(self, clock: FrozenClock) -> None:
         self.put(clock, "exempt", "user:1")

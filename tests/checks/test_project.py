@@ -1,4 +1,4 @@
-"""The checks of doors: rules of requests in flight, origins, messages that are delayed, misspelt attributes."""
+"""The checks of a project: rules of requests in flight, origins, messages that are delayed, misspelt attributes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from django.urls import include, path, re_path
 from django.views import View
 from rest_framework.views import APIView
 
-from django_throttle import checks
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.checks import doors
+from django_throttle.checks import project
 from django_throttle.drf import RuleThrottle
 from django_throttle.models import ThrottleRule
 
@@ -54,7 +53,7 @@ def warned(settings: Any) -> Warn:
 
     def warned(**options: Any) -> list[Any]:
         settings.DJANGO_THROTTLE = {"RULES": {"held": {**HELD, **options}}}
-        return checks.check_inflight(None)
+        return project.check_inflight(None)
 
     return warned
 
@@ -99,7 +98,7 @@ THROTTLE = {"REST_FRAMEWORK": {"DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf
 
 @pytest.fixture
 def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "socket_scopes", lambda: ())
+    monkeypatch.setattr(project, "socket_scopes", lambda: ())
 
 
 @pytest.mark.parametrize("door", [MIDDLEWARE, THROTTLE], ids=["middleware", "throttle"])
@@ -141,7 +140,7 @@ def test_where_no_door_sees_requests_nothing_is_said(warned: Warn, no_sockets: N
 
 
 def test_without_channels_there_are_no_sockets(warned: Warn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "find_spec", lambda name: None)
+    monkeypatch.setattr(project, "find_spec", lambda name: None)
     (message,) = warned()
     assert message.msg.endswith("and Channels, which serves them, is not installed")
 
@@ -149,7 +148,7 @@ def test_without_channels_there_are_no_sockets(warned: Warn, monkeypatch: pytest
 def test_rules_that_nobody_can_read_are_another_check_s_matter(settings: Any) -> None:
     for rules in (["held"], {"held": "5"}, {"held": {**HELD, "limit": "5"}}):
         settings.DJANGO_THROTTLE = {"RULES": rules}
-        assert checks.check_inflight(None) == []
+        assert project.check_inflight(None) == []
 
 
 class Guarded(ThrottledConsumerMixin, AsyncWebsocketConsumer):
@@ -181,7 +180,7 @@ class TestOrigins:
             module.application = ProtocolTypeRouter({"websocket": websocket})  # type: ignore[attr-defined]
             monkeypatch.setitem(sys.modules, "served_by_a_test", module)
             settings.ASGI_APPLICATION = "served_by_a_test.application"
-            return checks.check_origins(None)
+            return project.check_origins(None)
 
         return serve
 
@@ -217,19 +216,19 @@ class TestOrigins:
     def test_it_is_silent_where_all_is_well_or_unknown(self, served: Any, app: Any) -> None:
         assert served(app) == []
 
-    @pytest.mark.parametrize("name", [None, "", "nowhere.application", "tests.checks.test_doors.own"])
+    @pytest.mark.parametrize("name", [None, "", "nowhere.application", "tests.checks.test_project.own"])
     def test_what_cannot_be_loaded_is_somebody_else_s_matter(self, settings: Any, name: str | None) -> None:
         settings.ASGI_APPLICATION = name
-        assert checks.check_origins(None) == []
+        assert project.check_origins(None) == []
 
 
 class TestDelays:
     QUEUE = {"rate": "5/s", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 1}
 
     def found(self, settings: Any, monkeypatch: pytest.MonkeyPatch, app: str = "daphne", **rule: Any) -> list[Any]:
-        monkeypatch.setattr(doors, "DAPHNE", "django_throttle" if app == "daphne" else "not.installed")
+        monkeypatch.setattr(project, "DAPHNE", "django_throttle" if app == "daphne" else "not.installed")
         settings.DJANGO_THROTTLE = {"RULES": {"queue": {**self.QUEUE, **rule}}}
-        return checks.check_delays(None)
+        return project.check_delays(None)
 
     def test_messages_that_wait_on_daphne(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (message,) = self.found(settings, monkeypatch, events=["message"])
@@ -245,7 +244,7 @@ class TestDelays:
     def test_a_middleware_s_ladder(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         slow = ThrottleMiddleware(own, "slow", ladder={"delay": 3})
         around = AuthMiddlewareStack(ThrottleMiddleware(URLRouter([path("slow", slow), path("own", own)]), "calm"))
-        monkeypatch.setattr(doors, "_application", lambda: around)
+        monkeypatch.setattr(project, "_application", lambda: around)
         (message,) = self.found(settings, monkeypatch, events=["request"])
         assert "the ladder of ThrottleMiddleware, scope 'slow'" in message.msg
         assert "calm" not in message.msg
@@ -254,13 +253,13 @@ class TestDelays:
     def test_rules_in_the_database(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ThrottleRule.objects.create(name="row", rate="5/s", events=["message"], **QUEUEING)
         ThrottleRule.objects.create(name="other", rate="5/s", events=["request"], **QUEUEING)
-        monkeypatch.setattr(doors, "DAPHNE", "django_throttle")
-        (message,) = doors.check_waiting_rows(None, databases=["default"])
+        monkeypatch.setattr(project, "DAPHNE", "django_throttle")
+        (message,) = project.check_waiting_rows(None, databases=["default"])
         assert message.id == "django_throttle.W043"
         assert message.msg.startswith("messages are delayed by rule 'row' in the database, but daphne")
-        assert doors.check_waiting_rows(None) == doors.check_waiting_rows(None, databases=[]) == []
-        monkeypatch.setattr(doors, "DAPHNE", "not.installed")
-        assert doors.check_waiting_rows(None, databases=["default"]) == []
+        assert project.check_waiting_rows(None) == project.check_waiting_rows(None, databases=[]) == []
+        monkeypatch.setattr(project, "DAPHNE", "not.installed")
+        assert project.check_waiting_rows(None, databases=["default"]) == []
 
     def test_a_consumer_s_ladder(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         class Slow(Guarded):
@@ -274,8 +273,8 @@ def test_they_are_loaded_as_the_server_would(settings: Any, monkeypatch: pytest.
     """``manage.py`` has no reason to import an application's consumers by itself."""
     loaded: list[str] = []
     settings.ASGI_APPLICATION = "site.asgi.application"
-    monkeypatch.setattr(doors, "import_string", loaded.append)
-    doors.check_names(None)
+    monkeypatch.setattr(project, "import_string", loaded.append)
+    project.check_attributes(None)
     assert loaded == ["site.asgi.application"]
 
 
@@ -283,7 +282,7 @@ def test_attributes_of_consumers_that_mean_nothing() -> None:
     class Typo(Guarded):
         throttle_max_aeg = 60
 
-    found = [message for message in doors.check_names(None) if Typo.__name__ in message.msg]
+    found = [message for message in project.check_attributes(None) if Typo.__name__ in message.msg]
     assert [(message.id, message.msg) for message in found] == [
         ("django_throttle.W044", "Typo.throttle_max_aeg has no effect; did you mean 'throttle_max_age'?")
     ]

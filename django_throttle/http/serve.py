@@ -1,4 +1,4 @@
-"""What the doors of HTTP do with a request, written once for sync and async: decide, answer or refuse, finish.
+"""Serves a request for the doors of HTTP, written once for sync and async: decides, answers or refuses, finishes.
 
 Bytes that a view reads from the server's own input, past Django's request, are charged here too.
 """
@@ -18,7 +18,7 @@ from django_throttle.core.decide import NO_CHARGES
 from django_throttle.exceptions import Refused
 from django_throttle.http.finalize import aabandon, abandon, afinish, finish, status_of_error
 from django_throttle.http.refusal import refusal
-from django_throttle.http.request_state import keep, visit_of
+from django_throttle.http.request_state import record, state_of
 from django_throttle.stores.base import Step, Steps
 
 INPUT: Final = "wsgi.input"
@@ -39,14 +39,13 @@ def meter(request: HttpRequest, charged: int) -> None:
 
 def _charge(request: HttpRequest, size: int) -> None:
     """Each rule once, as the last door to apply it knows the caller."""
-    visit = visit_of(request)
-    for facts in {id(one): one for one in visit.volumes.values()}.values():
-        only = frozenset(name for name, one in visit.volumes.items() if one is facts)
-        decision = limiter.decide(replace(facts, size=size, charged=NO_CHARGES, only=only, early=False))
-        if not decision.allowed:
-            raise Refused(decision)
+    state = state_of(request)
+    for facts in {id(one): one for one in state.byte_facts.values()}.values():
+        only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
+        call = replace(facts, size=size, charged=NO_CHARGES, only=only, early=False)
+        decision = limiter.admitted(limiter.decide(call))
         if decision.receipt is not None:
-            visit.receipts.append(decision.receipt)
+            state.receipts.append(decision.receipt)
 
 
 class _Metered:
@@ -90,7 +89,7 @@ def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]
     ``facts`` makes those of the request. A refusal that the view lets pass, of something it called, is one of the
     request.
     """
-    attends = visit_of(request).attend(who)
+    attends = state_of(request).become_finisher(who)
     try:
         refused = yield from refused_by_rules(request, facts)
         response = (yield view) if refused is None else refused
@@ -112,12 +111,12 @@ def refused_by_rules(request: HttpRequest, facts: Step) -> Steps[HttpResponse | 
     """Decide a request under the rules that match it: None where it is allowed, else its refusal."""
     call = yield facts
     decision = yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))
-    if keep(request, decision, call).volumes:
+    if record(request, decision, call).byte_facts:
         meter(request, call.size)
     return None if decision.allowed else refusal(request, decision)
 
 
 def refused_by(request: HttpRequest, error: Refused) -> HttpResponse:
     """The response to a refusal of something that the view called."""
-    keep(request, error.decision)
+    record(request, error.decision)
     return refusal(request, error.decision)

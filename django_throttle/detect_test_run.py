@@ -1,4 +1,4 @@
-"""Whether this process runs the tests of a site; imports nothing of Django.
+"""Detects whether this process runs the tests of a site, which then counts in memory; imports nothing of Django.
 
 pytest's plugin says so. ``manage.py test`` is one from its first import on: models may ask for the store before any
 test runs. Whatever else calls Django's ``setup_test_environment`` leaves a mark.
@@ -26,7 +26,7 @@ def is_test_command(arguments: list[str]) -> bool:
 declared: bool | None = True if is_test_command(sys.argv) else None
 
 
-def is_on() -> bool:
+def counts_in_memory() -> bool:
     """True in a test run, unless whoever runs it has asked for the store of the settings."""
     return has_begun() if declared is None else declared
 
