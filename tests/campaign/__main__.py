@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from testproject.services import stop_on_signals
 from tests.bounds import most
 from tests.campaign.checks import DAMPED, check, fullest, settled
+from tests.campaign.database import kept
 from tests.campaign.history import History
 from tests.campaign.limits import LIMITS
 from tests.campaign.plan import ALL_ROUNDS, CLIENTS, FAULTS, SERVERS, Round
@@ -60,7 +61,7 @@ def run(this: Round) -> tuple[tuple[str, ...], int]:
     """Play a round; its line of the table, and how much did not hold."""
     of_servers, of_clients = this.faults()
     print(
-        f"round {this.number}, {this.server}, {this.database}: " + "; ".join(map(str, of_servers + of_clients)),
+        f"round {this.number}, {this.server}, {kept(this.database)}: " + "; ".join(map(str, of_servers + of_clients)),
         flush=True,
     )
     began = time.monotonic()

@@ -38,7 +38,7 @@ class Server:
     """One PostgreSQL for all rounds of this process."""
 
     def __init__(self) -> None:
-        self._server = _server()
+        self._server = postgresql()
         self.address = self._server.url
 
     def lock(self) -> None:
@@ -61,16 +61,23 @@ Database = SQLiteFile | Server
 
 
 @cache
-def _server() -> PostgreSQL:
+def postgresql() -> PostgreSQL:
     return PostgreSQL()
 
 
-def database(kind: str, folder: Path) -> Database:
-    """A database of this kind, without our tables; SQLite where PostgreSQL is not installed."""
+def kept(kind: str) -> str:
+    """Where a round of this kind keeps its rules on this machine, and why, if that is another place."""
     if kind == "PostgreSQL":
         try:
-            return Server()
-        except NotRunning:
-            pass
+            postgresql()
+        except NotRunning as reason:
+            return f"SQLite in place of PostgreSQL ({str(reason).splitlines()[0]})"
+    return kind
+
+
+def database(kind: str, folder: Path) -> Database:
+    """A database without our tables: of this kind, or what ``kept`` says in its place."""
+    if kept(kind) == "PostgreSQL":
+        return Server()
     with closing(sqlite3.connect(folder / "rules.sqlite3")):
         return SQLiteFile(folder / "rules.sqlite3")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import islice, pairwise
 from math import inf
+from pathlib import Path
 
 import pytest
 
 from tests.campaign.__main__ import unplayed
 from tests.campaign.checks import IN_FORCE, QUIET, REPORTED, STALE, check
+from tests.campaign.database import SQLiteFile, database, kept, postgresql
 from tests.campaign.history import Edit, Fault, Heard, History, Operation, Returned
 from tests.campaign.limits import BATCHED, LIMIT, LIMITS, LONG_WINDOW, SETTINGS, SLOTS
 from tests.campaign.plan import ALL_ROUNDS, CALM_FROM, CLIENTS, EDITED, FAULTS, REST_SECONDS, SERVERS, Round, Step
@@ -299,3 +301,14 @@ def test_two_minutes_play_all_servers_both_databases_and_one_calm_round() -> Non
         assert {this.server for this in rounds} == set(SERVERS)
         assert {this.database for this in rounds} == {"SQLite", "PostgreSQL"}
         assert [this.is_calm for this in rounds].count(True) == 1
+
+
+def test_a_round_says_where_it_keeps_its_rules_without_postgresql(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("tests.databases.PLACES", ())
+    postgresql.cache_clear()
+    assert kept("SQLite") == "SQLite"
+    assert kept("PostgreSQL").startswith("SQLite in place of PostgreSQL (initdb is not installed")
+    assert isinstance(database("PostgreSQL", tmp_path), SQLiteFile)
