@@ -13,6 +13,7 @@ from django_throttle.core.commands import evicted
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import StoreError
 from django_throttle.stores.failures import cause_of
+from django_throttle.stores.pool import text
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
@@ -242,11 +243,6 @@ def _escaped(text: str) -> str:
 
 def _micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
-
-
-def text(value: str | bytes) -> str:
-    """A reply of Redis as text."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 SHARE_SECONDS: Final = 0.3  # of a turn; the next one comes before a claim ends

@@ -18,9 +18,9 @@ from django_throttle.connections.processes import (
     check,
     errors_of,
     judge,
-    text,
 )
 from django_throttle.exceptions import StoreError
+from django_throttle.stores.pool import text
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore

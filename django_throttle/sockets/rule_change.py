@@ -27,6 +27,7 @@ from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import Close, close_reason, frame
 from django_throttle.stores import get_store
+from django_throttle.stores.pool import text
 
 logger = logging.getLogger("django_throttle")
 
@@ -126,9 +127,7 @@ def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozense
 
 
 def _ids(reply: Any) -> frozenset[str]:
-    if isinstance(reply, Exception):
-        return frozenset()
-    return frozenset([lease.decode() if isinstance(lease, bytes) else lease for lease in reply])
+    return frozenset() if isinstance(reply, Exception) else frozenset(map(text, reply))
 
 
 def _excess_here(limit: LoweredLimit) -> frozenset[str]:

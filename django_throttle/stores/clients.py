@@ -27,8 +27,8 @@ from redis.sentinel import MasterNotFoundError
 from django_throttle.stores import addresses
 from django_throttle.stores.addresses import Address, Host
 from django_throttle.stores.base import adrive, drive
-from django_throttle.stores.pool import Pool
-from django_throttle.stores.timeouts import Deadline, LoopDeadline, with_deadline
+from django_throttle.stores.pool import Pool, text
+from django_throttle.stores.timeouts import Certificates, Deadline, LoopDeadline, with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
 CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
@@ -99,20 +99,13 @@ def async_client(
 
 
 def _reading_once(connection_class: type[Any]) -> type[Any]:
-    """The same class, which reads certificates once, in a thread: that takes a third of the usual deadline."""
+    """The same class, whose connections share a TLS context."""
+    certificates = Certificates()
 
     class ReadingOnce(connection_class):  # type: ignore[misc]
-        reading: asyncio.Future[Any] | None = None
-
         async def _connect(self) -> None:
-            own = type(self)
-            if own.reading is None:
-                own.reading = asyncio.ensure_future(asyncio.to_thread(self.ssl_context.get))
-            try:
-                self.ssl_context.context = await asyncio.shield(own.reading)
-            except Exception:
-                own.reading = None  # whoever connects next tries again
-                raise
+            self.ssl_context.context = None  # else ``get`` would return the one of its last connection
+            self.ssl_context.context = await asyncio.wrap_future(certificates.of(self, self.ssl_context.get))
             await super()._connect()
 
     return ReadingOnce
@@ -244,13 +237,9 @@ class PrimarySearch(Generic[T]):
 
 def _primary(reply: Any) -> tuple[int, Host | None]:
     """The failover's epoch, and the primary or None if it is down, from a flat list of names and values."""
-    state = {_text(name): _text(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    state = {text(name): text(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
     is_up = "master" in state["flags"] and "_down" not in state["flags"]
     return int(state["config-epoch"]), ((state["ip"], int(state["port"])) if is_up else None)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 class Sentinels:

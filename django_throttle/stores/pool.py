@@ -40,6 +40,11 @@ def exchange(connection: AbstractConnection, command: bytes) -> Any:
     return Reply(chunk, line.recv, connection._parser.parse_error).read()
 
 
+def text(value: Any) -> str:
+    """Of a reply, however the client decodes it."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 class Reply:
     """Parses RESP, as far as scripts use it, from ``chunk`` and what ``more`` reads."""
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import _socket
 import asyncio
+import os
 import socket
+import ssl
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from redis.connection import AbstractConnection
@@ -138,29 +142,26 @@ class DeadlineSocket:
             self._socket.settimeout(left(self._timeout))
 
 
-class _Handshaking:
-    """A socket for a TLS handshake, with the time that is left when the handshake begins.
+class Certificates:
+    """The TLS context of a client's connections, read once, by a thread: that may take longer than a deadline."""
 
-    Loading the certificates before it may take most of the deadline.
-    """
+    def __init__(self) -> None:
+        self._contexts: dict[tuple[int, ...], Future[ssl.SSLContext]] = {}
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
-
-    def gettimeout(self) -> float | None:
-        try:
-            return _to_write(self._socket.gettimeout())
-        except TimeoutError:
-            # Python 3.11 calls this while it has the descriptor twice: an error would close it twice, and so perhaps
-            # another file that the process has opened meanwhile. The handshake times out at once instead.
-            return LOOK
+    def of(self, connection: Any, read: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:
+        """The context; read again where that failed, in a fork, and when a file has changed."""
+        files = [Path(path) for path in (connection.ca_certs, connection.certfile, connection.keyfile) if path]
+        state = (os.getpid(), *[path.stat().st_mtime_ns for path in files])
+        context = self._contexts.get(state)
+        if context is None or (context.done() and context.exception()):
+            context = ThreadPoolExecutor(1).submit(read)
+            self._contexts = {state: context}
+        return context
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
     """A subclass that obeys ``Deadline``, also while it connects."""
+    certificates = Certificates()
 
     class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> DeadlineSocket:
@@ -168,7 +169,16 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
             return DeadlineSocket(super()._connect())
 
         def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:  # of connections with TLS alone
-            return super()._wrap_socket_with_ssl(_Handshaking(sock))
+            with_ocsp = self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled
+            shared = not with_ocsp and certificates.of(self, self._read).result(_to_write(sock.gettimeout()))
+            sock.settimeout(_to_write(sock.gettimeout()))
+            own = super()._wrap_socket_with_ssl
+            return shared.wrap_socket(sock, server_hostname=self.host) if shared else own(sock)
+
+        def _read(self) -> ssl.SSLContext:
+            # redis-py makes a context for each connection; on a socket without a peer nothing is sent.
+            with socket.socket() as sock, super()._wrap_socket_with_ssl(sock) as wrapped:
+                return wrapped.context  # type: ignore[no-any-return]
 
     return DeadlineConnection
 

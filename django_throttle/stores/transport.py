@@ -27,7 +27,7 @@ from django_throttle.stores.clients import (
     sync_client,
 )
 from django_throttle.stores.failures import Breaker
-from django_throttle.stores.pool import Pool, is_demotion
+from django_throttle.stores.pool import Pool, is_demotion, text
 from django_throttle.stores.timeouts import Deadline, LoopDeadline, heed_cancellation
 
 # Begins a section of an algorithm's file, and stands in a script where those of all its algorithms go.
@@ -54,8 +54,8 @@ def script(name: str, plans: frozenset[type[Plan]] = frozenset()) -> Script:
     paths = sorted({path for plan in plans for path in plan.lua or (f"{plan.name}.lua",)})
     sections = [_sections(path) for path in paths]
     frame = _text(f"{name}.lua")
-    text = _SECTION.sub(lambda mark: "".join([found.get(mark[1], "") for found in sections]), frame)
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    whole = _SECTION.sub(lambda mark: "".join([found.get(mark[1], "") for found in sections]), frame)
+    return Script(whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
 
 
 @cache
@@ -187,8 +187,7 @@ class Transport:
     def server_says(self, section: str) -> str:
         """A part of what INFO tells of the server."""
         with Deadline(ASK_SECONDS):
-            told = self.pool.call(("INFO", section))
-        return told.decode() if isinstance(told, bytes) else str(told)
+            return text(self.pool.call(("INFO", section)))
 
     def look(self) -> None:
         """Whether another server has taken over while this one goes on; nothing where no Sentinels are."""
