@@ -17,7 +17,7 @@ from django_throttle.connections.process import OpenSocket, OpenSockets, open_so
 from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core import Lease
 from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
-from django_throttle.sockets.error_frames import notice
+from django_throttle.sockets.error_frames import notice_payload
 from django_throttle.stores import AnyStore, RedisStore
 
 TTL_MS: Final = 15_000
@@ -325,6 +325,6 @@ class SocketControl:
 
 def _close(socket: OpenSocket, message: ControlMessage) -> None:
     why = message.why if message.why in _DETAILS else CLOSED
-    payload: dict[str, Any] = notice(why, _DETAILS[why])
+    payload: dict[str, Any] = notice_payload(why, _DETAILS[why])
     payload.update(rule=message.rule or None, limit=message.limit or None)
     socket.close(socket.close_code(why), why, payload)

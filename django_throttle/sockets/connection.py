@@ -28,12 +28,12 @@ from django_throttle.sockets.error_frames import (
     best_effort,
     bypassing,
     close_events,
-    frame,
+    frame_event,
     handshake_close_events,
-    notice,
+    notice_payload,
 )
-from django_throttle.sockets.limits import Limits
-from django_throttle.sockets.prepaid import Counters, StoreCallLimit
+from django_throttle.sockets.limits import FrameLimits
+from django_throttle.sockets.prepaid import SocketCounters, StoreCallLimit
 from django_throttle.sockets.settings import SocketSettings
 
 logger = logging.getLogger(__name__)
@@ -151,17 +151,17 @@ _DETAILS: Final = {
 class Connection:
     """One socket, as its application, its limits and other threads see it (``connections.process``).
 
-    ``settings`` are those of its door, ``tell`` sends our own frames, ``outer`` is a connection of another scope
-    around this one and ``inner`` are those within. ``take_gap`` drops frames that were not sent, and returns how many.
-    ``is_open`` is True between accept and close, ``has_ended`` once either side has closed; ``closed`` is how we have
-    closed it. Used on its event loop; ``close`` and ``reset`` are called, and numbers read, from anywhere.
+    ``settings`` are those of its door, ``send_own`` sends our own frames, ``outer`` is a connection of another scope
+    around this one and ``inner`` are those within. ``take_dropped`` ends the wait of unsent frames. ``is_open`` is True
+    between accept and close, ``has_ended`` once either side has closed; ``closed`` is how we have closed it. Used on
+    its event loop; ``close`` and ``reset`` are called, and numbers read, from anywhere.
     """
 
     __slots__ = (
         "__weakref__", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
         "_releasing", "_send", "_sending_since", "closed", "escalation", "has_ended", "id", "incoming", "inner",
         "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path", "received",
-        "refused", "scope", "sent", "settings", "take_gap", "tell", "waits", "who",
+        "refused", "scope", "send_own", "sent", "settings", "take_dropped", "waits", "who",
     )  # fmt: skip
 
     def __init__(
@@ -171,7 +171,7 @@ class Connection:
         self.scope, self.path, self.who = settings.scope, scope.get("path", ""), ScopeWho(scope)
         self.settings, self.outer = settings, outer
         self.inner: tuple[Connection, ...] = ()
-        self.tell: Send = best_effort(send) if outer is None else bypassing(outer.tell, send)
+        self.send_own: Send = best_effort(send) if outer is None else bypassing(outer.send_own, send)
         self._receive, self._send = receive, send
         self.loop = asyncio.get_running_loop()
         self.waits = InterruptibleWaits()
@@ -180,14 +180,14 @@ class Connection:
         self.opened = self.last_received = monotonic()
         self.received = self.refused = self.sent = self.lost = 0
         calls = StoreCallLimit()
-        around: tuple[Limits | None, Limits | None] = (None, None)
+        around: tuple[FrameLimits | None, FrameLimits | None] = (None, None)
         if outer is not None:
             calls, around = outer.incoming.calls, (outer.incoming, outer.outgoing)
-        self._counters = Counters()
-        self.incoming: Limits = Limits(self.scope, "message", self.who, self._counters, calls, around[0])
-        self.outgoing: Limits = Limits(self.scope, "send", self.who, self._counters, calls, around[1])
+        self._counters = SocketCounters()
+        self.incoming: FrameLimits = FrameLimits(self.scope, "message", self.who, self._counters, calls, around[0])
+        self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, calls, around[1])
         self.escalation = Escalation()
-        self.take_gap: Callable[[], DroppedFrames | None] = _no_gap
+        self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
         self.is_open = self.has_ended = False
         self.closed: Close | None = None
         self._closed_at = 0.0
@@ -352,14 +352,14 @@ class Connection:
         events = close_events(close) if was_open else handshake_close_events(close, self.who.subject, accepts=accepts)
         try:
             for event in chain(last, events):
-                await self.tell(event)
+                await self.send_own(event)
         finally:
             self.waits.interrupt()
 
     def last_frames(self) -> tuple[Event, ...]:
-        """What its client is sent before it closes, whoever closes it: the gap that it was not told of."""
-        gap = self.take_gap()
-        return () if gap is None or not self.is_open else (frame(self.settings.gap_content(gap)),)
+        """What its client is sent before it closes, whoever closes it: the report of dropped frames that is due."""
+        dropped = self.take_dropped()
+        return () if dropped is None or not self.is_open else (frame_event(self.settings.continuity_content(dropped)),)
 
     def check_still_sending(self) -> None:
         """The application sends after we have closed: ignored at first, so that it can end what it is doing.
@@ -383,8 +383,8 @@ class Connection:
         if self.leases and self._releasing is None:
             # In a task of its own, which no cancellation of the present one reaches.
             self._releasing = spawn(_release(self.leases))
-        self.take_gap()
-        self.take_gap = _no_gap
+        self.take_dropped()
+        self.take_dropped = _none_dropped
         self.outgoing.end()
         self.incoming.end()
 
@@ -395,11 +395,11 @@ class Connection:
             await asyncio.wait({self._releasing}, timeout=RELEASE_TIMEOUT)
 
     def _deadline_passed(self, reason: str) -> None:
-        payload = notice(reason, _DETAILS[reason], retry_after=0)
+        payload = notice_payload(reason, _DETAILS[reason], retry_after=0)
         self.start_close(Close(self.close_code(reason), reason.replace("_", " "), payload))
 
 
-def _no_gap() -> DroppedFrames | None:
+def _none_dropped() -> DroppedFrames | None:
     return None
 
 

@@ -49,21 +49,21 @@ class DroppedFrames(NamedTuple):
     since: datetime
 
 
-def continuity_payload(gap: DroppedFrames) -> dict[str, Any]:
+def continuity_payload(dropped: DroppedFrames) -> dict[str, Any]:
     """The content of the frame that reports a gap; ``since`` is ISO 8601 in UTC, by the server's clock."""
-    are = "messages were" if gap.lost != 1 else "message was"
-    since = gap.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    detail = f"{gap.lost} {are} not sent to you, as there were too many."
-    return {"type": "continuity_lost", "lost": gap.lost, "since": since, "detail": detail}
+    are = "messages were" if dropped.lost != 1 else "message was"
+    since = dropped.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    detail = f"{dropped.lost} {are} not sent to you, as there were too many."
+    return {"type": "continuity_lost", "lost": dropped.lost, "since": since, "detail": detail}
 
 
-def notice(code: str, detail: str, retry_after: float | None = None) -> dict[str, Any]:
+def notice_payload(code: str, detail: str, retry_after: float | None = None) -> dict[str, Any]:
     """An error frame's content without a rule: why a socket is closed, and when to come back, None for never."""
     nothing = dict.fromkeys(("rule", "limit", "remaining", "window"))
     return {"type": "error", "code": code, "detail": detail, **nothing, "retry_after": retry_after}
 
 
-def encoded(payload: object) -> str | bytes:
+def encode(payload: object) -> str | bytes:
     """Text and bytes as they are, anything else as JSON; raises TypeError or ValueError where neither is possible."""
     if isinstance(payload, Promise):  # a lazy translation
         payload = str(payload)
@@ -75,9 +75,9 @@ def encoded(payload: object) -> str | bytes:
     return payload if isinstance(payload, bytes) else json.dumps(payload, cls=DjangoJSONEncoder, allow_nan=False)
 
 
-def frame(payload: object) -> Event:
-    """A payload as the event that sends it; raises what ``encoded`` does."""
-    content = encoded(payload)
+def frame_event(payload: object) -> Event:
+    """A payload as the event that sends it; raises what ``encode`` does."""
+    content = encode(payload)
     return {"type": "websocket.send", "bytes" if isinstance(content, bytes) else "text": content}
 
 
@@ -95,12 +95,12 @@ SEND_TIMEOUT: Final = 1.0  # seconds: a client that reads nothing lets a server 
 def best_effort(send: Send) -> Send:
     """``send`` for our own frames: a client that is slow or gone is no error, for which each server has its own."""
 
-    async def tell(event: Event) -> None:
+    async def send_own(event: Event) -> None:
         with suppress(Exception):
             async with asyncio.timeout(SEND_TIMEOUT):
                 await send(event)
 
-    return tell
+    return send_own
 
 
 def bypassing(outer: Send, send: Send) -> Send:
@@ -110,10 +110,10 @@ def bypassing(outer: Send, send: Send) -> Send:
     """
     through = best_effort(send)
 
-    async def tell(event: Event) -> None:
+    async def send_own(event: Event) -> None:
         await (outer if event["type"] == "websocket.send" else through)(event)
 
-    return tell
+    return send_own
 
 
 # What is done about a refused frame, the mildest first.
@@ -162,7 +162,7 @@ CONNECTION_LIMIT: Final = 4430
 TIMEOUT: Final = 4408
 
 # Close codes by reason. A reason is also the ``code`` of an error frame.
-CODES: Final[dict[str, int]] = {
+CLOSE_CODES: Final[dict[str, int]] = {
     "rate_limited": RATE_LIMITED,
     "connection_limit": CONNECTION_LIMIT,
     "evicted": CONNECTION_LIMIT,
@@ -179,7 +179,7 @@ MAX_REASON: Final = 123
 
 def close_code(reason: str, own: Mapping[str, int] = {}) -> int:
     """The close code for a reason, by a site's own codes first; 4429 where neither has it."""
-    return own.get(reason) or CODES.get(reason, RATE_LIMITED)
+    return own.get(reason) or CLOSE_CODES.get(reason, RATE_LIMITED)
 
 
 class Close(NamedTuple):
@@ -201,7 +201,7 @@ def close_events(close: Close) -> Iterator[Event]:
     """The events that close an open socket."""
     if close.payload is not None:
         try:
-            yield frame(close.payload)
+            yield frame_event(close.payload)
         except Exception:  # whatever is wrong with it, the socket can be closed
             logger.exception("the last frame to a client cannot be encoded: its socket is closed without it")
     yield {"type": "websocket.close", "code": close.code, "reason": close.reason[:MAX_REASON]}
@@ -218,20 +218,20 @@ def handshake_close_events(close: Close, scope: Scope, *, accepts: bool) -> Iter
     yield from close_events(close if accepts else close._replace(payload=None))
 
 
-Codes = Callable[[str], int]
-Refuse = Callable[[Scope, Send, Decision, object, Codes], Awaitable[None]]
+# The values of ``refuse`` and of the setting REFUSE_SOCKET.
+REFUSALS: Final = ("http", "frame")
 
 
-async def refuse_by_http(
-    scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = close_code
-) -> None:
-    """429 (503 when the store failed) with Retry-After, else a close before accept, which servers make a 403.
+async def refuse_handshake(scope: Scope, send: Send, decision: Decision, close: Close, *, by: str) -> None:
+    """Refuse a handshake ``by`` "http" or "frame".
 
-    The response's events go only to a server that offers to send them (ASGI's ``websocket.http.response``
-    extension): another lets the client hang.
+    "http" is 429 (503 when the store failed) with Retry-After, else a close before accept, which servers make a 403.
+    The response's events go only to a server that offers to send them (ASGI's ``websocket.http.response`` extension):
+    another lets the client hang. "frame" accepts, says why in one frame, and closes.
     """
-    if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await _refuse(scope, send, decision, payload, codes, accepts=False)
+    if by == "frame" or "websocket.http.response" not in (scope.get("extensions") or {}):
+        for event in handshake_close_events(close, scope, accepts=by == "frame"):
+            await send(event)
         return
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
@@ -239,27 +239,6 @@ async def refuse_by_http(
     # Nothing may come between these two: a server may end the response after the first.
     await send({"type": "websocket.http.response.start", "status": status, "headers": _headers(seconds, body)})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
-
-
-async def refuse_by_frame(
-    scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes = close_code
-) -> None:
-    """Accept, say why in one frame, close."""
-    await _refuse(scope, send, decision, payload, codes, accepts=True)
-
-
-# The values of ``refuse`` and of the setting REFUSE_SOCKET.
-REFUSALS: Final[dict[str, Refuse]] = {"http": refuse_by_http, "frame": refuse_by_frame}
-
-
-async def _refuse(
-    scope: Scope, send: Send, decision: Decision, payload: object, codes: Codes, *, accepts: bool
-) -> None:
-    # Too many connections, open at once or in a minute: both have another code than too many messages.
-    reason = error_code(decision)
-    code = codes("connection_limit" if reason == "rate_limited" else reason)
-    for event in handshake_close_events(Close(code, close_reason(decision), payload), scope, accepts=accepts):
-        await send(event)
 
 
 def _headers(seconds: int | None, body: bytes) -> list[tuple[bytes, bytes]]:

@@ -8,11 +8,20 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
+from django_throttle.core.problem_details import error_code
 from django_throttle.identity.caller import SOCKET
 from django_throttle.lifecycle import spawn
 from django_throttle.sockets import limits, rule_change
 from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.error_frames import Application, Receive, Scope, Send
+from django_throttle.sockets.error_frames import (
+    Application,
+    Close,
+    Receive,
+    Scope,
+    Send,
+    close_reason,
+    refuse_handshake,
+)
 from django_throttle.sockets.messages import Inbound, Outbound
 from django_throttle.sockets.settings import SocketSettings
 
@@ -28,7 +37,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
     settings.check()
-    refuse = settings.refuse_handshake()
+    refusal = settings.refusal
     outer: Connection | None = scope.get(SOCKET)
     if outer is not None and outer.scope == settings.scope:
         outer.adopt(settings)
@@ -44,7 +53,11 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
             if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
                 spawn(rule_change.apply([connection], before, now))
             return await app(scope, inbound.receive, outbound.send)
-        await refuse(scope, connection.tell, refused, settings.refusal_content(refused), settings.close_code)
+        # Too many connections, open at once or in a minute: both have another code than too many messages.
+        reason = error_code(refused)
+        code = settings.close_code("connection_limit" if reason == "rate_limited" else reason)
+        close = Close(code, close_reason(refused), settings.refusal_content(refused))
+        await refuse_handshake(scope, connection.send_own, refused, close, by=refusal)
     except ConnectionAbortedError:  # it went on sending for long after we had closed
         if connection.closed is None:
             raise

@@ -1,4 +1,4 @@
-"""Limits of one direction of a socket: which rules match its frames, and what they decide."""
+"""FrameLimits of one direction of a socket: which rules match its frames, and what they decide."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from django_throttle.core.decision import Decision, Outcome, conclude
 from django_throttle.lifecycle import in_thread
 from django_throttle.observe import reports
 from django_throttle.sockets.error_frames import Event
-from django_throttle.sockets.prepaid import Counters, PrepaidFrames, StoreCallLimit, capped, decided
+from django_throttle.sockets.prepaid import (
+    PrepaidFrames,
+    SocketCounters,
+    StoreCallLimit,
+    decision_of,
+    with_capped_delay,
+)
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
 from django_throttle.stores.denials import Refusal
@@ -108,13 +114,13 @@ async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: ruleboo
     shared: list[Charge] = []
     for charge in charges:
         if charge.rule.key == "connection":
-            own.append(charge._replace(rule=capped(charge.rule)))
+            own.append(charge._replace(rule=with_capped_delay(charge.rule)))
         else:
             (metered if charge.rule.is_local else shared).append(charge)
     return MatchedRules.of(snapshot, tuple(own), tuple(metered), tuple(shared), blocks)
 
 
-class Limits:
+class FrameLimits:
     """The limits of frames of one ``event``: "message" for those that come in, "send" for those that go out.
 
     ``outer`` are those of a connection around this one, whose rules are not charged again. All limits of a socket have
@@ -124,7 +130,13 @@ class Limits:
     __slots__ = ("_counters", "_events", "_matched", "_outer", "_own_refusal", "_prepaid", "_scope", "_who", "calls")
 
     def __init__(
-        self, scope: str, event: str, who: Who, counters: Counters, calls: StoreCallLimit, outer: Limits | None
+        self,
+        scope: str,
+        event: str,
+        who: Who,
+        counters: SocketCounters,
+        calls: StoreCallLimit,
+        outer: FrameLimits | None,
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
         self._counters, self.calls = counters, calls
@@ -188,11 +200,11 @@ class Limits:
         if before and before[0] is matched and (known := before[1].again((cost, size), now)):
             return known
         own = matched.priced(matched.own, cost, size)
-        taken = self._counters.take(own, now)
-        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
+        result = self._counters.charge(own, now)
+        if result.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
             return None
-        decision = decided(own, taken)
-        if not taken.allowed and matched.remembers:
+        decision = decision_of(own, result)
+        if not result.allowed and matched.remembers:
             until = inf if decision.retry_after is None else now + decision.retry_after
             self._own_refusal = matched, Refusal(decision, now, until, (cost, size))
         return _together(decision, Decision(), matched.blocks) if matched.blocks else decision
@@ -202,15 +214,15 @@ class Limits:
         if matched.is_blocked:
             return conclude(matched.blocks)
         own = matched.priced(matched.own, cost, size)
-        if own and not self._counters.look(own, now := monotonic()).allowed:
-            return decided(own, self._counters.take(own, now))
+        if own and not self._counters.peek(own, now := monotonic()).allowed:
+            return decision_of(own, self._counters.charge(own, now))
         others = await (self._by_metered if matched.metered else self._by_shared)(matched, cost, size)
         if not (others.allowed and (own or matched.blocks)):
             return others
-        taken = self._counters.take(own, monotonic())
-        if taken.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
+        result = self._counters.charge(own, monotonic())
+        if result.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
             return others
-        return _together(decided(own, taken), others, matched.blocks)
+        return _together(decision_of(own, result), others, matched.blocks)
 
     async def _by_metered(self, matched: MatchedRules, cost: int, size: int) -> Decision:
         """Metered rules refuse before the shared ones are asked."""
@@ -232,7 +244,7 @@ class Limits:
         prepaid = self._prepaid
         if prepaid is None:
             prepaid = self._prepaid = PrepaidFrames(self.calls)
-        decision, wait = await prepaid.take(matched.shared, costs)
+        decision, wait = await prepaid.decide(matched.shared, costs)
         return decision if wait == decision.delay else decision._replace(delay=wait)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Hashable
 from datetime import datetime
 from time import monotonic
 from typing import Any, Final
@@ -16,7 +16,7 @@ from django_throttle.core.problem_details import error_code
 from django_throttle.costs import cost_of
 from django_throttle.lifecycle import spawn
 from django_throttle.sockets.connection import INTERRUPTED, Connection
-from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, Send, close_reason, frame
+from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, close_reason, frame_event
 from django_throttle.sockets.prepaid import MAX_DELAY
 
 
@@ -75,7 +75,7 @@ class Inbound:
         connection.refused += 1
         action = escalation.refused(decision, settings.action)
         if action != "drop" and connection.is_open and escalation.may_send_error(decision):
-            await connection.tell(frame(settings.refusal_content(decision)))
+            await connection.send_own(frame_event(settings.refusal_content(decision)))
         if action == "delay" and decision.retry_after and await self._passes_later(event, decision.retry_after):
             return True
         self._kept = None
@@ -109,7 +109,7 @@ class Outbound:
         self._connection = connection
         self._unsent: UnsentFrames | None = None
         self._closing = False  # the application's close is on its way
-        connection.take_gap = self._take_gap
+        connection.take_dropped = self._take_dropped
 
     async def send(self, event: Event) -> None:
         """Pass the application's event on, unless the socket was closed here: then nothing more may follow."""
@@ -133,9 +133,7 @@ class Outbound:
             if connection.has_ended:  # nobody is there to be told, now or later
                 return
             if unsent is None:
-                unsent = self._unsent = UnsentFrames(
-                    connection.outgoing.admit, connection.deliver, self._tell, self._lost
-                )
+                unsent = self._unsent = UnsentFrames(connection)
             unsent.refused(event, connection.settings.kind(event), decision.retry_after)
             return
         if decision is not None:
@@ -144,7 +142,7 @@ class Outbound:
             return
         if unsent is not None and not connection.has_ended:
             unsent.replaced(connection.settings.kind(event))
-            await unsent.tell()
+            await unsent.report()
         await connection.deliver(event)
 
     async def _close(self, event: Event) -> None:
@@ -154,45 +152,33 @@ class Outbound:
         connection.end()
         try:
             for one in last:
-                await connection.tell(one)
+                await connection.send_own(one)
             await connection.deliver_close(event)
         finally:
             self._closing = False
 
-    def _take_gap(self) -> DroppedFrames | None:
+    def _take_dropped(self) -> DroppedFrames | None:
         unsent, self._unsent = self._unsent, None
         return None if unsent is None else unsent.end()
-
-    async def _tell(self, gap: DroppedFrames) -> None:
-        connection = self._connection
-        if connection.is_open:
-            await connection.tell(frame(connection.settings.gap_content(gap)))
-
-    def _lost(self) -> None:
-        self._connection.lost += 1
 
 
 # Kinds of frames of which the newest is kept.
 MAX_KINDS: Final = 1000
 # Seconds between two frames that report gaps, and before kept frames are tried again.
-TELL_EVERY: Final = 1.0
+REPORT_EVERY: Final = 1.0
 TRY_AGAIN: Final = 0.01
-
-Admit = Callable[[Event], Awaitable[Decision | None]]
 
 
 class UnsentFrames:
-    """The frames to one client that were refused; ``lost`` have been dropped since it was last told."""
+    """The frames to one client that were refused; ``lost`` have been dropped since the last report."""
 
-    __slots__ = ("_admit", "_count", "_kept", "_send", "_since", "_tell", "_timer", "_told_at", "lost")
+    __slots__ = ("_connection", "_kept", "_reported", "_since", "_timer", "lost")
 
-    def __init__(
-        self, admit: Admit, send: Send, tell: Callable[[DroppedFrames], Awaitable[None]], count: Callable[[], None]
-    ) -> None:
-        self._admit, self._send, self._tell, self._count = admit, send, tell, count
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._kept: dict[Hashable, Event] = {}
         self._since: datetime | None = None
-        self._told_at = -TELL_EVERY
+        self._reported = -REPORT_EVERY
         self._timer: asyncio.TimerHandle | None = None
         self.lost = 0
 
@@ -205,40 +191,41 @@ class UnsentFrames:
             self._kept[kind] = event
             if len(self._kept) > MAX_KINDS:
                 self.replaced(next(iter(self._kept)))
-        self._later(TELL_EVERY if wait is None else max(wait, TRY_AGAIN))
+        self._later(REPORT_EVERY if wait is None else max(wait, TRY_AGAIN))
 
     def replaced(self, kind: Hashable | None) -> None:
         """There is a newer frame of this kind: the one that was kept will never be sent."""
         if kind is not None and self._kept.pop(kind, None) is not None:
             self._lose()
 
-    async def tell(self) -> None:
-        """Tell the client of the gap, unless it was told of another a moment ago: then later."""
+    async def report(self) -> None:
+        """Report to the client what was dropped, unless there was a report a moment ago: then later."""
         if not self.lost or self._since is None:
             return
-        wait = self._told_at + TELL_EVERY - monotonic()
+        wait = self._reported + REPORT_EVERY - monotonic()
         if wait > 0:
             self._later(wait)
             return
-        gap, self.lost, self._since, self._told_at = DroppedFrames(self.lost, self._since), 0, None, monotonic()
-        await self._tell(gap)
+        dropped, self.lost, self._since, self._reported = DroppedFrames(self.lost, self._since), 0, None, monotonic()
+        connection = self._connection
+        if connection.is_open:
+            await connection.send_own(frame_event(connection.settings.continuity_content(dropped)))
 
     def end(self) -> DroppedFrames | None:
-        """The socket has ended, and nothing more is sent: the gap that its client was not told of."""
-        while self._kept:
-            self.replaced(next(iter(self._kept)))
-        gap = DroppedFrames(self.lost, self._since) if self.lost and self._since is not None else None
+        """The socket has ended, and nothing more is sent: what was dropped and not reported."""
+        for kind in tuple(self._kept):
+            self.replaced(kind)
+        dropped = DroppedFrames(self.lost, self._since) if self.lost and self._since is not None else None
         self.lost = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return gap
+        return dropped
 
     def _lose(self) -> None:
         self.lost += 1
-        self._count()
-        if self._since is None:
-            self._since = timezone.now()
+        self._connection.lost += 1
+        self._since = self._since or timezone.now()
 
     def _later(self, seconds: float) -> None:
         if self._timer is None:
@@ -258,13 +245,13 @@ class UnsentFrames:
     async def _send_kept(self) -> None:
         """Send what was kept, as far as there is room by now, and tell of what was not."""
         for kind, event in list(self._kept.items()):
-            decision = await self._admit(event)
+            decision = await self._connection.outgoing.admit(event)
             if self._kept.get(kind) is not event:  # replaced meanwhile
                 continue
             if decision is not None and not decision.allowed:
-                self._later(max(decision.retry_after or TELL_EVERY, TRY_AGAIN))
+                self._later(max(decision.retry_after or REPORT_EVERY, TRY_AGAIN))
                 break
             del self._kept[kind]
-            await self.tell()
-            await self._send(event)
-        await self.tell()
+            await self.report()
+            await self._connection.deliver(event)
+        await self.report()

@@ -28,6 +28,8 @@ from django_throttle.stores import AnyStore, get_store
 from django_throttle.stores.base import arun
 from django_throttle.stores.denials import LONGEST, Refusal
 
+Charges = tuple[Charge, ...]
+
 # Seconds. A frame that waits delays all that its client sends after it, which some servers keep in memory.
 MAX_DELAY: Final = 2.0
 
@@ -44,7 +46,7 @@ class CounterResult(NamedTuple):
         return all([step.retry == 0 for step in self.steps])  # noqa: C419 - on the hot path
 
 
-class Counters:
+class SocketCounters:
     """The counters of one socket, by rule; they end with it."""
 
     __slots__ = ("_states",)
@@ -52,8 +54,8 @@ class Counters:
     def __init__(self) -> None:
         self._states: dict[str, State] = {}
 
-    def look(self, charges: tuple[Charge, ...], now: float) -> CounterResult:
-        """What ``take`` would return; charges nothing."""
+    def peek(self, charges: Charges, now: float) -> CounterResult:
+        """What ``charge`` would return; charges nothing."""
         at, states = round(now * 1_000_000), self._states
         steps, allowed = [], True
         for rule, _, cost in charges:
@@ -62,33 +64,32 @@ class Counters:
             steps.append(step)
         return CounterResult(allowed, steps)
 
-    def take(self, charges: tuple[Charge, ...], now: float) -> CounterResult:
+    def charge(self, charges: Charges, now: float) -> CounterResult:
         """Charge all of them or none, ``now`` in seconds; refused ones are charged where the rule says so."""
-        taken = self.look(charges, now)
-        for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
+        result = self.peek(charges, now)
+        for (rule, _, cost), step in zip(charges, result.steps, strict=True):
             # As in a store: a refused call leaves the state as it was, or as its rule counts refused calls.
-            made = step.charged_state is not None and (taken.allowed or rule.count_denied)
+            made = step.charged_state is not None and (result.allowed or rule.count_denied)
             if cost and (state := step.charged_state if made else step.refused_state) is not None:
                 self._states[rule.id] = state
-        return taken
+        return result
 
     def clear(self) -> None:
-        """Every budget is full again."""
         self._states.clear()
 
 
-def decided(charges: tuple[Charge, ...], taken: CounterResult) -> Decision:
+def decision_of(charges: Charges, result: CounterResult) -> Decision:
     """The decision on these charges, by the steps of their algorithms."""
     answers = []
-    for (rule, _, cost), step in zip(charges, taken.steps, strict=True):
-        made = cost and step.charged_state is not None and (taken.allowed or rule.count_denied)
+    for (rule, _, cost), step in zip(charges, result.steps, strict=True):
+        made = cost and step.charged_state is not None and (result.allowed or rule.count_denied)
         left, reset = step[3:5] if made else step[1:3]
         answers.append(Answer(step.retry, left, reset))
     return conclude(outcomes_of(Decide(charges), tuple(answers)))
 
 
 @lru_cache(maxsize=1024)
-def capped(rule: Rule) -> Rule:
+def with_capped_delay(rule: Rule) -> Rule:
     """The rule as a socket keeps it by itself: what would wait for more than two seconds is refused."""
     if rule.action != "delay" or (rule.max_delay is not None and rule.max_delay <= MAX_DELAY):
         return rule
@@ -98,7 +99,6 @@ def capped(rule: Rule) -> Rule:
         return rule
 
 
-Charges = tuple[Charge, ...]
 Costs = tuple[int, ...]  # of one frame, for each charge
 
 # Prepaid frames last for a tenth of the shortest window, within these bounds in seconds: what is spent is spent nearly
@@ -118,14 +118,14 @@ class Balance:
 
     def __init__(self, charges: Charges, costs: Sequence[int], decision: Decision, now: float) -> None:
         self.decision = decision._replace(crossed=())
-        self.until = now + lifetime(charges, decision)
+        self.until = now + balance_seconds(charges, decision)
         self._charges = charges
         self._left = list(costs)
         pairs = enumerate(zip(charges, decision.outcomes, strict=False))
         self._turns = {n: now + one.delay for n, (charge, one) in pairs if charge.rule.action == "delay"}
 
-    def pay(self, costs: Costs, now: float) -> float | None:
-        """Pay for a frame; returns for how many seconds it is to wait for its turn, None where too little is left."""
+    def spend(self, costs: Costs, now: float) -> float | None:
+        """Spend the costs of a frame; returns in how many seconds it has its turn, None where too little is left."""
         left, wait = self._left, 0.0
         for place, cost in enumerate(costs):
             if left[place] < cost and not self._charges[place].rule.is_shadow:
@@ -153,8 +153,8 @@ class Balance:
         return Refund(tuple(paid), receipt.locally) if paid else None
 
 
-def lifetime(charges: Charges, decision: Decision) -> float:
-    """For how many seconds a payment can be spent."""
+def balance_seconds(charges: Charges, decision: Decision) -> float:
+    """For how many seconds a balance can be spent."""
     windows = [charge.rule.window for charge in charges if charge.rule.window is not None]
     longest = min(MAX_LIFETIME, max(SHORTEST, SHARE * min(windows, default=MAX_LIFETIME)))
     pairs = zip(charges, decision.outcomes, strict=False)
@@ -182,7 +182,6 @@ class StoreCallLimit:
         return max(0.0, self._times[0] + PERIOD - now) if len(self._times) >= MAX_CALLS else 0.0
 
     def note(self, now: float) -> None:
-        """A call goes out."""
         self._times.append(now)
         del self._times[:-MAX_CALLS]
 
@@ -194,7 +193,6 @@ class StoreCallLimit:
                 await changed.wait()
 
     def wake(self) -> None:
-        """Something has changed for those who wait."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -206,22 +204,22 @@ class StoreCallLimit:
 
 
 class StoreReply(NamedTuple):
-    """The store's answer about frames of these costs; ``payment`` is None when it has refused."""
+    """The store's reply about frames of these costs; ``balance`` is None when it has refused."""
 
     decision: Decision
     charges: Charges
     costs: Costs
-    payment: Balance | None
+    balance: Balance | None
     is_for_one: bool  # frame, and no other
 
     def refuses(self, charges: Charges, costs: Costs) -> bool:
         """Whether it refuses this frame, too."""
-        if self.payment is not None or charges != self.charges or any(map(int.__lt__, costs, self.costs)):
+        if self.balance is not None or charges != self.charges or any(map(int.__lt__, costs, self.costs)):
             return False
-        return self.is_for_one or not fits(self.decision, costs)
+        return self.is_for_one or not would_fit_alone(self.decision, costs)
 
 
-def fits(decision: Decision, costs: Costs) -> bool:
+def would_fit_alone(decision: Decision, costs: Costs) -> bool:
     """Whether a frame alone would have passed, where several were asked for."""
     pairs = zip(decision.outcomes, costs, strict=False)
     return not decision.unavailable and all(one.allowed or one.shadow or one.remaining >= cost for one, cost in pairs)
@@ -233,7 +231,7 @@ def frames_left(decision: Decision, costs: Costs) -> int:
     return min([one.remaining // cost for one, cost in pairs if cost], default=0)
 
 
-def too_late(decision: Decision) -> Decision:
+def refused_for_delay(decision: Decision) -> Decision:
     """A refusal, by the rules that would have a frame wait for longer than a socket lets one wait."""
     refused = conclude(tuple(map(_refused, decision.outcomes)), degraded=decision.degraded)
     return refused._replace(cause=decision.cause)
@@ -252,7 +250,7 @@ PART: Final = 4
 AHEAD: Final = 0.25
 GROWTH: Final = 8
 MAX_FRAMES: Final = 10_000
-LINGER: Final = 0.25  # seconds that a payment under former rules stays, for the frames that wait for it
+LINGER: Final = 0.25  # seconds that a balance under former rules stays, for the frames that wait for it
 
 
 class PrepaidFrames:
@@ -260,13 +258,13 @@ class PrepaidFrames:
 
     __slots__ = (
         "_asked_at", "_asking", "_asks_again_at", "_calls", "_charges", "_ended", "_generation", "_known_left",
-        "_payment", "_refusal", "_size", "_spent", "_timer",
+        "_balance", "_refusal", "_size", "_spent", "_timer",
     )  # fmt: skip
 
     def __init__(self, calls: StoreCallLimit) -> None:
         self._calls = calls
         self._charges: Charges = ()
-        self._payment: Balance | None = None
+        self._balance: Balance | None = None
         self._refusal: Refusal | None = None
         self._asks_again_at = 0.0
         self._asking: asyncio.Task[StoreReply] | None = None
@@ -276,7 +274,7 @@ class PrepaidFrames:
         self._generation = 0  # how often rules or budgets have changed
         self._ended = False
 
-    async def take(self, charges: Charges, costs: Costs) -> tuple[Decision, float]:
+    async def decide(self, charges: Charges, costs: Costs) -> tuple[Decision, float]:
         """Decide a frame of these costs; returns the decision and for how many seconds the frame is to wait.
 
         Once the socket has ended nothing is charged and every frame passes: its caller drops the frame.
@@ -284,29 +282,28 @@ class PrepaidFrames:
         self._spent += 1
         alone = False
         while not self._ended:
-            known = self._at_once(charges, costs)
-            if known is not None:
+            if (known := self._at_once(charges, costs)) is not None:
                 return known
-            answer = await self._ask(charges, costs, alone)
-            if answer is None or self._ended:  # it was not yet time to ask, or is too late
+            reply = await self._ask(charges, costs, alone)
+            if reply is None or self._ended:  # it was not yet time to ask, or is too late
                 continue
-            if answer.payment is not None and charges == answer.charges:
-                wait = answer.payment.pay(costs, monotonic())
+            if reply.balance is not None and charges == reply.charges:
+                wait = reply.balance.spend(costs, monotonic())
                 if wait is not None:
-                    return answer.decision, wait
-            if answer.refuses(charges, costs):
-                return answer.decision, 0.0
-            alone = alone or answer.payment is None
+                    return reply.decision, wait
+            if reply.refuses(charges, costs):
+                return reply.decision, 0.0
+            alone = alone or reply.balance is None
         return Decision(), 0.0
 
     def refund(self) -> None:
-        """Refund what is left, in the background."""
-        payment, self._payment = self._payment, None
-        self._refund(payment)
+        """Refund the balance in the background."""
+        balance, self._balance = self._balance, None
+        self._refund(balance)
 
     def forget(self, *, charged: bool = True) -> None:
         """Refund what is left, unless budgets were reset and nobody is ``charged`` for it; remember no refusal."""
-        self._payment = self._payment if charged else None
+        self._balance = self._balance if charged else None
         self._drop()
         self._calls.clear()
 
@@ -330,19 +327,19 @@ class PrepaidFrames:
                 self._drop()
                 self._known_left = 0
             self._charges = charges
-        now, payment = monotonic(), self._payment
-        if payment is not None:
-            if now < payment.until and (wait := payment.pay(costs, now)) is not None:
-                return payment.decision, wait
+        now, balance = monotonic(), self._balance
+        if balance is not None:
+            if now < balance.until and (wait := balance.spend(costs, now)) is not None:
+                return balance.decision, wait
             self.refund()
         refusal = self._refusal
         if refusal is None or (now >= self._asks_again_at and not self._calls.wait(now)):
             return None
-        said = refusal.again(costs, now)
-        return None if said is None else (said, 0.0)
+        again = refusal.again(costs, now)
+        return None if again is None else (again, 0.0)
 
     async def _ask(self, charges: Charges, costs: Costs, alone: bool) -> StoreReply | None:
-        """The store's answer; None where that call had to wait. A frame that is ``alone`` is asked for by itself."""
+        """The store's reply; None where that call had to wait. A frame that is ``alone`` is asked for by itself."""
         now, store = monotonic(), get_store()
         if not store.is_costly:  # it answers at once, for each frame by itself
             return await self._call(store, charges, costs, 1, now)
@@ -377,44 +374,44 @@ class PrepaidFrames:
                 decision = await arun(drop_reported(decision), store)
         finally:  # also where nobody waits any more: the next frame makes a call of its own
             self._asking = None
-        payment = Balance(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None
-        if payment is not None and decision.delay > MAX_DELAY:
-            self._refund(payment)
-            decision, payment = too_late(decision), None
+        balance = Balance(charges, [charge.cost for charge in wanted], decision, now) if decision.allowed else None
+        if balance is not None and decision.delay > MAX_DELAY:
+            self._refund(balance)
+            decision, balance = refused_for_delay(decision), None
         self._size, self._known_left = size, frames_left(decision, costs)
-        if payment is not None:
-            self._keep(payment, charges, now)
+        if balance is not None:
+            self._keep(balance, charges, now)
         elif store.is_costly and generation == self._generation:
             wait = LONGEST if decision.retry_after is None else decision.retry_after
             self._refusal = Refusal(decision, now, now + wait, costs)
             counts = any(charge.rule.count_denied for charge in charges)  # then each refused frame is to be counted
             self._asks_again_at = now + (0.0 if counts else min(wait, LONGEST))
-        return StoreReply(decision, charges, costs, payment, size == 1)
+        return StoreReply(decision, charges, costs, balance, size == 1)
 
-    def _keep(self, payment: Balance, charges: Charges, now: float) -> None:
+    def _keep(self, balance: Balance, charges: Charges, now: float) -> None:
         """Keep it for the frames to come; where it is for none, it is refunded from here and from nowhere else."""
         loop = asyncio.get_running_loop()
         if self._ended:
-            self._refund(payment)
+            self._refund(balance)
         elif charges != self._charges:  # rules have changed meanwhile: it still pays for the frames that wait for it
-            loop.call_later(LINGER, self._refund, payment)
+            loop.call_later(LINGER, self._refund, balance)
         else:
-            self._payment, self._refusal = payment, None
+            self._balance, self._refusal = balance, None
             if self._size > 1 and self._timer is None:
-                self._timer = loop.call_later(payment.until - now, self._expire)
+                self._timer = loop.call_later(balance.until - now, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        if self._payment is None:
+        if self._balance is None:
             return
-        left = self._payment.until - monotonic()
+        left = self._balance.until - monotonic()
         if left > 0:
             self._timer = asyncio.get_running_loop().call_later(left, self._expire)
         else:
             self.refund()
 
-    def _refund(self, payment: Balance | None) -> None:
-        if payment is not None and (refund := payment.refund()):
+    def _refund(self, balance: Balance | None) -> None:
+        if balance is not None and (refund := balance.refund()):
             spawn(self._send_refund(refund))
 
     async def _send_refund(self, refund: Refund) -> None:

@@ -25,7 +25,7 @@ from django_throttle.lifecycle import in_thread, spawn
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.error_frames import Close, close_reason, frame
+from django_throttle.sockets.error_frames import Close, close_reason, frame_event
 from django_throttle.stores import get_store
 from django_throttle.stores.pool import text
 
@@ -148,7 +148,7 @@ def _too_many(connection: Connection, limit: LoweredLimit) -> None:
 
 async def _warn(connection: Connection, decision: Decision) -> None:
     if connection.is_open:
-        await connection.tell(frame(connection.settings.refusal_content(decision)))
+        await connection.send_own(frame_event(connection.settings.refusal_content(decision)))
 
 
 def _close(connection: Connection, decision: Decision) -> Close:

@@ -18,14 +18,13 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.sockets.error_frames import (
     ACTIONS,
-    CODES,
+    CLOSE_CODES,
     REFUSALS,
     DroppedFrames,
     Event,
-    Refuse,
     close_code,
     continuity_payload,
-    encoded,
+    encode,
     error_payload,
 )
 
@@ -83,21 +82,18 @@ class SocketSettings:
 
     @property
     def refusal(self) -> str:
-        """How a handshake is refused: "http" or "frame"."""
-        return self.refuse or conf().REFUSE_SOCKET
-
-    def refuse_handshake(self) -> Refuse:
-        """The function that refuses a handshake; raises InvalidSetting for a way that does not exist."""
-        _check_word("REFUSE_SOCKET", self.refusal, REFUSALS)
-        return REFUSALS[self.refusal]
+        """How a handshake is refused: "http" or "frame"; raises InvalidSetting for a way that does not exist."""
+        refusal = self.refuse or conf().REFUSE_SOCKET
+        _check_word("REFUSE_SOCKET", refusal, REFUSALS)
+        return refusal
 
     def refusal_content(self, decision: Decision) -> str | bytes:
         """The content of an error frame: the site's own, if that can be sent."""
         return _content(self.payload, error_payload, decision)
 
-    def gap_content(self, gap: DroppedFrames) -> str | bytes:
-        """The content of the frame that reports a gap, likewise."""
-        return _content(self.continuity, continuity_payload, gap)
+    def continuity_content(self, dropped: DroppedFrames) -> str | bytes:
+        """The content of the frame that reports dropped ones, likewise."""
+        return _content(self.continuity, continuity_payload, dropped)
 
     def kind(self, message: Event) -> Hashable | None:
         """Of which kind an outgoing frame is; None where the site's own function fails."""
@@ -134,10 +130,10 @@ def _content(own: Callable[[T], object], standard: Callable[[T], object], subjec
         if iscoroutine(payload):
             payload.close()  # nobody will ever await it
             raise TypeError("it must not be asynchronous: the content is needed at once")
-        return encoded(payload)
+        return encode(payload)
     except Exception as error:  # noqa: BLE001 - it may raise anything
         _log_failure(own, error, "what it returned cannot be sent, and the client gets the standard frame")
-        return encoded(standard(subject))
+        return encode(standard(subject))
 
 
 def _log_failure(own: object, error: Exception, consequence: str) -> None:
@@ -179,7 +175,7 @@ def _check_codes(own: object) -> None:
     if not isinstance(own, Mapping):
         raise InvalidSetting(f"close codes are a dictionary such as {{'idle': 4001}}, not {own!r}")
     for reason, code in own.items():
-        _check_word("the reason of a close code", reason, CODES)
+        _check_word("the reason of a close code", reason, CLOSE_CODES)
         if type(code) is not int or not (code == 1000 or 3000 <= code <= 4999):
             raise InvalidSetting(f"a close code is 1000 or from 3000 to 4999, not {code!r}")
 

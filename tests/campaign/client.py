@@ -190,7 +190,7 @@ class Lane:
         charges = (charge(limit.rule, limit.ident, call.cost),)
         number, began = self._begin(call)
         try:
-            decision, _ = await socket.take(charges, (call.cost,))
+            decision, _ = await socket.decide(charges, (call.cost,))
         except Exception as error:  # noqa: BLE001 - none is expected
             return self._odd(call, error)
         self._ended(call, number, began, decision)

@@ -16,7 +16,7 @@ import pytest
 
 from django_throttle.connections import process
 from django_throttle.connections.process import OpenSocket, open_sockets
-from django_throttle.sockets.error_frames import notice
+from django_throttle.sockets.error_frames import notice_payload
 from tests.consumers import TWO_SOCKETS, held
 from tests.doors import Enforce, enforcer
 from tests.servers import wait_until
@@ -134,7 +134,7 @@ class TestLive:
     async def test_it_can_be_closed_from_another_thread(self, enforce: Enforce) -> None:
         store = enforce(sockets=TWO_SOCKETS)
         line = await Line().open()
-        payload = notice("evicted", "Another one took its place.")
+        payload = notice_payload("evicted", "Another one took its place.")
         thread = Thread(target=only().close, args=(4430, "evicted", payload))
         thread.start()
         await line.until(lambda: line.closed)

@@ -17,7 +17,7 @@ from django_throttle.decorators import throttle
 from django_throttle.http.finalize import header_fields
 from django_throttle.http.refusal import in_words, retry_seconds
 from django_throttle.limiter import Limiter
-from django_throttle.sockets.error_frames import refuse_by_http
+from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
@@ -231,7 +231,8 @@ class TestRetry:
         async def send(event: Any) -> None:
             sent.append(event)
 
-        await refuse_by_http({"extensions": {"websocket.http.response": {}}}, send, refused, None)
+        scope, close = {"extensions": {"websocket.http.response": {}}}, Close(4430, "rate limited")
+        await refuse_handshake(scope, send, refused, close, by="http")
         seconds = int(dict(sent[0]["headers"])[b"retry-after"])
         assert 86_400 <= seconds <= 172_800
         assert f"in {seconds} seconds" in json.loads(sent[1]["body"])["detail"]

@@ -19,7 +19,7 @@ from django_throttle.core.decision import conclude
 from django_throttle.exceptions import InvalidRule
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.sockets.limits import size_of
-from django_throttle.sockets.prepaid import MAX_DELAY, Counters, capped, decided
+from django_throttle.sockets.prepaid import MAX_DELAY, SocketCounters, decision_of, with_capped_delay
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.doors import Enforce, enforcer
@@ -40,30 +40,30 @@ class TestCounters:
     def test_they_decide_as_a_store_does(self, rules: list[Rule], calls: list[tuple[int, int]]) -> None:
         rules = [Rule.from_options(f"rule{n}", rule.as_options()) for n, rule in enumerate(rules)]
         clock = FrozenClock()
-        store, counters = MemoryStore(clock), Counters()
+        store, counters = MemoryStore(clock), SocketCounters()
         for cost, milliseconds in calls:
             clock.to(clock() + milliseconds / 1000)
             charges = tuple(charge(rule, "connection:x", cost) for rule in rules)
             command = Decide(charges)
             expected = conclude(outcomes_of(command, store.execute(command)))
-            assert decided(charges, counters.take(charges, clock())) == expected
+            assert decision_of(charges, counters.charge(charges, clock())) == expected
 
     def test_to_look_changes_nothing(self) -> None:
-        counters = Counters()
+        counters = SocketCounters()
         charges = (charge(Rule("own", "1/min", algorithm="gcra", count_denied=True), "connection:x", 1),)
-        assert [counters.look(charges, 0.0).allowed for _ in range(3)] == [True] * 3
-        assert [counters.take(charges, 0.0).allowed for _ in range(2)] == [True, False]
+        assert [counters.peek(charges, 0.0).allowed for _ in range(3)] == [True] * 3
+        assert [counters.charge(charges, 0.0).allowed for _ in range(2)] == [True, False]
         counters.clear()
-        assert counters.take(charges, 0.0).allowed
+        assert counters.charge(charges, 0.0).allowed
 
     def test_nothing_waits_for_more_than_two_seconds(self) -> None:
         queue = Rule("queue", "1/s", burst=10, algorithm="leaky_bucket", action="delay", max_delay=8)
-        assert capped(queue).max_delay == MAX_DELAY
-        assert capped(capped(queue)) is capped(queue)
+        assert with_capped_delay(queue).max_delay == MAX_DELAY
+        assert with_capped_delay(with_capped_delay(queue)) is with_capped_delay(queue)
         plain = Rule("own", "1/s")
-        assert capped(plain) is plain
+        assert with_capped_delay(plain) is plain
         slow = Rule("slow", "2/min", cost=2, algorithm="leaky_bucket", action="delay")
-        assert capped(slow) is slow, "one message takes longer than that"
+        assert with_capped_delay(slow) is slow, "one message takes longer than that"
 
 
 class TestFrames:

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.process import open_sockets
 from django_throttle.sockets import connection, error_frames, messages
-from django_throttle.sockets.error_frames import encoded
+from django_throttle.sockets.error_frames import encode
 from django_throttle.sockets.prepaid import MAX_DELAY
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened
 from tests.doors import Enforce, enforcer
@@ -28,10 +28,10 @@ from tests.sockets.guarded import Deaf, Line, only, texts
 
 class TestWhatIsSent:
     def test_text_and_bytes_as_they_are_and_the_rest_as_json(self) -> None:
-        assert (encoded("as it is"), encoded(b"\x00"), encoded(gettext_lazy("later"))) == ("as it is", b"\x00", "later")
+        assert (encode("as it is"), encode(b"\x00"), encode(gettext_lazy("later"))) == ("as it is", b"\x00", "later")
         number, moment = UUID(int=7), datetime(2026, 11, 20, 12, tzinfo=UTC)
         payload = {"text": gettext_lazy("later"), "id": number, "price": Decimal("1.50"), "at": moment}
-        assert json.loads(encoded(payload)) == {
+        assert json.loads(encode(payload)) == {
             "text": "later", "id": str(number), "price": "1.50", "at": "2026-11-20T12:00:00Z",
         }  # fmt: skip
 

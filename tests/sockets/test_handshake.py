@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision
-from django_throttle.sockets.error_frames import refuse_by_http
+from django_throttle.sockets.error_frames import Close, refuse_handshake
 from tests.clock import FrozenClock
 from tests.consumers import (
     DENIAL,
@@ -69,11 +69,12 @@ class TestHandshake:
         async def send(event: dict[str, Any]) -> None:
             sent.append(event)
 
-        await refuse_by_http({"extensions": DENIAL}, send, Decision(allowed=False, retry_after=None), None)
+        never, close = Decision(allowed=False, retry_after=None), Close(4430, "rate limited")
+        await refuse_handshake({"extensions": DENIAL}, send, never, close, by="http")
         assert b"retry-after" not in dict(sent[0]["headers"])
         said = "Rate limit exceeded. This costs more than the limit ever allows."
         assert json.loads(sent[1]["body"])["detail"] == said
-        await refuse_by_http({}, send, Decision(allowed=False, retry_after=None), None)
+        await refuse_handshake({}, send, never, close, by="http")
         assert sent[2]["reason"] == "rate limited"
 
     async def test_the_rate_and_the_number_are_one_decision(self, enforce: Enforce, clock: FrozenClock) -> None:

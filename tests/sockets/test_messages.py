@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,8 +22,10 @@ from django_throttle.connections.process import open_sockets
 from django_throttle.core import Decision
 from django_throttle.drf import RuleThrottle
 from django_throttle.sockets import messages
-from django_throttle.sockets.error_frames import DroppedFrames, continuity_payload
+from django_throttle.sockets.connection import Connection
+from django_throttle.sockets.error_frames import DroppedFrames, Event, continuity_payload
 from django_throttle.sockets.messages import UnsentFrames
+from django_throttle.sockets.settings import SocketSettings
 from django_throttle.stores import get_store
 from tests.clock import FrozenClock
 from tests.consumers import (
@@ -40,6 +43,18 @@ from tests.servers import slack
 from tests.sockets.guarded import Line
 
 enforce = pytest.fixture(enforcer)
+
+
+def connected() -> tuple[Connection, list[Event]]:
+    """An accepted connection without an application, and what its client is sent."""
+    sent: list[Event] = []
+
+    async def send(event: Event) -> None:
+        sent.append(event)
+
+    connection = Connection({"type": "websocket"}, asyncio.Queue().get, send, SocketSettings("chat"))
+    connection.accepted()
+    return connection, sent
 
 
 class TestMessages:
@@ -361,7 +376,7 @@ class TestLoss:
         await line.close()
 
     async def test_a_long_flood_is_told_of_once_a_second(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(messages, "TELL_EVERY", 0.2)
+        monkeypatch.setattr(messages, "REPORT_EVERY", 0.2)
         enforce(outward={**OUT, "rate": "10/100ms"})
         line = await Line().open()
         began, said = time.monotonic(), 0
@@ -417,19 +432,13 @@ class TestLoss:
         await line.close()
 
     async def test_it_does_so_a_moment_after_it_was_told_of_another(self) -> None:
-        told: list[int] = []
-
-        async def nothing(*_: Any) -> None: ...
-
-        async def tell(gap: DroppedFrames) -> None:
-            told.append(gap.lost)
-
-        out = UnsentFrames(nothing, nothing, tell, lambda: None)
+        connection, told = connected()
+        out = UnsentFrames(connection)
         for _ in range(2):
             out.refused({"type": "websocket.send", "text": "lost"}, None, 60.0)
-            await out.tell()
+            await out.report()
         gap = out.end()
-        assert (told, gap and gap.lost) == ([1], 1)
+        assert ([json.loads(event["text"])["lost"] for event in told], gap and gap.lost) == ([1], 1)
         assert out.end() is None, "there is nothing more to tell"
 
     async def test_so_does_who_is_closed_by_us(self, enforce: Enforce) -> None:
@@ -513,14 +522,11 @@ class TestCoalescing:
 
     async def test_kinds_are_bounded(self, enforce: Enforce, monkeypatch: Any) -> None:
         monkeypatch.setattr(messages, "MAX_KINDS", 3)
-        lost: list[int] = []
-
-        async def nothing(*_: Any) -> None: ...
-
-        out = UnsentFrames(nothing, nothing, nothing, lambda: lost.append(1))
+        connection, _ = connected()
+        out = UnsentFrames(connection)
         for n in range(5):
             out.refused({"type": "websocket.send", "text": f"{n}"}, n, 60.0)
-        assert (out.lost, len(lost)) == (2, 2)
+        assert (out.lost, connection.lost) == (2, 2)
         out.end()
 
     async def test_nothing_is_kept_for_a_client_that_has_gone(self, enforce: Enforce) -> None:

@@ -16,7 +16,7 @@ from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.conf import Conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.sockets.error_frames import CODES
+from django_throttle.sockets.error_frames import CLOSE_CODES
 from django_throttle.sockets.settings import ON_RULE_CHANGE, SocketSettings
 from tests.consumers import opened
 from tests.doors import Enforce, enforcer
@@ -123,7 +123,7 @@ def test_the_options_of_the_middleware() -> None:
 
 
 def test_codes_settings_and_words_are_those_that_there_are() -> None:
-    for word, code in CODES.items():
+    for word, code in CLOSE_CODES.items():
         assert f"``{word}``" in PAGE
         assert f"\n{code}  " in PAGE
     for setting in ("SOCKET_ACCEPT_TIMEOUT", "SOCKET_IDLE_TIMEOUT", "SOCKET_MAX_AGE"):

@@ -144,7 +144,7 @@ class TestOneSocket:
         for _ in range(MOST):
             paced.note(time.monotonic())
         began = time.monotonic()
-        decision, wait = await PrepaidFrames(paced).take(charged(), (1,))
+        decision, wait = await PrepaidFrames(paced).decide(charged(), (1,))
         assert (decision.allowed, wait) == (True, 0.0)
         assert time.monotonic() - began >= 0.29
 
@@ -152,7 +152,7 @@ class TestOneSocket:
         store = enforce(chat={**CHAT, "rate": "1/h", "count_denied": True})
         paced = StoreCallLimit()
         allowance = PrepaidFrames(paced)
-        said = [(await allowance.take(charged(), (1,)))[0].allowed for _ in range(50)]
+        said = [(await allowance.decide(charged(), (1,)))[0].allowed for _ in range(50)]
         assert said == [True] + [False] * 49
         assert paced.wait(time.monotonic()) > 0, "each was asked for, as long as that could be"
         assert used(store) == 1
@@ -160,7 +160,7 @@ class TestOneSocket:
     async def test_several_at_once_are_each_charged(self, enforce: Live) -> None:
         store = enforce(chat={**CHAT, "rate": "5/h"})
         allowance = PrepaidFrames(StoreCallLimit())
-        taken = await asyncio.gather(*(allowance.take(charged(), (1,)) for _ in range(9)))
+        taken = await asyncio.gather(*(allowance.decide(charged(), (1,)) for _ in range(9)))
         assert sum(decision.allowed for decision, _ in taken) == 5
         assert used(store) == 5
 

@@ -45,7 +45,7 @@ def used(store: RedisStore) -> int:
 
 def parts_of(prepaid: Any) -> tuple[Any, Any, Any]:
     """What it has bought, whom it asks, and what it was refused."""
-    return prepaid._payment, prepaid._asking, prepaid._refusal
+    return prepaid._balance, prepaid._asking, prepaid._refusal
 
 
 class Held:
@@ -96,11 +96,11 @@ async def test_a_lot_given_back_can_neither_be_spent_nor_given_back_again(held: 
     store, found = held()
     found.go.set()
     allowance = PrepaidFrames(StoreCallLimit())
-    await allowance.take(charges(), (1,))
+    await allowance.decide(charges(), (1,))
     lot = parts_of(allowance)[0]
     assert lot is not None
     allowance.refund()
-    assert lot.pay((1,), 0.0) is None
+    assert lot.spend((1,), 0.0) is None
     assert lot.refund() is None
     await becomes(lambda: found.back == LOT - 1)
     assert used(store) == OTHERS + 1
@@ -109,7 +109,7 @@ async def test_a_lot_given_back_can_neither_be_spent_nor_given_back_again(held: 
 async def test_what_arrives_when_the_socket_is_closed_goes_back_once(held: Set) -> None:
     store, found = held()
     allowance = PrepaidFrames(StoreCallLimit())
-    taking = [asyncio.ensure_future(allowance.take(charges(), (1,))) for _ in range(3)]
+    taking = [asyncio.ensure_future(allowance.decide(charges(), (1,))) for _ in range(3)]
     await found.asks()
     allowance.end()
     found.go.set()
@@ -126,7 +126,7 @@ async def test_who_waits_for_the_next_question_asks_none_once_the_socket_is_clos
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time() + 3600)
     allowance = PrepaidFrames(pace)
-    taking = asyncio.ensure_future(allowance.take(charges(), (1,)))
+    taking = asyncio.ensure_future(allowance.decide(charges(), (1,)))
     await asyncio.sleep(0.01)
     allowance.end()
     await taken(taking)
@@ -137,7 +137,7 @@ async def test_a_question_that_nobody_waits_for_is_over_when_it_is_answered(held
     """Its lot lapses; a later frame asks anew and does not find that lot again."""
     store, found = held()
     allowance, frame = PrepaidFrames(StoreCallLimit()), charges()
-    taking = asyncio.ensure_future(allowance.take(frame, (1,)))
+    taking = asyncio.ensure_future(allowance.decide(frame, (1,)))
     await found.asks()
     taking.cancel()
     await asyncio.wait([taking])
@@ -145,7 +145,7 @@ async def test_a_question_that_nobody_waits_for_is_over_when_it_is_answered(held
     await becomes(lambda: parts_of(allowance)[0] is not None)
     allowance.refund()
     await becomes(lambda: found.back == LOT)
-    assert await taken(asyncio.ensure_future(allowance.take(frame, (1,)))) == [True]
+    assert await taken(asyncio.ensure_future(allowance.decide(frame, (1,)))) == [True]
     assert found.asked == 2
     allowance.end()
     await becomes(lambda: found.back == LOT + LOT - 1)
@@ -156,7 +156,7 @@ async def test_an_old_refusal_is_not_said_to_who_asks_later(held: Set) -> None:
     """The question had its answer when a budget had been given back already."""
     _, found = held()
     allowance, frame = PrepaidFrames(StoreCallLimit()), charges()
-    large = asyncio.ensure_future(allowance.take(frame, (900,)))
+    large = asyncio.ensure_future(allowance.decide(frame, (900,)))
     await found.asks()
     allowance.forget()
     large.cancel()
@@ -164,7 +164,7 @@ async def test_an_old_refusal_is_not_said_to_who_asks_later(held: Set) -> None:
     await asyncio.wait([large])
     await becomes(lambda: parts_of(allowance)[1] is None)
     assert parts_of(allowance)[2] is None
-    assert await taken(asyncio.ensure_future(allowance.take(frame, (1,)))) == [True]
+    assert await taken(asyncio.ensure_future(allowance.decide(frame, (1,)))) == [True]
 
 
 async def test_two_frames_that_wait_for_one_question_while_rules_change(held: Set) -> None:
@@ -172,9 +172,9 @@ async def test_two_frames_that_wait_for_one_question_while_rules_change(held: Se
     store, found = held()
     old, new = charges(), charges(rule("900/h"))
     allowance = PrepaidFrames(StoreCallLimit())
-    waiting = [asyncio.ensure_future(allowance.take(old, (1,))) for _ in range(2)]
+    waiting = [asyncio.ensure_future(allowance.decide(old, (1,))) for _ in range(2)]
     await found.asks()
-    other = asyncio.ensure_future(allowance.take(new, (1,)))
+    other = asyncio.ensure_future(allowance.decide(new, (1,)))
     await asyncio.sleep(0)
     found.go.set()
     assert await taken(*waiting, other) == [True] * 3
@@ -190,9 +190,9 @@ async def test_who_waits_for_what_a_larger_frame_is_refused_asks_by_itself(
     _, found = held()
     buys(1, monkeypatch)
     allowance, frame = PrepaidFrames(StoreCallLimit()), charges()
-    large = asyncio.ensure_future(allowance.take(frame, (501,)))
+    large = asyncio.ensure_future(allowance.decide(frame, (501,)))
     await found.asks()
-    small = asyncio.ensure_future(allowance.take(frame, (1,)))
+    small = asyncio.ensure_future(allowance.decide(frame, (1,)))
     found.go.set()
     assert await taken(large, small) == [False, True]
 
@@ -248,7 +248,7 @@ async def test_what_goes_back_waits_for_its_turn_unless_the_socket_is_closed(hel
     found.go.set()
     pace, frame = StoreCallLimit(), charges()
     allowance = PrepaidFrames(pace)
-    await allowance.take(frame, (1,))
+    await allowance.decide(frame, (1,))
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time() + 3600)
     allowance.refund()

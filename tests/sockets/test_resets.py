@@ -89,7 +89,7 @@ async def test_a_frame_that_waits_for_its_turn_to_ask_is_heard_at_once(enforce: 
     for _ in range(MOST):
         pace.note(asyncio.get_running_loop().time())
     allowance = PrepaidFrames(pace)
-    taking = asyncio.ensure_future(allowance.take(charges, (1,)))
+    taking = asyncio.ensure_future(allowance.decide(charges, (1,)))
     await asyncio.sleep(0.01)
     assert not taking.done()
     allowance.forget()

@@ -9,7 +9,7 @@ import pytest
 
 from django_throttle.connections.process import open_sockets
 from django_throttle.sockets import settings
-from django_throttle.sockets.error_frames import Close, notice
+from django_throttle.sockets.error_frames import Close, notice_payload
 from tests.consumers import held
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid
@@ -122,6 +122,6 @@ class TestGoodbyes:
     async def test_a_standard_one_goes_as_it_is(self, enforce: Enforce) -> None:
         enforce()
         line = await Line().open()
-        open_sockets.everyone()[0].close(4410, "closed", notice("closed", "Closed by an operator."))
+        open_sockets.everyone()[0].close(4410, "closed", notice_payload("closed", "Closed by an operator."))
         await line.until(lambda: line.closed)
         assert line.told("error")[0]["code"] == "closed"

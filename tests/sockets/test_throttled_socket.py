@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from django_throttle.sockets.error_frames import CODES, notice
+from django_throttle.sockets.error_frames import CLOSE_CODES, notice_payload
 from tests.demo.test_page import FLAGS
 from tests.servers import RedisServer, slack
 from tests.sockets.servers import Server
@@ -247,7 +247,7 @@ class TestRefusals:
 
     def test_a_block_without_an_end_is_tried_again_now_and_then(self, stage: Stage) -> None:
         stage.opened().send("refused")
-        stage.say({**notice("blocked", "Access is blocked."), "rule": "chat"})
+        stage.say({**notice_payload("blocked", "Access is blocked."), "rule": "chat"})
         stage.send("later")
         stage.run(59)
         assert stage.texts() == ["refused"]
@@ -268,9 +268,9 @@ class TestRefusals:
 
 
 class TestFrames:
-    @pytest.mark.parametrize("code", CODES)
+    @pytest.mark.parametrize("code", CLOSE_CODES)
     def test_ours_are_known(self, stage: Stage, code: str) -> None:
-        stage.opened().say(notice(code, "Why."))
+        stage.opened().say(notice_payload(code, "Why."))
         assert [one["code"] for one in stage.told("throttled")] == [code]
 
     @pytest.mark.parametrize(
@@ -408,13 +408,13 @@ class TestComingBack:
     @pytest.mark.parametrize("word", ["evicted", "blocked", "closed"])
     def test_it_stays_away_whatever_code_the_site_has_for_it(self, stage: Stage, word: str) -> None:
         """One window would evict the other for ever."""
-        stage.opened().say(notice(word, "Why."))
+        stage.opened().say(notice_payload(word, "Why."))
         stage.end(4321)
         stage.run(1000)
         assert (stage.connections, stage.told("close")[0]["final"]) == (1, True)
 
     def test_a_block_that_has_ended_keeps_nobody_away(self, stage: Stage) -> None:
-        stage.opened().say(notice("blocked", "Access is blocked.", 60))
+        stage.opened().say(notice_payload("blocked", "Access is blocked.", 60))
         stage.run(61).end(1006)
         assert stage.told("close")[0]["final"] is False
 
