@@ -30,6 +30,8 @@ DAMPED = 6.0  # seconds by which a damper counts
 DAMPED_EXCESS = 1.5  # as no limit's demand is steady here
 # What keeps no process from telling others what it lets through.
 HARMLESS = ("lock database", "lose database", "client clock", "copy", "stop sentinel", "kill sentinel")
+HELPLESS = ("starve", "stop client", "silence client")  # in which a process does nothing of what it should
+OWED = 15.0  # seconds; a breaker asks every ten at least, and what is owed goes first
 UNHEARD = ("refuse", "dead", "kill", "old copy")  # in which a report may be lost on its way; the last ones lose more
 SETTLED = 2 * float(SETTINGS["BEAT_INTERVAL"]) + 1.0  # until every process has registered again after a loss
 RETURNED = LOT_SECONDS + 1.0  # until what a socket has bought and not spent has gone back, by its pace
@@ -94,15 +96,23 @@ def in_time(history: History, limits: Mapping[str, Limit], one: Operation, began
 
 
 def stale(history: History) -> Iterator[Breach]:
-    """Leases that had been given back when a server was killed, and that its old copy brings back for long."""
+    """Leases that had been given back when a server was killed, and that its old copy brings back for long.
+
+    Whose process is stopped, or dead, stay for longer.
+    """
     leases = {one.lease: one for one in history.operations if one.lease}
     for copy in history.copies:
         back, brought = copy.seen[0]
         gone = [leases[lease] for lease in brought if lease in leases and leases[lease].end < copy.killed]
         for at, seen in copy.seen:
-            helpless = history.played(copy.killed, at, "starve", "stop client", "silence client")
-            left = [one for one in gone if one.lease in seen and one.process not in history.killed]
-            if at - back > STALE and left and not helpless:
+            left = [
+                one
+                for one in gone
+                if one.lease in seen
+                and history.killed.get(one.process, inf) > at
+                and history.calm(back, at, *HELPLESS, process=one.process) > STALE
+            ]
+            if left:
                 yield Breach(f"{len(left)} of {len(gone)} leases of an old copy are left after {at - back:.3f} s", left)
                 break
 
@@ -127,19 +137,30 @@ def unanswered(history: History) -> Iterator[Breach]:
 
 
 def rates(history: History, limit: Limit) -> Iterator[Breach]:
-    """In any window no more than the bound; with the policy local, than that and the bound of each process's share."""
+    """In any window the server admits no more than the bound; with the policy local, each process that of its share.
+
+    A process whose clock is set decides by a new window.
+    """
     rule, admitted = limit.rule, [one for one in history.of(limit.name) if one.outcome == "ok"]
-    alone = 0
-    if rule.on_store_failure == "local":
-        # A process whose clock is set decides by a new window.
-        windows = history.incarnations() + sum(fault.name == "client clock" for fault in history.faults)
-        alone = windows * most(rule.share(history.processes))
-    elif any(one.alone for one in admitted):
-        yield Breach(f"{limit.name}: admitted without the server", [one for one in admitted if one.alone])
-    for span in {rule.rate.window_us, rule.rate.window_us * max(1, rule.resolution - 1) // rule.resolution}:
-        yield from too_many(history, limit, admitted, span / MICRO, most(rule, span) + alone)
+    alone = [one for one in admitted if one.alone]
+    if rule.on_store_failure != "local" and alone:
+        yield Breach(f"{limit.name}: admitted without the server", alone)
+    yield from windows(history, limit, [one for one in admitted if not one.alone])
+    for process in sorted({one.process for one in alone}):
+        clock = [one for one in history.played(-inf, inf, "client clock") if one.process == process]
+        own = History([one for one in alone if one.process == process], [one._replace(losses=1) for one in clock])
+        share = limit._replace(rule=rule.share(history.processes))
+        for breach in windows(own, share, own.operations):
+            yield breach._replace(what=f"process {process} alone, {breach.what}")
     if rule.action == "delay":
         yield from queues(history, limit, admitted)
+
+
+def windows(history: History, limit: Limit, admitted: Sequence[Operation]) -> Iterator[Breach]:
+    """The bound of a whole window, and of the span of its sub-windows without one."""
+    rule = limit.rule
+    for span in {rule.rate.window_us, rule.rate.window_us * max(1, rule.resolution - 1) // rule.resolution}:
+        yield from too_many(history, limit, admitted, span / MICRO, most(rule, span))
 
 
 def queues(history: History, limit: Limit, admitted: Sequence[Operation]) -> Iterator[Breach]:
@@ -259,37 +280,63 @@ def batched_tally(history: History, limit: Limit) -> Iterator[Breach]:
 
 def tally(history: History, limit: Limit) -> Iterator[Breach]:
     """ok ≤ counted ≤ ok + unknown, but for what was lost."""
-    unknown = sum(one.cost for one in history.of(limit.name) if one.outcome == "unknown")
-    least = surely_counted(history, limit)
-    yield from _counted(history, limit, least, least + unknown)
+    perhaps = sum(one.cost for one in history.of(limit.name) if one.outcome == "ok" or is_unknown(one))
+    yield from _counted(history, limit, surely_counted(history, limit), perhaps)
+
+
+def is_unknown(one: Operation) -> bool:
+    """Whether the server was asked, and may have counted the call though it did not answer."""
+    return one.asked and (one.alone or one.outcome == "unknown")
 
 
 def local_tally(history: History, limit: Limit) -> Iterator[Breach]:
-    """What was admitted is charged, also what processes that live have admitted alone; such a call perhaps twice."""
+    """What was admitted is charged once, also what processes have admitted alone.
+
+    Where one of these had asked the server, that may have counted the call as well. A server that evicts keys may
+    forget that it was charged, and be charged again.
+    """
     every = history.of(limit.name)
-    once = sum(one.cost for one in every if one.outcome != "refused")
-    twice = sum(one.cost for one in every if one.alone or one.outcome == "unknown")
-    yield from _counted(history, limit, surely_counted(history, limit), once + twice)
+    once = sum(one.cost for one in every if one.outcome == "ok")
+    evicted = [one for one in history.faults if one.name == "evict"]
+    again = [one for one in every if one.alone and any(-OWED < one.invoked - each.begin < OWED for each in evicted)]
+    perhaps = sum(one.cost for one in every if is_unknown(one)) + sum(one.cost for one in again)
+    yield from _counted(history, limit, surely_counted(history, limit), once + perhaps)
 
 
 def surely_counted(history: History, limit: Limit) -> int:
-    """What passed; but for what a process had decided alone, and then was killed before it could tell."""
-    ok = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    """What passed since the last loss; but for what a process had decided alone, and then was killed before it told.
+
+    No clock of a round is set as far as the end of these limits' windows.
+    """
+    since = history.last_loss("clock")
+    ok = [one for one in history.of(limit.name) if one.outcome == "ok" and one.invoked > since]
     return sum(one.cost for one in ok if not (one.alone and one.process in history.killed))
 
 
 def leases(history: History, limit: Limit) -> Iterator[Breach]:
-    """Of slots that are surely held, no more at any moment than there are; and none that nobody holds."""
-    taken = [one for one in history.of(limit.name) if one.outcome == "ok"]
+    """Of slots that are surely held, no more at any moment than there are; and none that nobody holds.
+
+    What a process grants alone is no more than its share, with all that it holds. It comes on top of what the server
+    grants, until that has been told.
+    """
+    taken = sorted((one for one in history.of(limit.name) if one.outcome == "ok"), key=lambda one: one.returned)
     if limit.rule.on_store_failure == "deny" and (alone := [one for one in taken if one.alone]):
         yield Breach(f"{limit.name}: granted without the server", alone)
     held: list[Operation] = []
-    for one in sorted(taken, key=lambda one: one.returned):
+    for one in taken:
         held = [other for other in held if _end(history, other) > one.returned]
         held.append(one)
-        allowed = _slots(history, limit, min(other.invoked for other in held), one)
-        if len(held) > allowed:
-            yield Breach(f"{limit.name}: {len(held)} slots held at {one.returned:.4f}, {allowed} allowed", held)
+        what, count, allowed = "slots", held, limit.rule.share(history.processes).limit or 0
+        if one.alone:
+            what = f"slots of process {one.process}"
+            count = [other for other in held if other.process == one.process and _before(other, one)]
+        else:
+            granted = [other for other in held if not other.alone]
+            if len(granted) < len(held) and not is_undisturbed(history, one.invoked - SETTLED, one.returned):
+                count = granted
+            allowed = _slots(history, limit, min(other.invoked for other in count), one)
+        if len(count) > allowed:
+            yield Breach(f"{limit.name}: {len(count)} {what} held at {one.returned:.4f}, {allowed} allowed", count)
             break
     counted, truly = history.held.get(limit.name, (0, 0))
     if counted != truly:
@@ -375,7 +422,7 @@ def fullest(
 
 def _counted(history: History, limit: Limit, least: int, at_most: int) -> Iterator[Breach]:
     counted = history.counted.get(limit.name, least)
-    if counted > at_most or (counted < least and not any(fault.losses for fault in history.faults)):
+    if not least <= counted <= at_most:
         yield Breach(f"{limit.name}: {counted} counted, {least} surely, {at_most} at most")
 
 
@@ -385,9 +432,12 @@ def _slots(history: History, limit: Limit, since: float, one: Operation) -> int:
     losses = [fault for fault in history.faults if fault.slots_lost and fault.end > since]
     fresh = any(fault.begin < one.returned and fault.end + SETTLED > one.invoked for fault in losses)
     times = sum(fault.slots_lost for fault in losses if fault.begin < one.returned) if fresh else 0
-    if any(other.alone and other.outcome == "ok" for other in history.of(limit.name)):
-        times += 1  # the shares of all processes
     return slots * (1 + times)
+
+
+def _before(other: Operation, one: Operation) -> bool:
+    """Whether what is held was held when the process granted this one alone, or was granted so as well."""
+    return other is one or other.alone or other.returned <= one.invoked
 
 
 def _end(history: History, one: Operation) -> float:

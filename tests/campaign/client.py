@@ -34,6 +34,7 @@ from django_throttle import agent, rulebook  # noqa: E402 - the settings come fi
 from django_throttle.call_facts import Facts  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.core.commands import charge  # noqa: E402
+from django_throttle.exceptions import Cause  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
 from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit  # noqa: E402
@@ -204,6 +205,7 @@ class Lane:
         now, took = time.monotonic(), elapsed(began)
         lease = decision.lease and decision.lease.id
         answer = (decision.allowed, decision.degraded, decision.delay, max(0.0, took), decision.limit, lease)
+        answer += (decision.cause != Cause.BREAKER,)
         self.client.recorder.write(ENDED, number, now, *answer)
         if decision.lease is not None:
             self.held.append((number, call.limit, decision.lease, self.done + call.holds))

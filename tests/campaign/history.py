@@ -28,7 +28,8 @@ class Operation:
     ``outcome`` is ok, refused, or unknown: no answer, or one that says nothing of what the server has counted.
     ``alone`` is True where the process decided without the server. ``wait`` is what a queue makes it wait, ``took`` how
     long the answer took without moments in which the process had no processor, ``end`` when what it holds was given
-    back, and ``freed`` how long that took. ``said`` is the limit that it went by, ``lease`` what it holds.
+    back, and ``freed`` how long that took. ``said`` is the limit that it went by, ``lease`` what it holds. ``asked`` is
+    False where the process knew that the server does not answer, and sent nothing.
     """
 
     process: int
@@ -44,6 +45,7 @@ class Operation:
     lease: str | None = None
     end: float = inf
     freed: float = 0.0
+    asked: bool = True
 
     def __str__(self) -> str:
         alone = " alone" if self.alone else ""
@@ -52,13 +54,17 @@ class Operation:
 
 
 class Fault(NamedTuple):
-    """From when until when what was done; how often rates, and slots, may have been forgotten in it."""
+    """From when until when what was done; how often rates, and slots, may have been forgotten in it.
+
+    ``process`` is the one that it was done to; None where it concerns all.
+    """
 
     begin: float
     end: float
     name: str
     losses: int = 0
     slots_lost: int = 0
+    process: int | None = None
 
     def later(self, seconds: float) -> Fault:
         """The same by another clock."""
@@ -149,17 +155,22 @@ class History:
             if fault.begin < end and fault.end > begin and (not names or fault.name in names)
         ]
 
-    def calm(self, begin: float, end: float) -> float:
-        """The seconds of a span in which nothing was done to anybody, nor shortly before."""
+    def calm(self, begin: float, end: float, *names: str, process: int | None = None) -> float:
+        """The seconds of a span in which nothing was done to anybody, nor shortly before.
+
+        Where names are given, none of these; where a process is given, nothing to it or to all.
+        """
         left, since = 0.0, begin
-        for fault in sorted(self.faults):
+        for fault in sorted(self.faults, key=lambda fault: fault.begin):
+            if (names and fault.name not in names) or (process is not None and fault.process not in (None, process)):
+                continue
             left += max(0.0, min(fault.begin, end) - since)
             since = max(since, fault.end + RECOVERY)
         return left + max(0.0, end - since)
 
-    def incarnations(self) -> int:
-        """How many processes called, those that were killed included."""
-        return len({one.process for one in self.operations})
+    def last_loss(self, *unless: str) -> float:
+        """Until when counts may have been forgotten, but for faults of these names; -inf where none were."""
+        return max((one.end for one in self.faults if one.losses and one.name not in unless), default=-inf)
 
 
 class Recorder:
@@ -221,5 +232,5 @@ def _without_queue(samples: list[tuple[float, float]], begin: float, end: float,
 
 def _answered(one: Operation, since: float, returned: float, *answer: Any) -> None:
     one.returned = returned - since
-    allowed, one.alone, one.wait, one.took, one.said, one.lease = answer
+    allowed, one.alone, one.wait, one.took, one.said, one.lease, one.asked = answer
     one.outcome = "ok" if allowed else "unknown" if one.alone else "refused"

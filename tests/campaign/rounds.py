@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -37,6 +37,8 @@ ROOT = Path(__file__).parents[2]
 BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 HEAR_SECONDS = slack(60.0)  # until a process has started, or has come to rest
 LOOK_SECONDS = STALE + 0.5  # for which leases are looked at after an old copy
+STARTS = ("kill client", "start without database", "start as database is lost")
+OF_ONE = ("stop client", "silence client", "client clock", *STARTS)  # what is done to one process
 MANY_SLOTS = 1_000  # by a rule of fewer one could not tell how many too many are held
 
 
@@ -240,7 +242,7 @@ def play(this: Round) -> History:
         epoch = time.time()
         faults, copies = load(this, servers, crowd, begin)
         servers.settle()
-        faults += unasked(servers, faults, epoch)
+        faults = with_failovers(servers, faults, epoch)
         truly = crowd.rest()
         held = slots(servers, truly)
         operations, odd = read(folder, begin)
@@ -281,9 +283,10 @@ def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> tuple[list[
 
     def meddle(step: Step) -> None:
         since = time.monotonic()
+        hit = crowd.alive[step.choice % PROCESSES].number if step.name in OF_ONE else None
         getattr(crowd, step.name.replace(" ", "_"))(step)
         # Who was silent for long comes back with slots that others have taken meanwhile.
-        found.append(Fault(since, time.monotonic(), step.name, 0, int(step.name == "silence client")))
+        found.append(Fault(since, time.monotonic(), step.name, 0, int(step.name == "silence client"), hit))
 
     of_servers, of_clients = this.faults()
     edits = [Step("edit", at, 0.0, limit) for at, limit in this.edits()[1:]]
@@ -303,12 +306,17 @@ def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> tuple[list[
     return sorted(fault.later(-begin) for fault in found), [copy.later(-begin) for copy in copies]
 
 
-def unasked(servers: Stage, faults: Sequence[Fault], epoch: float) -> list[Fault]:
-    """Failovers that no fault has caused, as where a primary gets no processor: each may lose as much."""
-    found = []
+def with_failovers(servers: Stage, faults: Iterable[Fault], epoch: float) -> list[Fault]:
+    """A fault that has caused a failover lasts until that is over.
+
+    One that no fault has caused, as where a primary gets no processor, may lose as much.
+    """
+    found = list(faults)
     for begun, over in servers.failovers():
         begin, end = begun - epoch - RECOVERY, over - epoch + SPLIT_SECONDS
-        if not any(fault.losses and fault.begin < end and fault.end > begin for fault in faults):
+        causes = [fault for fault in found if fault.losses and fault.begin < end and fault.end > begin]
+        found = [fault._replace(end=max(fault.end, end)) if fault in causes else fault for fault in found]
+        if not causes:
             found.append(Fault(begin, end, "failover", 2, 2))
     return found
 
@@ -353,11 +361,10 @@ def _counted(servers: Stage, history: History) -> dict[str, int]:
     """What tallies have come to, once all is in them that must be, or after a while."""
     found: dict[str, int] = {}
     until = time.monotonic() + QUIET
-    lost = any(fault.losses for fault in history.faults)
     for name, limit in LIMITS.items():
         if limit.kind in ("tally", "local tally", "batched tally"):
             # What a batched limit could not tell is lost.
-            least = 0 if lost or limit.kind == "batched tally" else surely_counted(history, limit)
+            least = 0 if limit.kind == "batched tally" else surely_counted(history, limit)
             while (used := _used(limit.rule, limit.ident, servers)) is None or used < least:
                 if used is not None and time.monotonic() > until:
                     break

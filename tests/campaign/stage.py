@@ -144,15 +144,14 @@ class Watched(Stage):
         first = self.fleet.servers[0].port
         found = [f"servers {[server.port for server in self.fleet.servers]}, the first primary was {first}"]
         for number, sentinel in enumerate(self.fleet.sentinels):
-            lines = (sentinel.folder / "log").read_text(errors="replace").splitlines()
-            found += [f"sentinel {number}: {line}" for line in lines if any(word in line for word in TAKEOVER)]
+            found += [f"sentinel {number}: {line}" for line in _said(sentinel, *TAKEOVER)]
         return found
 
     def failovers(self) -> list[tuple[float, float]]:
         found = []
         for sentinel in self.fleet.sentinels:
             begun = None
-            for line in (sentinel.folder / "log").read_text(errors="replace").splitlines():
+            for line in _said(sentinel, *TAKEOVER):
                 if "+elected-leader" in line:
                     begun = _moment(line)
                 elif "+switch-master" in line and begun is not None:
@@ -213,6 +212,21 @@ class Sharded(Stage):
     def settle(self) -> None:
         self.cluster.settle()
 
+    def log(self) -> list[str]:
+        return [f"node {node.port}: {line}" for node in self.cluster.nodes for line in _said(node, "election")]
+
+    def failovers(self) -> list[tuple[float, float]]:
+        found = []
+        for node in self.cluster.nodes:
+            begun = None
+            for line in _said(node, "election"):
+                if "Start of election" in line:
+                    begun = begun or _moment(line)
+                elif "election won" in line:
+                    found.append((begun or _moment(line), _moment(line)))
+                    begun = None
+        return sorted(found)
+
     def do_stop_node(self, step: Step) -> tuple[int, int, float]:
         node = self._master(step)
         node.pause()
@@ -236,6 +250,12 @@ class Sharded(Stage):
     def _replaced(self, node: RedisServer) -> bool:
         masters = self.cluster.masters()
         return node not in masters and len(masters) == 3
+
+
+def _said(server: RedisServer, *words: str) -> list[str]:
+    """The lines of a server's log that have one of these words."""
+    lines = (server.folder / "log").read_text(errors="replace").splitlines()
+    return [line for line in lines if any(word in line for word in words)]
 
 
 def _moment(line: str) -> float:

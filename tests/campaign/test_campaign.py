@@ -57,7 +57,7 @@ def test_a_loss_in_the_window_allows_one_limit_more() -> None:
 
 def test_shares_come_on_top_only_for_local() -> None:
     (one,) = calls("local_log", 1)
-    shared = calls("local_log", LIMIT + LIMIT // 3)
+    shared = calls("local_log", LIMIT) + calls("local_log", LIMIT // 3, alone=True)
     assert broken(shared) == []
     assert len(broken([*shared, one])) == 1
     assert len(broken(calls("log", 1, alone=True))) == 1
