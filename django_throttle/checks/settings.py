@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -9,14 +10,17 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
 from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register
+from django.core.signals import got_request_exception
 from django.db import Error as DatabaseFailure
+from django.dispatch import receiver
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache  # type: ignore[import-untyped]
+from redis.exceptions import NoPermissionError
 
 from django_throttle.conf import NAMES, Conf, no_dictionary, unknown
 from django_throttle.core.headers import VERSIONS, X_VERSIONS
 from django_throttle.core.options import functions, is_dotted, key_parts
-from django_throttle.exceptions import InvalidSetting
+from django_throttle.exceptions import Cause, InvalidSetting
 from django_throttle.identity.address import Proxies, declared
 from django_throttle.identity.keys import is_async, is_path
 from django_throttle.observe.reports import load_hook
@@ -24,8 +28,10 @@ from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import NO_RULES, SourceRules
 from django_throttle.stores import get_store
 from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
+from django_throttle.stores.failures import cause_of
 from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
 
+logger = logging.getLogger("django_throttle")
 DEFAULTS: Final = Conf()
 
 Given = Mapping[str, Any]  # the setting DJANGO_THROTTLE
@@ -340,6 +346,14 @@ def check_settings(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMes
     return [message for check in SETTING_CHECKS for message in check(given)]
 
 
+@receiver(got_request_exception, dispatch_uid="django_throttle.checks")
+def log_errors(**_: object) -> None:
+    """Log what is wrong with the settings, once: a server runs no checks, and a traceback does not name a setting."""
+    if got_request_exception.disconnect(dispatch_uid="django_throttle.checks"):
+        for message in filter(CheckMessage.is_serious, check_settings(None)):
+            logger.error("DJANGO_THROTTLE is wrong: %s (%s)", message.msg, message.id)
+
+
 @settings_check(Tags.security, deploy=True)
 def check_store(given: Given) -> Iterator[CheckMessage]:
     """Counting in memory is for one process."""
@@ -389,7 +403,10 @@ HARMFUL: Final = ("volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-rand
 
 @settings_check(Tags.security, deploy=True)
 def check_server(given: Given) -> Iterator[CheckMessage]:
-    """How Redis is configured. The only check that asks it; silent where it does not answer or forbids INFO."""
+    """Whether Redis takes our connections, and how it is configured. The only check that asks it.
+
+    Silent where it does not answer, or forbids INFO.
+    """
     try:
         store = None if settings.DEBUG else get_store()
     except InvalidSetting:
@@ -398,7 +415,10 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
         return
     try:
         replication, memory = store.transport.server_says("replication"), store.transport.server_says("memory")
-    except Exception:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
+    except Exception as error:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
+        if cause_of(error) is Cause.CONFIG and not isinstance(error, NoPermissionError):
+            hint = "Correct REDIS: until then the rules' failure policies decide every call."
+            yield warning("W039", f"REDIS: the server refuses every call: {error}", hint)
         return
     if store.transport.has_sentinels and "min_slaves_good_slaves" not in replication:
         message = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import signature
@@ -19,12 +19,18 @@ from redis.sentinel import SentinelConnectionPool
 
 from django_throttle.exceptions import InvalidSetting
 
+Read = Callable[[Any], Any]
 
-def _whole(text: Any) -> int:
-    number = int(text)
-    if number < 0:
+
+def _among(read: Read, allowed: Container[Any]) -> Read:
+    """Reads a text by that function, and refuses what is not allowed."""
+
+    def read_allowed(text: Any) -> Any:
+        if (value := read(text)) in allowed:
+            return value
         raise ValueError
-    return number
+
+    return read_allowed
 
 
 def _client_name(text: Any) -> str:
@@ -32,25 +38,6 @@ def _client_name(text: Any) -> str:
     if any(not "!" <= letter <= "~" for letter in name):  # Redis refuses each connection of any other
         raise ValueError
     return name
-
-
-def _read_size(text: Any) -> int:
-    number = int(text)
-    if not 1 <= number <= MAX_READ_SIZE:  # nothing is read by 0, and a buffer of this size is made for each connection
-        raise ValueError
-    return number
-
-
-def _protocol(text: Any) -> int:
-    if int(text) not in (2, 3):
-        raise ValueError
-    return int(text)
-
-
-def _cert_reqs(text: Any) -> str:
-    if text not in ("none", "optional", "required"):
-        raise ValueError
-    return str(text)
 
 
 def _tls_version(text: Any) -> ssl.TLSVersion:
@@ -61,15 +48,14 @@ def _verify_flags(text: Any) -> Any:
     return redis_connection.parse_ssl_verify_flags(text)  # redis-py 7 has it, and older ones no such option
 
 
-Read = Callable[[Any], Any]
-
-MAX_READ_SIZE: Final = 2**24
+MAX_READ_SIZE: Final = 2**24  # a buffer of this size is made for each connection
+_WHOLE: Final = _among(int, range(2**31))
 
 # Without these the counters would be somewhere else: a value that cannot be read is no mere blemish.
 WHERE: Final[dict[str, Read]] = {
-    "db": _whole,
+    "db": _WHOLE,
     "host": str,
-    "port": _whole,
+    "port": _WHOLE,
     "path": str,
     "username": str,
     "password": str,
@@ -80,12 +66,12 @@ TYPED: Final[dict[str, Read]] = {
     "client_name": _client_name,
     "lib_name": str,
     "lib_version": str,
-    "protocol": _protocol,
-    "socket_read_size": _read_size,
+    "protocol": _among(int, (2, 3)),
+    "socket_read_size": _among(int, range(1, MAX_READ_SIZE + 1)),
     "ssl_ca_certs": str,
     "ssl_ca_data": str,
     "ssl_ca_path": str,
-    "ssl_cert_reqs": _cert_reqs,
+    "ssl_cert_reqs": _among(str, ("none", "optional", "required")),
     "ssl_certfile": str,
     "ssl_check_hostname": to_bool,
     "ssl_ciphers": str,
@@ -264,10 +250,11 @@ def _one(url: str) -> Address:
     settings = dict(redis_connection.parse_url(url.partition("?")[0]))
     chosen = choose(given, settings.get("connection_class", redis_connection.Connection), text=True)
     number = "" if parts.scheme == "unix" else parts.path.strip("/")
-    wrong = () if number.isdecimal() or not number else ("its path is the number of a database",)
+    wrong = [] if number.isdecimal() or not number else ["its path is the number of a database"]
     if wrong or "db" in chosen.settings:
         settings.pop("db", None)
-    return Address({**chosen.settings, **settings}, wrong=chosen.wrong + wrong, replaced=chosen.replaced)
+    wrong += [f"the option {name!r} is in the URL already" for name in given if name in settings]
+    return Address({**chosen.settings, **settings}, wrong=(*chosen.wrong, *wrong), replaced=chosen.replaced)
 
 
 def _many(url: str, scheme: str, kind: str) -> Address:

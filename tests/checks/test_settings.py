@@ -12,8 +12,9 @@ import pytest
 from django.core.checks import CheckMessage
 from django.core.checks.registry import registry
 from django.core.management import call_command
+from django.core.signals import got_request_exception
 from django.db import connection
-from django.test import override_settings
+from django.test import Client, override_settings
 from django.urls import include, path
 from rest_framework import throttling
 from rest_framework.views import APIView
@@ -440,6 +441,20 @@ def test_w037_min_replicas_to_write() -> None:
 
 
 @pytest.mark.usefixtures("production")
+@pytest.mark.parametrize(
+    ("place", "said"), [("127.0.0.1:{}/99", "DB index is out of range"), ("u:wrong@127.0.0.1:{}/0", "invalid username")]
+)
+def test_w039_what_the_server_refuses(place: str, said: str) -> None:
+    with RedisServer() as server:
+        pin(RedisStore(f"redis://{place.format(server.port)}", deadline=5.0))
+        (found,) = checked_settings.check_server(None)
+        assert found.id == "django_throttle.W039" and said in found.msg
+        with server.client() as client:
+            client.execute_command("ACL SETUSER curious on >secret +@all -info ~*")
+        assert server_numbers(f"redis://curious:secret@127.0.0.1:{server.port}/0") == []
+
+
+@pytest.mark.usefixtures("production")
 def test_nothing_is_said_of_a_server_that_does_not_answer(settings: Any) -> None:
     assert server_numbers(f"redis://127.0.0.1:{free_port()}/0") == []
     settings.DEBUG = True
@@ -454,3 +469,15 @@ def test_the_demo_site_passes_them_all() -> None:
 @pytest.mark.django_db
 def test_the_models_have_their_migrations() -> None:
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
+
+
+def test_a_server_that_runs_no_checks_logs_which_setting_is_wrong(settings: Any, caplog: Any) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": None, "AGENT": False}
+    settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+    got_request_exception.connect(checked_settings.log_errors, dispatch_uid="django_throttle.checks")
+    client = Client(raise_request_exception=False)
+    assert [client.get("/").status_code for _ in range(2)] == [500, 500]
+    said = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
+    assert said == [
+        "DJANGO_THROTTLE is wrong: REDIS is a CACHES alias or a redis:// URL, not None (django_throttle.E011)"
+    ]

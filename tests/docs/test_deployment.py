@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle import checks
+from django_throttle.checks import settings as checked_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.rst").read_text(encoding="utf-8")
 SERVER = logging.getLogger("uvicorn.error")
@@ -43,7 +43,7 @@ PROXIES = re.findall(r"^   DJANGO_THROTTLE = (\{\"TRUSTED.*?\}|\{\n.*?^   \})$",
 @pytest.mark.parametrize("block", PROXIES)
 def test_every_way_to_name_proxies_passes_the_checks(block: str, settings: Any) -> None:
     settings.DJANGO_THROTTLE = eval(textwrap.dedent(block))
-    assert checks.check_settings(None) == checks.check_addresses(None) == []
+    assert checked_settings.check_settings(None) == checked_settings.check_addresses(None) == []
 
 
 def test_they_are_all_there() -> None:

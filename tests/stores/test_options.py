@@ -112,6 +112,22 @@ def test_what_is_said_of_those_that_do_not_hold(query: str, number: str, words: 
 
 
 @pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://one/0?host=two", "host"),
+        ("redis://one:6379/0?port=1", "port"),
+        ("redis://one:two@three/0?password=four", "password"),
+        ("redis+cluster://one:two@three?username=four", "username"),
+        ("unix:///a?path=/b", "path"),
+    ],
+)
+def test_of_two_places_the_url_s_own_is_used(url: str, name: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": url}
+    (message,) = check_settings(None)
+    assert message.id == "django_throttle.E036" and f"{name!r} is in the URL already" in message.msg
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "redis://one/0?path=/a",  # an option of Unix sockets
