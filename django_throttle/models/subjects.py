@@ -41,7 +41,8 @@ def typed_ident(typed: str) -> str:
     for what may be several users.
     """
     kind, colon, value = typed.partition(":")
-    if address := network(value if kind == "ip" else typed, conf().IPV6_PREFIX):
+    text = value if kind == "ip" else typed
+    if address := network(text, conf().IPV6_PREFIX) or (_is_network(text) and _address(text)):
         return f"ip:{address}"
     if typed == EVERYONE or (colon and kind != "user"):
         return typed
@@ -50,17 +51,26 @@ def typed_ident(typed: str) -> str:
 
 
 def check_ident(ident: str) -> None:
-    """Raise ValidationError when the user or the address of an ident from ``typed_ident`` does not exist.
+    """Raise ValidationError for an ident from ``typed_ident`` whose user or address does not exist, or for a network.
 
     What a function of the site's own names users by cannot be looked up.
     """
     kind, colon, value = ident.partition(":")
     if colon and kind == "ip":
-        _address(value)
+        found = _address(value)
+        if "/" in found and not (":" in found and found.endswith(f"/{conf().IPV6_PREFIX}")):
+            raise ValidationError(f"{found} has no budget of its own, only its addresses have: write one of them.")
     elif colon and (kind != "user" or conf().USER_IDENT):
         return
     elif ident != EVERYONE and _has_users() and not find_users(value if colon else ident):
         _user(value if colon else ident)
+
+
+def _is_network(text: str) -> bool:
+    try:
+        return "/" in text and bool(ip_network(text, strict=False))
+    except ValueError:
+        return False
 
 
 def _has_users() -> bool:

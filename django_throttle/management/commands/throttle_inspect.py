@@ -55,8 +55,8 @@ def _lines(overview: Overview, most: int) -> list[str]:
     count = len(overview.processes)
     found = [f"{_sockets(overview.open)} in {count} process{'es' * (count != 1)}"]
     for process in overview.processes:
-        is_silent = process.open is None and process.leases
-        answer = "has not answered" if is_silent else _sockets(process.open or 0)
+        silence = "has not answered" + " (it has no sockets, or is too busy)" * (not process.leases)
+        answer = silence if process.open is None else _sockets(process.open)
         leases = f"{process.leases:,} leases, of these and of requests in flight"
         found.append(f"  {process.host} {process.pid}: {answer}; {leases}")
     return found + [_line(ident) for ident in overview.idents[: max(0, most)]]

@@ -52,7 +52,9 @@ def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.0)
     overview.look_again()
     Refresher(store).beat()
-    assert run().splitlines()[0] == "0 sockets open in 1 process"
+    first, second = run().splitlines()
+    assert first == "0 sockets open in 1 process"
+    assert "has not answered (it has no sockets, or is too busy); 0 leases" in second
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def test_what_may_be_several_users_is_an_error(store: Any, typed: str) -> None:
         ("2001:db8::1", "ip:2001:db8::/64"),
         ("ip:2001:db8::1", "ip:2001:db8::/64"),
         ("ip:2001:db8::/64", "ip:2001:db8::/64"),
+        ("2001:db8::5/64", "ip:2001:db8::/64"),
+        ("203.0.113.9/32", "ip:203.0.113.9"),
         ("everyone", "everyone"),
         ("user:org-5", "user:org-5"),
         ("user:4711", "user:4711"),
@@ -153,6 +155,11 @@ def test_a_user_of_whom_nothing_was_counted_is_named_as_typed(store: Any) -> Non
         ("999.1.1.1", "No user has the id"),
         ("ip:999.1.1.1", "'999.1.1.1' is not an address"),
         ("ip:", "is not an address"),
+        ("ip:203.0.113.0/24", "203.0.113.0/24 has no budget of its own"),
+        ("203.0.113.7/24", "203.0.113.0/24 has no budget of its own"),
+        ("2001:db8::/48", "2001:db8::/48 has no budget of its own"),
+        ("ip:2001:db8::1/128", "write 2001:db8::/64"),
+        ("ip:203.0.113.0/33", "is not a network"),
     ],
 )
 def test_who_is_nobody_is_an_error(store: Any, typed: str, said: str) -> None:
