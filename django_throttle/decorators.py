@@ -16,6 +16,7 @@ from django.views import View
 
 from django_throttle import limiter
 from django_throttle.call_facts import BY_KEY, Facts
+from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent
@@ -44,11 +45,12 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
     text, a number, a user, or None where the call is not limited.
     ``cost`` is a number or a function of the arguments. A rule that is switched off, or that nobody has made
     yet, limits nothing. Around a class of Django's views it covers all its methods. What a concurrency rule
-    holds goes back when the callable returns, or when the response has been sent. Raises TypeError around
-    what it can not limit, and says what to do instead.
+    holds goes back when the callable returns, or when the response has been sent. Raises TypeError around what it
+    cannot limit, and says what to do instead; ValueError for an empty name, InvalidCost for a number that is no cost.
     """
-    if not isinstance(rule, str):
-        raise TypeError('@throttle is given the name of a rule: @throttle("search")')
+    if not isinstance(rule, str) or not rule:
+        error = ValueError if rule == "" else TypeError
+        raise error('@throttle is given the name of a rule: @throttle("search")')
 
     def decorate(function: F) -> F:
         _check(function, cost, ident)
@@ -111,7 +113,7 @@ class _Call:
     def facts(self, caller: Caller | None) -> Facts:
         """Raises InvalidIdent for a call without a request whose ident is not given."""
         lets = (SynchronousOnlyOperation,)  # see afacts
-        price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", name="@throttle(cost=)", lets=lets)
+        price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
         ident, is_claimed = self._counted(caller)
         who = caller or IdentWho(ident or NO_TEXT)
         if self.subject is None:
@@ -177,6 +179,8 @@ def _check(function: Any, cost: Any, ident: Any) -> None:
         raise TypeError(f"@throttle goes around something to call, not around {type(function).__name__}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError("a generator runs after the call, piece by piece: put @throttle around what iterates over it")
+    if not callable(cost):
+        check_cost(cost)
     if ident is not None and not callable(ident) and not (isinstance(ident, str) and ident):
         raise TypeError(f"ident is a text or a function of the call's arguments, not {ident!r}")
     if any(map(is_async, filter(callable, (cost, ident)))):

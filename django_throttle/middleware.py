@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -45,6 +47,8 @@ class ThrottleMiddleware:
     async_capable = True
 
     def __init__(self, get_response: GetResponse) -> None:
+        if not apps.is_installed("django_throttle"):  # nothing of ours would be checked, and no table be made
+            raise ImproperlyConfigured("MIDDLEWARE has ThrottleMiddleware, and INSTALLED_APPS lacks 'django_throttle'")
         self.get_response: Any = get_response
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:

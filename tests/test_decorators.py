@@ -242,6 +242,13 @@ class TestWhatItGoesAround:
     def test_without_the_name_of_a_rule_it_is_one_too(self) -> None:
         with pytest.raises(TypeError, match=r'the name of a rule: @throttle\("search"\)'):
             throttle(lambda request: HttpResponse())  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r'the name of a rule: @throttle\("search"\)'):
+            throttle("")
+
+    @pytest.mark.parametrize("cost", [-1, "3", 1.5, True, None])
+    def test_a_number_that_is_no_cost_is_a_value_error_at_once(self, cost: Any) -> None:
+        with pytest.raises(ValueError, match="a cost is a whole number from 0 on"):
+            throttle("api", cost=cost)(lambda: None)
 
     @pytest.mark.parametrize("given", [{"cost": acost}, {"ident": acost}], ids=["cost", "ident"])
     def test_what_says_the_cost_or_the_ident_is_a_plain_function(self, given: dict[str, Any]) -> None:

@@ -8,14 +8,16 @@ from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client
+from django.test import AsyncClient, Client, modify_settings
 from django.urls import path
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
+from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce, enforcer
 from tests.inside import count_in
@@ -81,6 +83,12 @@ def test_refuses_with_429_retry_after_and_a_problem_document(enforce: Enforce, g
     body = json.loads(refused.content)
     assert body["violated-policies"] == ["api"] and body["status"] == 429
     assert body["type"].endswith("#quota-exceeded")
+
+
+@modify_settings(INSTALLED_APPS={"remove": "django_throttle"})
+def test_without_the_app_it_does_not_start() -> None:
+    with pytest.raises(ImproperlyConfigured, match="INSTALLED_APPS lacks 'django_throttle'"):
+        ThrottleMiddleware(plain)
 
 
 @pytest.mark.parametrize(

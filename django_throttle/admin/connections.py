@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -13,7 +12,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
-from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again
+from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again, looks
 from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
@@ -22,7 +21,7 @@ from django_throttle.stores import get_store
 NAME: Final = "django_throttle_throttleconnection"
 SHOWN: Final = 200  # rows of a page
 LONGEST_SEARCH: Final = 100
-PATIENCE: Final = 1.5  # seconds until every process has listed what it holds
+ANSWER_SECONDS: Final = 1.5  # until every process has listed what it holds
 EMPTY: Final = Overview((), (), (), 0)
 
 
@@ -37,14 +36,10 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             path("close/", self.admin_site.admin_view(close), name=f"{NAME}_close"),
         ]
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
+    def _never(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
     def has_close_permission(self, request: HttpRequest) -> bool:
         """Whoever may close may see, too: nobody closes what is not on the page."""
@@ -122,18 +117,14 @@ def _seen(search: str) -> dict[str, Any]:
 
 def _find(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | None:
     """What is on the page under these names; processes get a moment to say that they still have it."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        overview = look(get_store(), search)
+    for overview in looks(get_store(), search, ANSWER_SECONDS):
         for row in overview.connections:
             if socket and (row.uid, row.id) == (uid, socket):
                 return row
         for ident in overview.idents:
             if tag and ident.tag == tag:
                 return ident
-        if overview.is_whole or time.monotonic() > until:
-            return None
-        time.sleep(0.1)
+    return None
 
 
 def _plain(text: str) -> str:

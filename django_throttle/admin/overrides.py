@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django import forms
@@ -192,27 +192,23 @@ class ThrottleOverrideAdmin(ListAdmin):
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """End those in force; they stay in the list, as expired."""
         now = timezone.now()
-        rows = [row for row in queryset if row.lasts(now)]
-        for row in rows:
-            row.until = now
-        self._keep(request, rows, "Ended by hand.")
-        self.message_user(request, f"{_count(len(rows))} ended.", messages.SUCCESS if rows else messages.INFO)
+        self._set_ends(request, {row: now for row in queryset if row.lasts(now)}, "ended", "Ended by hand.")
 
     @admin.action(description="Extend by 2 hours", permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend from their end, or from now where it has passed; those without an end stay as they are."""
         now = timezone.now()
-        rows = [row for row in queryset if row.until is not None]
-        for row in rows:
-            row.until = max(row.until or now, now) + MORE
-        self._keep(request, rows, "Extended by 2 hours.")
-        self.message_user(request, f"{_count(len(rows))} extended.", messages.SUCCESS if rows else messages.INFO)
+        ends = {row: max(row.until, now) + MORE for row in queryset if row.until is not None}
+        self._set_ends(request, ends, "extended", "Extended by 2 hours.")
 
-    def _keep(self, request: HttpRequest, rows: list[ThrottleOverride], said: str) -> None:
+    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], done: str, log: str) -> None:
         with transaction.atomic(using=sources.alias()):
-            for row in rows:
+            for row, until in ends.items():
+                row.until = until
                 row.save(update_fields=["until"])
-                self.log_change(request, row, said)
+                self.log_change(request, row, log)
+        count = f"{len(ends)} override{'' if len(ends) == 1 else 's'}"
+        self.message_user(request, f"{count} {done}.", messages.SUCCESS if ends else messages.INFO)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return NamedUsers
@@ -245,7 +241,3 @@ class ThrottleOverrideAdmin(ListAdmin):
     @method_decorator(sensitive_post_parameters("value"))  # it may be an API key
     def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
         return super().changeform_view(request, *args, **options)
-
-
-def _count(number: int) -> str:
-    return f"{number} override" if number == 1 else f"{number} overrides"

@@ -176,30 +176,17 @@ def _redis(given: Given) -> Iterator[CheckMessage]:
     if not isinstance(address, str) or not address:
         yield mistake("E011", f"REDIS is a CACHES alias or a redis:// URL, not {address!r}")
     elif "://" in address:
-        try:
-            found = parse_address(address)
-        except InvalidSetting as error:
-            yield mistake("E030", f"REDIS: {error}")
-        else:
-            yield from _connection_options(found)
-    elif value_of(given, "STORE") == "redis":
-        yield from _alias(address)
-
-
-def _alias(alias: str) -> Iterator[CheckMessage]:
-    if alias not in settings.CACHES:
-        yield mistake("E031", f"REDIS names {alias!r}, which CACHES does not have; it has {', '.join(settings.CACHES)}")
-    elif not _is_redis(settings.CACHES[alias].get("BACKEND")):
-        yield mistake(
-            "E032", f"REDIS: the backend of the cache {alias!r} is neither django-redis nor Django's for Redis"
-        )
+        yield from _connection_options(address, parse_address, "E030")
+    elif value_of(given, "STORE") != "redis":
+        return
+    elif address not in settings.CACHES:
+        present = ", ".join(settings.CACHES)
+        yield mistake("E031", f"REDIS names {address!r}, which CACHES does not have; it has {present}")
+    elif not _is_redis(settings.CACHES[address].get("BACKEND")):
+        message = f"REDIS: the backend of the cache {address!r} is neither django-redis nor Django's for Redis"
+        yield mistake("E032", message)
     else:
-        try:
-            found = find_address(alias)
-        except InvalidSetting as error:
-            yield mistake("E032", f"REDIS: {error}")
-        else:
-            yield from _connection_options(found, alias)
+        yield from _connection_options(address, find_address, "E032", f" the cache {address!r}:")
 
 
 def _is_redis(backend: object) -> bool:
@@ -210,14 +197,20 @@ def _is_redis(backend: object) -> bool:
     return isinstance(found, type) and issubclass(found, (RedisCache, DjangoRedisCache))
 
 
-def _connection_options(found: Address, alias: str = "") -> Iterator[CheckMessage]:
+def _connection_options(
+    given: str, find: Callable[[str], Address], unusable: str, cache: str = ""
+) -> Iterator[CheckMessage]:
     """Connection options that have no effect here; in CACHES one that serves the cache is no mistake."""
-    place = f"REDIS: the cache {alias!r}" if alias else "REDIS"
+    try:
+        found = find(given)
+    except InvalidSetting as error:
+        yield mistake(unusable, f"REDIS: {error}")
+        return
     for reason in found.wrong:
-        yield mistake("E036", f"{place}: {reason}; the option is ignored")
+        yield mistake("E036", f"REDIS:{cache} {reason}; the option is ignored")
     for name in found.replaced:
-        message = f"{place}: the option {name!r} has no effect on throttling: {REPLACED[name.lower()]}"
-        yield Info(message, id="django_throttle.I036") if alias else Warning(message, id="django_throttle.W036")
+        message = f"REDIS:{cache} the option {name!r} has no effect on throttling: {REPLACED[name.lower()]}"
+        yield Info(message, id="django_throttle.I036") if cache else Warning(message, id="django_throttle.W036")
 
 
 def _intervals(given: Given) -> Iterator[CheckMessage]:

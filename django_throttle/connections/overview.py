@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
 from typing import Any, Final, NamedTuple
@@ -106,6 +106,15 @@ def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
             _cache.clear()
         _cache[key] = now, overview
     return overview
+
+
+def looks(store: MemoryStore | RedisStore, search: str, seconds: float) -> Iterator[Overview]:
+    """Look until every process has answered, or for so many seconds."""
+    until = time.monotonic() + seconds
+    yield (overview := look(store, search))
+    while not overview.is_whole and time.monotonic() < until:
+        time.sleep(0.1)
+        yield (overview := look(store, search))
 
 
 def look_again() -> None:

@@ -71,7 +71,8 @@ class Rate:
         if calendar and name == MONTH and not multiple:
             return cls(int(limit), _MONTH_SECONDS, monthly=True)
         if name in ("month", "months", "year", "years"):
-            raise InvalidRate(f"a {name} has no fixed length (a fixed_window can count one month): {_HELP}")
+            by_calendar = "set algorithm to fixed_window, or " if name == MONTH and not multiple else ""
+            raise InvalidRate(f"a {name} has no fixed length: {by_calendar}{_HELP}")
         if name not in _NAMES:
             raise InvalidRate(f"{name!r} is not a unit of time: {_HELP}")
         # Milliseconds are divided, not multiplied: 0.001 has no exact double.

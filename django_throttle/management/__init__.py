@@ -1,10 +1,13 @@
-"""Commands of manage.py, and what commands with subcommands share."""
+"""Commands of manage.py, and what they share."""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
+
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.stores import RedisStore, get_store, why_in_memory
 
 
 def django_options() -> list[CommandParser]:
@@ -17,3 +20,14 @@ def django_options() -> list[CommandParser]:
     for option in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
         parser.add_argument(option, action="store_true", help=SUPPRESS)
     return [parser]
+
+
+def remote_store(otherwise: str) -> RedisStore:
+    """The store in Redis; raises CommandError where calls are counted in memory: why, and what that means."""
+    try:
+        store = get_store()
+    except InvalidSetting as error:
+        raise CommandError(str(error)) from error
+    if not store.is_remote:
+        raise CommandError(f"{why_in_memory()}: {otherwise}")
+    return store

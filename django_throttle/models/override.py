@@ -240,8 +240,7 @@ def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = Tr
     known = {rule.name for rule in rules}
     if unlisted and any(name.startswith(UNLISTED) for name in exact):
         known |= _unlisted()
-    why = "" if unlisted else " What REST framework's throttles count is under no rule and ends by itself."
-    return [_missing(name, known) + why * name.startswith(UNLISTED) for name in exact if name not in known]
+    return [_missing(name, known, unlisted) for name in exact if name not in known]
 
 
 def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
@@ -276,7 +275,9 @@ def _unlisted() -> set[str]:
     return drop_in_names()
 
 
-def _missing(name: str, known: Iterable[str]) -> str:
+def _missing(name: str, known: Iterable[str], unlisted: bool) -> str:
+    if name.startswith(UNLISTED) and not unlisted:
+        return f"{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
     near = get_close_matches(name, sorted(known), n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"There is no rule {name!r}.{hint}"

@@ -38,7 +38,7 @@ CLOSE = reverse("admin:django_throttle_throttleconnection_close")
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     open_sockets.clear()
     overview.look_again()
-    monkeypatch.setattr("django_throttle.admin.connections.PATIENCE", 0.1)
+    monkeypatch.setattr("django_throttle.admin.connections.ANSWER_SECONDS", 0.1)
     yield
     open_sockets.clear()
 

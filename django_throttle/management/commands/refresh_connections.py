@@ -11,8 +11,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.connections.processes import HostRefresher, Status
-from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.stores import get_store, why_in_memory
+from django_throttle.exceptions import StoreError
+from django_throttle.management import remote_store
 
 LEAST, MOST = 0.05, 3600
 
@@ -39,13 +39,7 @@ class Command(BaseCommand):
         parser.add_argument("--interval", type=_seconds, default=1.0, help="Seconds between two passes (default 1.0).")
 
     def handle(self, *, once: bool, interval: float, **options: Any) -> None:
-        try:
-            store = get_store()
-        except InvalidSetting as error:
-            raise CommandError(str(error)) from error
-        if not store.is_remote:
-            raise CommandError(f"{why_in_memory()}: connections live in one process and need no refreshing.")
-        refresher = HostRefresher(store)
+        refresher = HostRefresher(remote_store("connections live in one process and need no refreshing."))
         if once:
             self._once(refresher)
         else:

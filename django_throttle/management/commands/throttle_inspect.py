@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_throttle.connections.overview import Ident, Overview, look
-from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.stores import RedisStore, get_store, why_in_memory
+from django_throttle.connections.overview import Ident, Overview, looks
+from django_throttle.exceptions import StoreError
+from django_throttle.management import remote_store
 
-PATIENCE: Final = 2.0  # seconds in which every process that holds something should have answered
+ANSWER_SECONDS: Final = 2.0  # in which every process that holds something should have answered
 USUAL: Final = 20
 
 
@@ -30,25 +29,12 @@ class Command(BaseCommand):
 
     def handle(self, *, search: str, most: int, **options: Any) -> None:
         try:
-            store = get_store()
-            if not store.is_remote:
-                raise CommandError(f"{why_in_memory()}: nobody but each process knows what it holds.")
-            overview = _patient(store, search)
-        except InvalidSetting as error:
-            raise CommandError(str(error)) from error
+            store = remote_store("nobody but each process knows what it holds.")
+            *_, overview = looks(store, search, ANSWER_SECONDS)
         except StoreError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
         for line in _lines(overview, most):
             self.stdout.write(line)
-
-
-def _patient(store: RedisStore, search: str) -> Overview:
-    until = time.monotonic() + PATIENCE
-    overview = look(store, search)
-    while time.monotonic() < until and not overview.is_whole:
-        time.sleep(0.1)
-        overview = look(store, search)
-    return overview
 
 
 def _lines(overview: Overview, most: int) -> list[str]:

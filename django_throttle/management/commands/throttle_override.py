@@ -148,7 +148,7 @@ def _seconds(lasting: str) -> float:
     try:
         return Rate.parse(f"1/{lasting}").window
     except InvalidRate as error:
-        raise CommandError(f"{lasting!r} is not a duration: write 30m, 2h or 1d") from error
+        raise CommandError(f"{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d") from error
 
 
 def _typed(value: str) -> str:

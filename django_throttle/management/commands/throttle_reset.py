@@ -11,10 +11,10 @@ from django.db import DatabaseError
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
+from django_throttle.management import remote_store
 from django_throttle.models.override import misspelt
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.rulebook import sources
-from django_throttle.stores import get_store, why_in_memory
 
 KINDS = ("user:42", "ip:203.0.113.9", "everyone")
 
@@ -37,9 +37,7 @@ class Command(BaseCommand):
                 self.stderr.write(self.style.WARNING(f"only rules of the settings: {sources.advice(reading.failure)}"))
             if wrong := misspelt(rules, found, unlisted=False):
                 raise CommandError("\n".join(wrong))
-            store = get_store()
-            if not store.is_remote:
-                raise CommandError(f"{why_in_memory()}: each process counts by itself.")
+            store = remote_store("each process counts by itself.")
             typed, ident = ident, self._found(ident)
             removed = Limiter(_resettable(found, rules), store).reset(ident)
         except (InvalidIdent, InvalidSetting) as error:

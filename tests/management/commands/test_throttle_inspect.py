@@ -28,7 +28,7 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     store = redis_store(redis_url)
     other = redis_store(redis_url)
     count_in(store, monkeypatch)
-    monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.3)
+    monkeypatch.setattr(throttle_inspect, "ANSWER_SECONDS", 0.3)
     open_sockets.clear()
     overview.look_again()
     for one in (store, other):
@@ -49,7 +49,7 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = redis_store(redis_url)
     count_in(store, monkeypatch)
-    monkeypatch.setattr(throttle_inspect, "PATIENCE", 0.0)
+    monkeypatch.setattr(throttle_inspect, "ANSWER_SECONDS", 0.0)
     overview.look_again()
     Refresher(store).beat()
     first, second = run().splitlines()

@@ -106,6 +106,7 @@ class TestAdd:
             (("ip", "192.0.2.7", "--rate", "often"), "rate: 'often' is not a rate"),
             (("ip", "192.0.2.7", "--block", "--rules", "apii"), "Did you mean 'api'"),
             (("ip", "192.0.2.7", "--block", "--for", "ever"), "'ever' is not a duration"),
+            (("ip", "192.0.2.7", "--block", "--for", "400d"), "'400d' is not a duration of 366 days at most"),
             (("ip", "192.0.2.7", "--block", "--until", "soon"), "'soon' is not a moment"),
             (("ip", "192.0.2.7", "--block", "--until", "2030-99-01T00:00"), "is not a moment"),
             (("ip", "192.0.2.7", "--block", "--until", "2001-01-01T00:00"), "has passed"),
