@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from django_throttle import agent
 from tests.connections.conftest import Site
 from tests.connections.worker import RULE
-from tests.servers import RedisServer, wait_until
+from tests.servers import RedisServer, slack, wait_until
 
 Make = Callable[..., Site]
 HELD = 1200
@@ -25,20 +28,21 @@ def count(site: Site, redis: Redis) -> int:
         return pipeline.execute().count(2)
 
 
-def fill(redis: Redis, begin: int = 0, **options: Any) -> int:
+def fill(redis: Redis, reads: int = 0) -> int:
     """Write pages, as a cache does, until something has been evicted that is ours; how many were written."""
-    for number in range(begin, begin + 200_000, 100):
-        with redis.pipeline(transaction=False) as pipeline:
-            for page in range(number, number + 100):
-                pipeline.set(f"page:{page}", "x" * 1000, **options)
-            pipeline.execute()
-        if redis.dbsize() and redis.info("stats")["evicted_keys"] > 200:
-            return number + 100
+    for number in range(0, 200_000, 50):
+        write(redis, number, reads)
+        if redis.info("stats")["evicted_keys"] > 200:
+            return number + 50
     raise AssertionError("nothing is evicted")
 
 
+POLICIES = [f"allkeys-{which}" for which in ("lru", "lfu", "random")]
+POLICIES += [f"volatile-{which}" for which in ("lru", "lfu", "ttl", "random")]
+
+
 @pytest.mark.row("F17")
-@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_what_was_evicted_is_registered_again_within_a_beat(
     policy: str, quick: None, figure: Callable[..., None]
 ) -> None:
@@ -49,16 +53,105 @@ def test_what_was_evicted_is_registered_again_within_a_beat(
         site.beat()
         site.take("newest")
         assert count(site, redis) == HELD
-        written = fill(redis)
+        written = fill(redis, reads=READS if policy == "allkeys-lfu" else 0)
         lost = HELD - count(site, redis)
         redis.delete(*[f"page:{number}" for number in range(written)])  # or it goes on
+        redis.config_set("slowlog-log-slower-than", 0)
+        redis.config_set("slowlog-max-len", 10_000)
         site.beat()
         while site.refresher.resend() is not None:
             pass
         site.refresher.resend()
+        scripts = [one["duration"] for one in redis.slowlog_get(10_000) if one["command"].startswith(b"EVAL")]
         figure("slots evicted, of 1,200, and registered again,", lost)
+        figure("scripts in the beat that does that", len(scripts))
+        figure("longest of these scripts", max(scripts) / 1000, "ms")
         assert lost > 0
         assert count(site, redis) == HELD
+        # A check for 500 idents; where that finds one missing, a check of each of them, and its registration.
+        assert len(scripts) <= 2 * HELD
+        assert median(scripts) <= slack(5_000)
+
+
+@pytest.mark.row("F17")
+def test_looking_for_what_was_evicted_costs_little(quick: None, figure: Callable[..., None]) -> None:
+    """A beat beside a server that evicts, where nothing of ours has gone: one command for 500 idents."""
+    with RedisServer("--maxmemory", "32mb", "--maxmemory-policy", "allkeys-lfu") as server, server.client() as redis:
+        site = Site(server.url)
+        for number in range(4 * HELD):
+            site.take(f"user:{number}")
+        site.beat()
+        fill(redis)
+        redis.config_set("slowlog-log-slower-than", 0)
+        redis.config_set("slowlog-max-len", 10_000)
+        redis.slowlog_reset()
+        site.beat()
+        while site.refresher.resend() is not None:
+            pass
+        took = [one["duration"] for one in redis.slowlog_get(10_000) if one["command"].startswith(b"EVAL")]
+        figure("scripts in a beat beside a server that evicts, with 4,800 slots,", len(took))
+        figure("time of Redis in that beat", sum(took) / 1000, "ms")
+        figure("longest of its scripts", max(took) / 1000, "ms")
+        assert len(took) <= 4 * HELD / 500 + 20
+        assert median(took) <= slack(5_000)
+
+
+BEAT = 0.5
+# Of a cache on the same server of 6 MB: what it writes a second, in bytes, and how often it reads what it has written.
+CACHES = {"slow": (1_000_000, 0), "fast": (50_000_000, 0), "read": (1_000_000, 20)}
+READS = CACHES["read"][1]
+LOST = [
+    ("noeviction", "slow", "none"),
+    ("allkeys-lfu", "slow", "none"),
+    ("allkeys-lfu", "fast", "none"),
+    ("allkeys-lfu", "read", "most"),
+    ("allkeys-lru", "slow", "few"),
+    ("allkeys-lru", "fast", "most"),
+    ("volatile-lru", "slow", "most"),
+    ("volatile-ttl", "slow", "most"),
+]
+KEPT = {"none": (0.95, 1.0), "few": (0.75, 1.0), "most": (0.0, 0.5)}  # of all slots, at any time
+
+
+@pytest.mark.row("F17")
+@pytest.mark.agent
+@pytest.mark.parametrize(("policy", "cache", "lost"), LOST)
+def test_beside_a_cache(policy: str, cache: str, lost: str, settings: Any, figure: Callable[..., None]) -> None:
+    """The table of docs/deployment.rst, with beats of half a second and silent sockets."""
+    settings.DJANGO_THROTTLE = {"BEAT_INTERVAL": BEAT, "DATABASE_RULES": False, "DEADLINE": 5.0}
+    rate, reads = CACHES[cache]
+    with RedisServer("--maxmemory", "6mb", "--maxmemory-policy", policy) as server, server.client() as redis:
+        site = Site(server.url)
+        for number in range(HELD):
+            site.take(f"user:{number}")
+        agent.ensure(site.store)
+        written = 0
+        while redis.info("memory")["used_memory"] < 5_500_000:
+            written += write(redis, written, reads)
+        began, first, fewest = time.monotonic(), written, HELD
+        while time.monotonic() < began + 6 * BEAT:
+            until = time.monotonic() + BEAT / 4
+            while time.monotonic() < until and written - first < (time.monotonic() - began) * rate / 1000:
+                written += write(redis, written, reads)
+            fewest = min(fewest, count(site, redis))
+        figure(f"most slots away at once, of 1,200, ``{policy}``, {cache} cache,", HELD - fewest)
+        least, most = KEPT[lost]
+        assert least * HELD <= fewest <= most * HELD
+        for number in range(0, written, 1000):
+            redis.delete(*[f"page:{page}" for page in range(number, number + 1000)])
+        back = wait_until(lambda: count(site, redis) == HELD, timeout=slack(BEAT + 2.0))
+        figure("all there again after, with a beat of 0.5 s,", back, "s")
+
+
+def write(redis: Redis, begin: int, reads: int = 0, **options: Any) -> int:
+    """Write 50 pages of a cache and read each of them so often; returns 50. A full server may refuse them."""
+    with redis.pipeline(transaction=False) as pipeline:
+        for page in range(begin, begin + 50):
+            pipeline.set(f"page:{page}", "x" * 1000, **options)
+            for _ in range(reads):
+                pipeline.get(f"page:{page}")
+        pipeline.execute(raise_on_error=False)
+    return 50
 
 
 def test_on_a_server_that_is_nearly_full_what_is_held_stays(quick: None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from django_throttle.checks import settings as checked_settings
+from tests.connections.test_reconcile import LOST
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.rst").read_text(encoding="utf-8")
 SERVER = logging.getLogger("uvicorn.error")
@@ -44,6 +45,12 @@ PROXIES = re.findall(r"^   DJANGO_THROTTLE = (\{\"TRUSTED.*?\}|\{\n.*?^   \})$",
 def test_every_way_to_name_proxies_passes_the_checks(block: str, settings: Any) -> None:
     settings.DJANGO_THROTTLE = eval(textwrap.dedent(block))
     assert checked_settings.check_settings(None) == checked_settings.check_addresses(None) == []
+
+
+def test_each_line_of_the_table_of_policies_has_its_test() -> None:
+    table = re.findall(r"^  ((?:allkeys|volatile|noevic)\S+) {2,}(.+?) {2,}\S", PAGE, re.MULTILINE)
+    words = {"slow": "a sixth of the memory in a beat", "fast": "as much as the server takes"}
+    assert table == [(policy, words.get(cache, "reads each page twenty times")) for policy, cache, _ in LOST]
 
 
 def test_they_are_all_there() -> None:
