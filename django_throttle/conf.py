@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidSetting
 
 
@@ -90,8 +90,7 @@ def no_dictionary(found: object) -> str:
 
 def unknown(name: object) -> str:
     """What to say of a setting that does not exist."""
-    near = get_close_matches(str(name).upper(), NAMES, n=1)
-    return f"DJANGO_THROTTLE has no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"DJANGO_THROTTLE has no setting {name!r}{did_you_mean(str(name).upper(), NAMES)}"
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.conf")

@@ -12,15 +12,6 @@ from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 
 scopes = say_scopes
-# Largest first; the first that divides a window names it.
-UNITS: Final = (
-    ("week", 604_800_000),
-    ("day", 86_400_000),
-    ("hour", 3_600_000),
-    ("minute", 60_000),
-    ("second", 1000),
-    ("millisecond", 1),
-)
 # The everyday pair, in everyday words.
 BOTH_DOORS: Final = frozenset(("request", "message"))
 
@@ -52,9 +43,8 @@ def window(rate: Rate) -> str:
     """The rate's window: "minute", "10 minutes", "month"."""
     if rate.monthly:
         return "month"
-    milliseconds = rate.window_us // 1000
-    unit, size = next((unit, size) for unit, size in UNITS if milliseconds % size == 0)
-    return unit if milliseconds == size else f"{milliseconds // size:,} {unit}s"
+    count, unit = rate.in_units
+    return unit.word if count == 1 else f"{count:,} {unit.word}s"
 
 
 def _amount(rule: Rule) -> str:

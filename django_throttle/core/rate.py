@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django_throttle.core.exceptions import InvalidRate, InvalidRule
@@ -17,20 +17,29 @@ MAX_WINDOW: Final = 366 * 86_400
 MIN_WINDOW: Final = 0.001
 TOO_COSTLY: Final = MAX_LIMIT + 1  # a cost that no rule allows; larger ones are treated alike
 
-_SECONDS: Final[dict[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SPELLINGS: Final[dict[str, str]] = {
-    "ms": "ms msec millisecond milliseconds",
-    "s": "s sec secs second seconds",
-    "m": "m min mins minute minutes",
-    "h": "h hr hour hours",
-    "d": "d day days",
-    "w": "w week weeks",
-}
-_NAMES: Final = {name: unit for unit, names in _SPELLINGS.items() for name in names.split()}
+
+class Unit(NamedTuple):
+    """A unit of time: as it is written after a number, and without one, and all that may be typed for it."""
+
+    short: str
+    milliseconds: int
+    single: str
+    word: str
+    typed: str
+
+
+UNITS: Final = (  # the largest first
+    Unit("w", 604_800_000, "week", "week", "w week weeks"),
+    Unit("d", 86_400_000, "day", "day", "d day days"),
+    Unit("h", 3_600_000, "hour", "hour", "h hr hour hours"),
+    Unit("m", 60_000, "min", "minute", "m min mins minute minutes"),
+    Unit("s", 1000, "s", "second", "s sec secs second seconds"),
+    Unit("ms", 1, "ms", "millisecond", "ms msec millisecond milliseconds"),
+)
+_TYPED: Final = {typed: unit for unit in UNITS for typed in unit.typed.split()}
 MONTH: Final = "month"
 # The longest month: the window that header fields and keys of a monthly budget have.
 _MONTH_SECONDS: Final = 31 * 86_400
-_SINGLE: Final[dict[str, str]] = {"ms": "ms", "s": "s", "m": "min", "h": "hour", "d": "day", "w": "week"}
 _SHAPE: Final = re.compile(r"([0-9]{1,30})/([0-9]{0,11})([a-z]{1,12})")
 _HELP: Final = "write a rate like 100/min, 5/10m, 10/s or 1000/day"
 
@@ -73,12 +82,10 @@ class Rate:
         if name in ("month", "months", "year", "years"):
             by_calendar = "set algorithm to fixed_window, or " if name == MONTH and not multiple else ""
             raise InvalidRate(f"a {name} has no fixed length: {by_calendar}{_HELP}")
-        if name not in _NAMES:
+        if name not in _TYPED:
             raise InvalidRate(f"{name!r} is not a unit of time: {_HELP}")
-        # Milliseconds are divided, not multiplied: 0.001 has no exact double.
-        unit = _NAMES[name]
-        count = int(multiple or 1)
-        return cls(int(limit), count / 1000 if unit == "ms" else count * int(_SECONDS[unit]))
+        milliseconds = int(multiple or 1) * _TYPED[name].milliseconds
+        return cls(int(limit), milliseconds / 1000 if name in UNITS[-1].typed.split() else milliseconds // 1000)
 
     @property
     def window_us(self) -> int:
@@ -88,13 +95,15 @@ class Rate:
     def __str__(self) -> str:
         if self.monthly:
             return f"{self.limit}/{MONTH}"
+        count, unit = self.in_units
+        return f"{self.limit}/{unit.single}" if count == 1 else f"{self.limit}/{count}{unit.short}"
+
+    @property
+    def in_units(self) -> tuple[int, Unit]:
+        """The window as a number of the largest unit of which it is a multiple."""
         milliseconds = self.window_us // 1000
-        for unit in ("w", "d", "h", "m", "s", "ms"):
-            size = round(_SECONDS[unit] * 1000)
-            if milliseconds % size == 0:
-                break
-        count = milliseconds // size
-        return f"{self.limit}/{_SINGLE[unit]}" if count == 1 else f"{self.limit}/{count}{unit}"
+        unit = next(unit for unit in UNITS if milliseconds % unit.milliseconds == 0)
+        return milliseconds // unit.milliseconds, unit
 
 
 class RateLimit(int):

@@ -28,8 +28,7 @@ def parse(text: object) -> Address | None:
     """The address; None if the text is none.
 
     An IPv6 address that maps or translates an IPv4 address gives that. Zone ids, brackets, ports and spaces are
-    dropped.
-    IPv4 with leading zeros gives None: some programs read them as octal, others as decimal.
+    dropped. IPv4 with leading zeros gives None: some programs read them as octal, others as decimal.
     """
     text = str(text or "")
     return short_address(text) if len(text) <= MAX_TEXT else _parse(_unwrapped(text))
@@ -61,7 +60,9 @@ def _parse(bare: str) -> Address | None:
         address = ip_address(bare)
     except ValueError:
         return None
-    return address if isinstance(address, IPv4Address) else _without_translation(address)
+    if isinstance(address, IPv6Address):
+        return IPv4Address(int(address) & 0xFFFF_FFFF) if address in TRANSLATED else address.ipv4_mapped or address
+    return address
 
 
 def _unwrapped(text: str) -> str:
@@ -73,12 +74,6 @@ def _unwrapped(text: str) -> str:
     bare = bare.strip(SPACES)
     wrapped = _WRAPPED.fullmatch(bare)
     return bare if wrapped is None else wrapped[1] or wrapped[2] or ""
-
-
-def _without_translation(address: IPv6Address) -> Address:
-    if address in TRANSLATED:
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped or address
 
 
 # Hops that are read, from the right: more than any site has in a row.
@@ -190,9 +185,12 @@ def _network(text: str) -> Network:
         network = ip_network(text)
     except ValueError as error:
         raise InvalidSetting(f"TRUSTED_PROXIES has networks like 10.0.0.0/8; {error}") from None
-    mapped = getattr(network.network_address, "ipv4_mapped", None)
-    if mapped is not None and network.prefixlen >= 96:
-        network = IPv4Network((int(mapped), network.prefixlen - 96))
-    if network.prefixlen == 0:
+    if unmapped(network).prefixlen == 0:
         raise InvalidSetting(f"TRUSTED_PROXIES: {text!r} is everyone, who could then claim to be anyone")
-    return network
+    return unmapped(network)
+
+
+def unmapped(network: Network) -> Network:
+    """The IPv4 network, where the IPv6 network is one that is mapped from IPv4."""
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    return network if mapped is None or network.prefixlen < 96 else IPv4Network((int(mapped), network.prefixlen - 96))

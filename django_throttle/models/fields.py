@@ -63,36 +63,30 @@ def is_text(given: str) -> bool:
 class Column(models.Field):  # type: ignore[type-arg]
     """A column of which migrations record nothing that is only read: label, help and choices may change without one."""
 
-    recorded = ""  # as which of Django's classes migrations name it; by its own name where there is none
-
     def deconstruct(self) -> Any:
+        """Recorded as the class of Django's that it is made of, unless it has a ``description`` of its own."""
         name, path, args, kwargs = super().deconstruct()
         kept = {key: value for key, value in kwargs.items() if key not in ("verbose_name", "help_text", "choices")}
-        return name, f"django.db.models.{self.recorded}" if self.recorded else path, args, kept
+        if "description" not in vars(type(self)):
+            django = next(one for one in type(self).__mro__ if one.__module__.startswith("django.db.models"))
+            path = f"django.db.models.{django.__name__}"
+        return name, path, args, kept
 
 
 class TextColumn(Column, models.CharField):  # type: ignore[type-arg]
     """A short text."""
 
-    recorded = "CharField"
-
 
 class NoteColumn(Column, models.TextField):  # type: ignore[type-arg]
     """A long text."""
-
-    recorded = "TextField"
 
 
 class SwitchColumn(Column, models.BooleanField):  # type: ignore[type-arg]
     """True or False."""
 
-    recorded = "BooleanField"
-
 
 class MomentColumn(Column, models.DateTimeField):  # type: ignore[type-arg]
     """A moment."""
-
-    recorded = "DateTimeField"
 
 
 class Unbounded(Column):
@@ -107,13 +101,9 @@ class Unbounded(Column):
 class WholeColumn(Unbounded, models.PositiveBigIntegerField):  # type: ignore[type-arg]
     """A whole number of any rule."""
 
-    recorded = "PositiveBigIntegerField"
-
 
 class SmallWholeColumn(Unbounded, models.PositiveSmallIntegerField):  # type: ignore[type-arg]
     """A whole number that fits two bytes."""
-
-    recorded = "PositiveSmallIntegerField"
 
 
 class RatesField(Column, models.CharField):  # type: ignore[type-arg]
@@ -140,8 +130,6 @@ class RatesField(Column, models.CharField):  # type: ignore[type-arg]
 
 class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
     """A number; infinity and NaN are refused here, as the driver of MariaDB cannot ask the database's constraint."""
-
-    recorded = "FloatField"
 
     def to_python(self, value: Any) -> Any:
         number = super().to_python(value)

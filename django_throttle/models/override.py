@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final, Self
 
@@ -44,7 +43,7 @@ from django_throttle.models.fields import (
     whole,
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
-from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, subject_of, tidy_subject
+from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
 
 KIND_LABELS: Final = (*((name, kind.override) for name, kind in KEY_KINDS.items() if kind.rank), ("group", "Group"))
 EFFECT_LABELS: Final = (
@@ -187,8 +186,7 @@ class ThrottleOverride(CheckedRow):
             number=self.pk or 0,
         )
 
-    def read(self) -> Override:
-        return self.as_override()
+    read = as_override
 
     def describe(self) -> str:
         return describe_effect(self.as_override())
@@ -236,7 +234,7 @@ def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = Tr
 
     ``unlisted`` is False for a command that cannot reach those limits.
     """
-    exact = [name for name in names if not _is_pattern(name)]
+    exact = [name for name in names if set(name).isdisjoint("*?[")]
     known = {rule.name for rule in rules}
     if unlisted and any(name.startswith(UNLISTED) for name in exact):
         known |= _unlisted()
@@ -260,10 +258,6 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
             yield f"It does not fit {rules_in_words(unchanged)}, which {holds}."
 
 
-def _is_pattern(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
-
-
 def _unlisted() -> set[str]:
     """The limits of REST framework's throttles; its views are loaded, as they may bring classes of their own."""
     if find_spec("rest_framework") is None:
@@ -278,6 +272,4 @@ def _unlisted() -> set[str]:
 def _missing(name: str, known: Iterable[str], unlisted: bool) -> str:
     if name.startswith(UNLISTED) and not unlisted:
         return f"{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
-    near = get_close_matches(name, sorted(known), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"There is no rule {name!r}.{hint}"
+    return f"There is no rule {name!r}.{nearest(name, known)}"

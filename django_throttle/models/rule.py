@@ -45,18 +45,20 @@ class AnnouncedQuerySet(models.QuerySet[M]):
 
 
 class CheckedRow(models.Model):
-    """A row that says what it means, or why it is not in force."""
+    """A row that says what it means, or why it is not in force.
+
+    ``read`` returns the core's value; it raises InvalidRule, InvalidOverride or InvalidRate. ``describe`` says in words
+    what a row that makes sense means.
+    """
 
     class Meta:
         abstract = True
 
-    def read(self) -> Any:
-        """The core's value that this row describes; raises InvalidRule, InvalidOverride or InvalidRate."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
 
-    def describe(self) -> str:
-        """What it means, in words; for a row that makes sense."""
-        raise NotImplementedError
+        def read(self) -> Any: ...
+
+        def describe(self) -> str: ...
 
     @property
     def fault(self) -> str | None:
@@ -82,9 +84,7 @@ class CheckedRow(models.Model):
 
     def clean(self) -> None:
         """Refuse texts with NUL characters or surrogates, which databases do not store, and what makes no sense."""
-        texts = [
-            field for field in self._meta.concrete_fields if isinstance(field, (models.CharField, models.TextField))
-        ]
+        texts = (one for one in self._meta.concrete_fields if isinstance(one, (models.CharField, models.TextField)))
         wrong = [one.name for one in texts if not is_text(str(one.get_prep_value(one.value_from_object(self))))]
         if wrong:
             raise ValidationError(dict.fromkeys(wrong, "A text must not contain NUL characters or surrogates."))
@@ -139,8 +139,7 @@ class RuleRow(CheckedRow):
         """The core rule that this row describes; raises InvalidRule or InvalidRate."""
         return check_allowed(self.core.from_options(self.name, self.as_options()))
 
-    def read(self) -> Rule:
-        return self.as_rule()
+    read = as_rule
 
     def describe(self) -> str:
         return describe(self.as_rule())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
@@ -15,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django_throttle.conf import conf
 from django_throttle.core.overrides import MAX_SUBJECT
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.identity import network
+from django_throttle.identity.address import network, unmapped
 from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.keys import api_key, ident_of, user_value
 from django_throttle.models.fields import is_text
@@ -47,7 +48,7 @@ def typed_ident(typed: str) -> str:
     if typed == EVERYONE or (colon and kind != "user"):
         return typed
     name = value if colon else typed
-    return f"user:{_user(name)}" if _has_users() and find_users(name) else typed
+    return f"user:{_user(name)}" if users_meant(name) else typed
 
 
 def check_ident(ident: str) -> None:
@@ -62,7 +63,7 @@ def check_ident(ident: str) -> None:
             raise ValidationError(f"{found} has no budget of its own, only its addresses have: write one of them.")
     elif colon and (kind != "user" or conf().USER_IDENT):
         return
-    elif ident != EVERYONE and _has_users() and not find_users(value if colon else ident):
+    elif ident != EVERYONE and users_meant(value if colon else ident) == []:
         _user(value if colon else ident)
 
 
@@ -70,13 +71,6 @@ def _is_network(text: str) -> bool:
     try:
         return "/" in text and bool(ip_network(text, strict=False))
     except ValueError:
-        return False
-
-
-def _has_users() -> bool:
-    try:
-        return _users() is not None
-    except ValidationError:
         return False
 
 
@@ -98,12 +92,18 @@ def find_users(typed: str) -> list[Any]:
     return list({user.pk: user for user in found}.values())
 
 
+def users_meant(typed: str) -> list[Any] | None:
+    """The same; None where the site has no users."""
+    with suppress(ValidationError):
+        return find_users(typed)
+    return None
+
+
 def values_of_users(typed: str) -> list[str]:
     """The stored values of the users that a search may mean."""
-    try:
+    with suppress(ValidationError):
         return [_user_value(user) for user in find_users(typed)]
-    except ValidationError:
-        return []
+    return []
 
 
 def names_of_users(values: Iterable[str]) -> dict[str, str]:
@@ -133,20 +133,23 @@ def missing_group(name: str) -> str:
     known = list(apps.get_model("auth", "Group")._default_manager.values_list("name", flat=True))
     if name in known:
         return ""
-    near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"There is no group {name!r} yet, so nobody is in it.{hint}"
+    return f"There is no group {name!r} yet, so nobody is in it.{nearest(name, known)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, as a sentence; empty where none is near."""
+    near = get_close_matches(name, sorted(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _as_pk(text: str) -> Any:
     """The primary key that the text is; None when it cannot be one."""
     field: Any = get_user_model()._meta.pk
-    try:
+    with suppress(ValidationError, ValueError):
         pk = field.to_python(text)
         field.run_validators(pk)  # else a number that is too long is an error of the database
-    except (ValidationError, ValueError):
-        return None
-    return pk
+        return pk
+    return None
 
 
 def _users() -> Any:
@@ -192,7 +195,7 @@ def _address(typed: str) -> str:
             f"{typed!r} is not an address. Write one like 203.0.113.9, or a network like 203.0.113.0/24."
         )
     try:
-        parsed = _unmapped(ip_network(typed, strict=False))
+        parsed = unmapped(ip_network(typed, strict=False))
     except ValueError:
         raise ValidationError(f"{typed!r} is not a network. Write one like 203.0.113.0/24 or 2001:db8::/48.") from None
     if parsed.prefixlen == 0:
@@ -209,12 +212,6 @@ def _checked(parsed: IPv4Network | IPv6Network) -> str:
     return str(parsed.network_address) if parsed.prefixlen == 32 and parsed.version == 4 else str(parsed)
 
 
-def _unmapped(parsed: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
-    """The IPv4 network, where the IPv6 network is one that is mapped from IPv4."""
-    mapped = getattr(parsed.network_address, "ipv4_mapped", None)
-    return parsed if mapped is None or parsed.prefixlen < 96 else IPv4Network((int(mapped), parsed.prefixlen - 96))
-
-
 def _widened(value: str) -> str:
     """The network widened to IPV6_PREFIX, in case the setting was lowered after the row was stored."""
     try:
@@ -226,9 +223,7 @@ def _widened(value: str) -> str:
 
 
 def _api_key(typed: str) -> str:
-    if re.match(TAG_SHAPE, typed):
-        return typed
-    return HASHED + str(api_key(typed)).removeprefix("api_key:")
+    return typed if re.match(TAG_SHAPE, typed) else HASHED + str(api_key(typed)).removeprefix("api_key:")
 
 
 _TIDY: Final[dict[str, Callable[[str], str]]] = {"user": _user, "ip": _address, "api_key": _api_key}

@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from threading import Lock
+from threading import Event, Lock
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -73,17 +73,16 @@ class FirstReading:
     """
 
     def __init__(self) -> None:
-        self._settings, self._all = _future(), _future()
+        self._settings, self._all = Future[Snapshot](), Future[Snapshot]()
+        for future in (self._settings, self._all):
+            future.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it for others
         self._ends: float | None = None
 
-    def have(self, settings: Snapshot) -> None:
-        """The rules of settings are known, and the database is being read."""
-        _resolve(self._settings, settings)
-
-    def know(self, rules: Snapshot) -> None:
-        """All rules are known."""
-        _resolve(self._all, rules)
-        _resolve(self._settings, rules)
+    def know(self, rules: Snapshot, *, are_all: bool = True) -> None:
+        """The rules are known; those of settings alone while the database is being read."""
+        for future in (self._settings, self._all) if are_all else (self._settings,):
+            if not future.done():
+                future.set_result(rules)
 
     def fail(self, error: BaseException) -> None:
         """The reading has failed."""
@@ -113,17 +112,6 @@ class FirstReading:
         return max(0.0, self._ends - monotonic())
 
 
-def _future() -> Future[Snapshot]:
-    future: Future[Snapshot] = Future()
-    future.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it for others
-    return future
-
-
-def _resolve(future: Future[Snapshot], found: Snapshot) -> None:
-    if not future.done():
-        future.set_result(found)
-
-
 # Without a Redis each poll reads all rows; where that takes long, less often, so that it takes a fortieth of the time.
 RESTS: Final = 40
 LONGEST_REST: Final = 0.6  # seconds; with the next poll an edit is in force within a second and a half
@@ -134,7 +122,10 @@ def _reread(seen: str | None) -> None:
     first = _book.first
     try:
         if _book.snapshot is None and sources.are_in_database():
-            first.have(_without_database())
+            reading = Reading(sources.from_settings())
+            with _book.lock:
+                _report(reading)
+            first.know(_made(reading), are_all=False)
         refresh(seen)
     except BaseException as error:
         _book.first = FirstReading()  # the next caller tries again
@@ -313,7 +304,7 @@ def _install(reading: Reading, new: Snapshot | None, number: int, seen: str | No
     _report(reading)
     _book.newest, _book.read_at = number, monotonic()
     if reading.failure is None:
-        _book.is_committed, _book.open_in = reading.is_committed, reading.open_in
+        _book.is_committed, _book.open_in = reading.open_in is None, reading.open_in
         _book.seen = seen or _book.seen
     if _is_known(reading):
         return
@@ -326,14 +317,7 @@ def _install(reading: Reading, new: Snapshot | None, number: int, seen: str | No
 
 def _made(reading: Reading) -> Snapshot:
     rules = [rule.as_shadow() for rule in reading.rules] if conf().SHADOW else reading.rules
-    return Snapshot(rules, overrides=reading.overrides)
-
-
-def _without_database() -> Snapshot:
-    reading = Reading(sources.from_settings())
-    with _book.lock:
-        _report(reading)
-    return _made(reading)
+    return Snapshot(rules, overrides=reading.database.overrides)
 
 
 def _report(reading: Reading) -> None:
@@ -368,24 +352,16 @@ def _after_fork() -> None:
     _book.lock, _book.reader, _book.first = Lock(), Reader(_reread), FirstReading()
 
 
+@atexit.register
 def _at_exit() -> None:
     _book.reader.end()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)
 
 
-class _Batch:
-    """The edits of one connection since its last commit of any."""
-
-    __slots__ = ("__weakref__", "told")
-
-    def __init__(self) -> None:
-        self.told = False
-
-
-_batches: Final[WeakKeyDictionary[Any, _Batch]] = WeakKeyDictionary()
+# By connection: whether the edits since its last commit of any were announced to the others.
+_announced: Final[WeakKeyDictionary[Any, Event]] = WeakKeyDictionary()
 
 
 def connect() -> None:
@@ -398,15 +374,15 @@ def connect() -> None:
 def announce(alias: str) -> None:
     """Put edits in force when the present transaction is committed, once however often this is called in it."""
     connection = transaction.get_connection(alias)
-    batch = _batches.get(connection)
-    if batch is None or batch.told:
-        batch = _batches[connection] = _Batch()
-    transaction.on_commit(partial(_tell, batch), using=alias)
+    announced = _announced.get(connection)
+    if announced is None or announced.is_set():
+        announced = _announced[connection] = Event()
+    transaction.on_commit(partial(_announce, announced), using=alias)
 
 
-def _tell(batch: _Batch) -> None:
-    if not batch.told:
-        batch.told = True
+def _announce(announced: Event) -> None:
+    if not announced.is_set():
+        announced.set()
         changed()
 
 

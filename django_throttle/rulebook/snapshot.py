@@ -123,18 +123,14 @@ def is_refused() -> bool:
 
 def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
     """A refusal by each of these rules that would count by the address, where the address is unknown."""
-    return tuple(
-        _refusal(rule) for rule in rules if not facts.charged.covers(rule.name) and _lacks_address(rule, facts)
-    )
-
-
-def _refusal(rule: Rule) -> Outcome:
-    reason, limit = Reason.NO_ADDRESS, rule.plan.limit - rule.tolerance
-    return Outcome(rule.name, "", False, limit, 0, ASK_AGAIN, ASK_AGAIN, reason, rule.is_shadow, rule.window)
-
-
-def _lacks_address(rule: Rule, facts: Facts) -> bool:
-    return facts.ident == BY_KEY and facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key)
+    found, wait = [], ASK_AGAIN
+    for rule in rules:
+        if facts.ident != BY_KEY or facts.charged.covers(rule.name):
+            continue
+        if facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key):
+            limit, why = rule.plan.limit - rule.tolerance, Reason.NO_ADDRESS
+            found.append(Outcome(rule.name, "", False, limit, 0, wait, wait, why, rule.is_shadow, rule.window))
+    return tuple(found)
 
 
 MAX_REMEMBERED: Final = 4096
@@ -263,7 +259,8 @@ class Snapshot:
         self._scopes = Scopes([rule.scopes if rule.enabled else () for rule in self.rules])
         self._by_scope: dict[tuple[str, tuple[str, ...]], tuple[Rule, ...]] = {}
         self._is_plain = all(rule.is_plain for rule in self.rules)
-        self.asks_groups = self.overrides.asks_groups or any(map(_asks_groups, self.rules))
+        audiences = [entry for rule in self.rules if rule.enabled for entry in rule.audience]
+        self.asks_groups = self.overrides.asks_groups or any(entry.startswith("group:") for entry in audiences)
 
     def match(self, facts: Facts) -> tuple[Charge, ...]:
         """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
@@ -320,10 +317,6 @@ class Snapshot:
                 self._by_scope.clear()
             self._by_scope[facts.scope, facts.events] = known
         return known
-
-
-def _asks_groups(rule: Rule) -> bool:
-    return rule.enabled and any(entry.startswith("group:") for entry in rule.audience)
 
 
 def _asks_user(rule: Rule) -> bool:

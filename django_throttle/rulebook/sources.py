@@ -80,16 +80,8 @@ class Reading:
     open_in: Transaction | None = None
 
     @property
-    def is_committed(self) -> bool:
-        return self.open_in is None
-
-    @property
     def rules(self) -> tuple[Rule, ...]:
         return tuple({**self.settings.rules, **self.database.rules}.values())
-
-    @property
-    def overrides(self) -> tuple[Override, ...]:
-        return self.database.overrides
 
     @property
     def unfit(self) -> frozenset[tuple[int, str]]:
@@ -332,18 +324,13 @@ def check_allowed(rule: Rule) -> Rule:
 
     A function is imported and called for every client, so who edits rules may only choose among those of settings.
     """
-    _check_functions(rule, "key", functions(rule.key))
-    _check_functions(rule, "cost", (rule.cost,) if isinstance(rule.cost, str) else ())
+    used = [("key", path) for path in functions(rule.key)] + [("cost", rule.cost)] * isinstance(rule.cost, str)
+    for option, path in used:
+        if path not in {part for given in declared(option) for part in key_parts(given)}:
+            message = f"rule {rule.name!r}: the {option} {path!r} is used by no rule in settings; name it there first"
+            raise InvalidRule(message, option)
     for option, asked in (("key", key_parts(rule.key)), ("audience", rule.audience)):
         for kind in without_setting(asked, conf()):
             message = f"rule {rule.name!r}: the setting {kind.setting} does not say who the {kind.name} is"
             raise InvalidRule(message, option)
     return rule
-
-
-def _check_functions(rule: Rule, option: str, paths: tuple[str, ...]) -> None:
-    known = {path for given in declared(option) for path in key_parts(given)} if paths else ()
-    for path in paths:
-        if path not in known:
-            message = f"rule {rule.name!r}: the {option} {path!r} is used by no rule in settings; name it there first"
-            raise InvalidRule(message, option)
