@@ -120,7 +120,6 @@ class AgentThread:
                     job.run()
 
     def _is_stopped(self) -> bool:
-        """Waits for the next job, or to be woken."""
         with suppress(Empty):
             self._woken.get(timeout=self._wait())
         return self._stopped.is_set()

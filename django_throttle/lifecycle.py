@@ -13,6 +13,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import close_old_connections
 
 _renewals: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
@@ -49,6 +50,14 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
             close_old_connections()
 
     return await sync_to_async(closing, thread_sensitive=False)()
+
+
+async def at_once_or_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call ``work`` here, or again in a thread where it has to ask a database or session."""
+    try:
+        return work(*args, **kwargs)
+    except SynchronousOnlyOperation:
+        return await in_thread(work, *args, **kwargs)
 
 
 background_tasks: set[asyncio.Task[Any]] = set()

@@ -32,7 +32,6 @@ class LogThrottle:
         self._lock = Lock()
 
     def due(self, *subject: str) -> bool:
-        """Whether a line is to be written now."""
         return self.left_out(*subject) is not None
 
     def left_out(self, *subject: str) -> int | None:

@@ -70,6 +70,25 @@ def buys(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_throttle.sockets.prepaid.PrepaidFrames._next_size", lambda prepaid, now: number)
 
 
+def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every command that the store is given from now on."""
+    commands: list[Any] = []
+    execute, aexecute = store.execute, store.aexecute
+
+    def count(command: Any) -> Any:
+        commands.append(command)
+        return execute(command)
+
+    async def acount(command: Any) -> Any:
+        commands.append(command)
+        return await aexecute(command)
+
+    monkeypatch.setattr(store, "execute", count)
+    if store.is_remote:  # in memory the one calls the other
+        monkeypatch.setattr(store, "aexecute", acount)
+    return commands
+
+
 def kept(memory: Any) -> Any:
     """What a memory of refusals, or of labels, has in it."""
     return memory._known
@@ -79,7 +98,7 @@ def labels() -> tuple[Any, ...]:
     """What metrics remember of rules and callers, which must not grow."""
     from django_throttle.observe import prometheus
 
-    return prometheus._known, prometheus._rules, prometheus.decisions
+    return prometheus._counters, prometheus._rules, prometheus.decisions
 
 
 def thread_of(reader: Any) -> Any:

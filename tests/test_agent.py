@@ -75,6 +75,7 @@ def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
     wait_until(lambda: len(agent_threads()) == 1, timeout=slack(2))
     wait_until(lambda: not own.leases.introduction, timeout=slack(2))
+    assert list(served()) == [id(own)]
 
 
 @pytest.mark.agent
@@ -262,5 +263,6 @@ def test_what_redis_does_not_take_back_is_closed(
         client.zadd(f"{store.key('rule', 'user:1')}:!", {"~lost": 0})
         store.leases.hold("rule", "user:1", "~lost")
         agent.ensure(store)
-        wait_until(lambda: gone == ["~lost"])
+        wait_until(lambda: gone)
+        assert gone == ["~lost"]
         client.flushdb()

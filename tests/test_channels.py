@@ -70,14 +70,6 @@ class TestHandshake:
         ]  # fmt: skip
         await communicator.disconnect()
 
-    async def test_the_setting_and_the_middleware_choose_how_to_refuse(self, enforce: Enforce, settings: Any) -> None:
-        enforce(sockets={**TWO_SOCKETS, "limit": 1})
-        communicator = await opened()
-        by_frame = ThrottleMiddleware(PlainEcho.as_asgi(), scope="chat", refuse="frame")
-        accept, *_ = await handshake(by_frame)
-        assert accept["type"] == "websocket.accept"
-        await communicator.disconnect()
-
     async def test_an_unknown_way_to_refuse_is_said_at_once(self, enforce: Enforce) -> None:
         enforce()
         with pytest.raises(InvalidSetting, match="one of http, frame, not 'shout'"):

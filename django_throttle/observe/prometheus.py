@@ -31,7 +31,7 @@ leases: Final = Gauge(
 )
 
 # By rule, allowed, shadow, and identity of the reason: to find its hash takes as long as to count.
-_known: dict[tuple[str, bool, bool, int], Counter] = {}
+_counters: dict[tuple[str, bool, bool, int], Counter] = {}
 _rules: set[str] = set()
 
 
@@ -39,20 +39,20 @@ def count(report: Report) -> None:
     """The hook: count what was decided."""
     decision = report.decision
     for outcome in decision.outcomes:
-        counter = _known.get((outcome.rule, outcome.allowed, outcome.shadow, id(outcome.reason)))
-        (counter or _meet(outcome)).inc()
+        counter = _counters.get((outcome.rule, outcome.allowed, outcome.shadow, id(outcome.reason)))
+        (counter or _new_counter(outcome)).inc()
     seconds.observe(report.seconds)
     if decision.cause is not None:
         failures.labels(decision.cause.value).inc()
 
 
-def _meet(outcome: Outcome) -> Counter:
+def _new_counter(outcome: Outcome) -> Counter:
     """The counter of what has not been seen before; past 1000 rules they share one name."""
     rule, allowed, shadow, reason = outcome.rule, outcome.allowed, outcome.shadow, outcome.reason
     if rule not in _rules and len(_rules) >= MOST_RULES:
         return decisions.labels(OTHERS, outcome.verdict, reason.value)
     _rules.add(rule)
-    counter = _known[rule, allowed, shadow, id(reason)] = decisions.labels(rule, outcome.verdict, reason.value)
+    counter = _counters[rule, allowed, shadow, id(reason)] = decisions.labels(rule, outcome.verdict, reason.value)
     return counter
 
 
@@ -61,19 +61,17 @@ def open_breakers() -> int:
     return get_store().open_breakers
 
 
-def held() -> int:
-    """How many leases this process holds."""
+def held_leases() -> int:
     return len(get_store().leases)
 
 
 def set_gauges() -> None:
-    """Set both gauges to what they are in this process now."""
     breakers.set(open_breakers())
-    leases.set(held())
+    leases.set(held_leases())
 
 
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ:
     add_periodic_work(set_gauges)
 else:  # asked for at each scrape
     breakers.set_function(open_breakers)
-    leases.set_function(held)
+    leases.set_function(held_leases)

@@ -90,7 +90,6 @@ def add_periodic_work(work: Callable[[], object]) -> None:
 
 
 def run_periodic_work() -> None:
-    """Do the work of each second."""
     for work in _work:
         work()
 
@@ -118,7 +117,13 @@ class Hook(Protocol):
 @lru_cache(maxsize=1)
 def installed_hooks() -> tuple[Hook, ...]:
     """The hooks of the setting HOOKS; one that cannot be imported is logged and ignored."""
-    return tuple(hook for path in conf().HOOKS if (hook := _load(path)) is not None)
+    hooks = []
+    for path in conf().HOOKS:
+        try:
+            hooks.append(load_hook(path))
+        except Exception:  # whatever importing it raises
+            logger.exception("the hook %r cannot be imported and is ignored: correct HOOKS", path)
+    return tuple(hooks)
 
 
 def load_hook(path: str) -> Hook:
@@ -136,14 +141,6 @@ def call_hooks(report: Report) -> None:
         except Exception:  # whatever it is, the call that is reported goes on
             if _log_throttle.due(repr(hook)):
                 logger.exception("the hook %r failed: the call went on, its report is lost to this hook", hook)
-
-
-def _load(path: str) -> Hook | None:
-    try:
-        return load_hook(path)
-    except Exception:
-        logger.exception("the hook %r cannot be imported and is ignored: correct HOOKS", path)
-        return None
 
 
 _log_throttle: Final = LogThrottle()

@@ -36,13 +36,11 @@ class LocalMembers:
         self._changed: set[str] = set()
 
     def add(self, group: str, channel: str) -> None:
-        """It is in the group; a second time changes nothing."""
         with self._lock:
             self._groups.setdefault(group, set()).add(channel)
             self._changed.add(group)
 
     def discard(self, group: str, channel: str) -> None:
-        """It is not in the group any more; a second time changes nothing."""
         with self._lock:
             channels = self._groups.get(group)
             if channels is None or channel not in channels:
@@ -53,17 +51,16 @@ class LocalMembers:
             self._changed.add(group)
 
     def count(self, group: str) -> int:
-        """How many are in the group."""
         return len(self._groups.get(group, ()))
 
     def take_changed(self, *, whole: bool = False) -> dict[str, int]:
-        """How many are in each group that has changed since the last time, or in every one; ``doubt`` what fails."""
+        """How many are in each group that has changed since the last call, or in every one."""
         with self._lock:
             named = self._changed.union(self._groups) if whole else self._changed
             self._changed = set()
             return {group: self.count(group) for group in named}
 
-    def doubt(self, groups: Iterable[str]) -> None:
+    def mark_changed(self, groups: Iterable[str]) -> None:
         """Others may not know of these groups: tell them again."""
         with self._lock:
             self._changed.update(groups)
@@ -73,7 +70,7 @@ members = LocalMembers()
 
 
 REMEMBERED_SECONDS: Final = 1.0
-MOST: Final = 4096
+MAX_GROUPS: Final = 4096
 
 
 class RemoteMembers(NamedTuple):
@@ -94,24 +91,21 @@ class GroupSizes:
 
     def of(self, group: str, store: Store) -> Flow[int]:
         """The number of members; raises nothing of the store's."""
-        now = time.monotonic()
-        known = self._known.get(group)
-        if known is None or known.store is not store:
-            known = RemoteMembers(store, 0, 0.0)
-        if now >= known.until:
+        now, remote = time.monotonic(), self._fresh(group, store)
+        if remote is None:
             try:
-                told = yield CountMembers(group, self.own.process, conf().PROCESS_TTL)
+                count = (yield CountMembers(group, self.own.process, conf().PROCESS_TTL)) or 0
             except StoreError:
-                told = known.members
-            known = RemoteMembers(store, told or 0, now + REMEMBERED_SECONDS)
-            if len(self._known) >= MOST:
+                before = self._known.get(group)
+                count = before.members if before is not None and before.store is store else 0
+            if len(self._known) >= MAX_GROUPS:
                 self._known.clear()
-            self._known[group] = known
-        return self.own.count(group) + known.members
+            remote = self._known[group] = RemoteMembers(store, count, now + REMEMBERED_SECONDS)
+        return self.own.count(group) + remote.members
 
     async def aof(self, group: str, store: Store) -> int:
         """The same on an event loop, where those who ask at the same time ask once."""
-        if self._is_known(group, store):
+        if self._fresh(group, store):
             return await arun(self.of(group, store), store)
         here = (asyncio.get_running_loop(), group)
         asking = self._asking.get(here)
@@ -122,19 +116,18 @@ class GroupSizes:
 
     def at_least(self, group: str, store: Store) -> int:
         """The number of members as far as it is known here, without asking."""
-        others = self._known[group].members if self._is_known(group, store) else 0
-        return self.own.count(group) + others
+        remote = self._fresh(group, store)
+        return self.own.count(group) + (0 if remote is None else remote.members)
 
-    def _is_known(self, group: str, store: Store) -> bool:
+    def _fresh(self, group: str, store: Store) -> RemoteMembers | None:
         known = self._known.get(group)
-        return known is not None and known.store is store and time.monotonic() < known.until
+        return known if known is not None and known.store is store and time.monotonic() < known.until else None
 
     def forget(self) -> None:
-        """Ask anew for every group."""
         self._known.clear()
 
 
-def wanted(snapshot: rulebook.Snapshot) -> bool:
+def counts_publications(snapshot: rulebook.Snapshot) -> bool:
     """Whether any rule counts publications: without one nobody is told, and nobody asks, how large groups are."""
     return any(rule.enabled and "publish" in rule.events for rule in snapshot.rules)
 
@@ -154,34 +147,33 @@ class GroupSizeReporter:
         self.whole_at = 0.0  # when all is told again, on the monotonic clock; 0.0 before the first time
 
     def __call__(self) -> None:
-        """Tell what changed, or all of it when its time has come. Raises StoreError, and it is told later."""
-        if not wanted(rulebook.current()):
+        """Report what changed, or all of it when its time has come. Raises StoreError, and it is reported later."""
+        if not counts_publications(rulebook.current()):
             self.whole_at = 0.0
             self.own.take_changed()
             return
         now = time.monotonic()
         whole = now >= self.whole_at
-        self._tell(self.own.take_changed(whole=whole).items())
+        self._report(self.own.take_changed(whole=whole).items())
         if whole:
             self.whole_at = now + conf().PROCESS_TTL / TIMES
 
     def report_none(self) -> None:
         """This process ends: it has nobody in any group."""
         if self.whole_at:
-            self._tell((group, 0) for group in self.own.take_changed(whole=True))
+            self._report((group, 0) for group in self.own.take_changed(whole=True))
 
-    def _tell(self, counts: Iterable[tuple[str, int]]) -> None:
+    def _report(self, counts: Iterable[tuple[str, int]]) -> None:
         """A batch that fails, as a node of a Cluster is away, keeps none of the others."""
-        groups, told = dict(counts), set[str]()
-        failed: list[Exception] = []
+        groups, reported, failed = dict(counts), set[str](), list[Exception]()
         try:
             for batch in batches(groups.items()):
                 calls = tell_calls(self.store, self.own.process, dict(batch), conf().PROCESS_TTL)
                 errors = errors_of(self.store.send(calls))
                 failed += errors
-                told.update(group for group, _ in batch if not errors)
+                reported.update(group for group, _ in batch if not errors)
         finally:
-            self.own.doubt(group for group in groups if group not in told)
+            self.own.mark_changed(groups.keys() - reported)
         check(failed)
 
 
@@ -215,7 +207,6 @@ class CountingLayer:
             self._counts.add(group_ident(self.alias, group), channel)
 
     async def group_discard(self, group: str, channel: str) -> None:
-        """Have a channel leave."""
         try:
             await self._layer.group_discard(group, channel)
         finally:
@@ -248,7 +239,6 @@ class ChannelLayerAttribute:
 
     @staticmethod
     def end(consumer: Any) -> None:
-        """The consumer's socket is over."""
         layer = vars(consumer).get("channel_layer")
         if layer is not None:
             layer.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
@@ -14,10 +15,10 @@ from django_throttle.core.decision import Decision, conclude
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused
 from django_throttle.identity import HttpWho, combined, is_request, who_of
-from django_throttle.publishing.groups import CountingLayer, group_ident, sizes, wanted
+from django_throttle.publishing.groups import CountingLayer, counts_publications, group_ident, sizes
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Store, run
+from django_throttle.stores.base import Step, Steps, Store, arun, run
 
 GROUP_KEY: Final = "django_throttle.publishing.group"
 
@@ -49,7 +50,7 @@ class Publisher:
         return key != GROUP_KEY and self.who.lacks_address(key)
 
 
-def _refused(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
+def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
     """The refusal of a publication that costs no less than ``least``; None where the store is to be asked."""
     try:
         blocks = snapshot.blocks(least)
@@ -60,11 +61,11 @@ def _refused(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
         charges = snapshot.match(least)
     except SynchronousOnlyOperation:  # nobody knows yet who publishes
         return None
-    found = store.denials.refused(charges)
-    if not found:
+    refusals = store.denials.refused(charges)
+    if not refusals:
         return None
     store.meters.judge([charge for charge in charges if charge.rule.is_local])  # dampers count attempts
-    return conclude((*found, *blocks))
+    return conclude((*refusals, *blocks))
 
 
 async def throttled_group_send(
@@ -76,50 +77,44 @@ async def throttled_group_send(
     the name of the group unless another is given; ``layer`` is a channel layer or its alias, the default one when
     None. What the layer fails to send, or drops without a word as its capacity is reached, stays charged.
     """
-    found, alias = _layer(layer)
-    _check(found, group)
-    who, store = Publisher(await _awho_of(publisher), group_ident(alias, group)), get_store()
-    snapshot, many = await rulebook.acurrent(), 0
-    if wanted(snapshot):
-        least = _facts(who, scope or group, sizes.at_least(who.group, store))
-        if decision := _refused(snapshot, least, store):
-            await observe.atell(least, decision)
-            raise PublishRefused(decision, group, least.cost - 1)
-        many = await sizes.aof(who.group, store)
-    facts = _facts(who, scope or group, many)
-    decision = await limiter.adecide(facts)
-    if not decision.allowed:
-        raise PublishRefused(decision, group, many)
-    await found.group_send(group, message)
+    send = await arun(_charged(group, message, publisher, scope, layer), get_store())
+    await send()
 
 
 def throttled_group_send_sync(
     group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
 ) -> None:
     """The same for synchronous code: views, tasks and synchronous consumers."""
-    found, alias = _layer(layer)
-    _check(found, group)
-    who, store, snapshot = Publisher(who_of(publisher), group_ident(alias, group)), get_store(), rulebook.current()
-    many = 0
-    if wanted(snapshot):
+    async_to_sync(run(_charged(group, message, publisher, scope, layer), get_store()))()
+
+
+def _charged(group: str, message: dict[str, Any], publisher: Any, scope: str | None, layer: Any) -> Steps[Any]:
+    """What sends the message, once it is charged; raises PublishRefused."""
+    channel_layer, alias = _layer(layer)
+    _check(channel_layer, group)
+    who = yield Step(partial(who_of, publisher), partial(_awho_of, publisher))
+    who, store, members = Publisher(who, group_ident(alias, group)), get_store(), 0
+    snapshot = yield Step(rulebook.current, rulebook.acurrent)
+    if counts_publications(snapshot):
         least = _facts(who, scope or group, sizes.at_least(who.group, store))
-        if decision := _refused(snapshot, least, store):
-            observe.tell(least, decision)
+        if decision := _known_refusal(snapshot, least, store):
+            yield Step(partial(observe.tell, least, decision), partial(observe.atell, least, decision))
             raise PublishRefused(decision, group, least.cost - 1)
-        many = run(sizes.of(who.group, store), store)
-    facts = _facts(who, scope or group, many)
-    decision = limiter.decide(facts)
+        ask = partial(run, sizes.of(who.group, store), store)
+        members = yield Step(ask, partial(sizes.aof, who.group, store))
+    facts = _facts(who, scope or group, members)
+    decision = yield Step(partial(limiter.decide, facts), partial(limiter.adecide, facts))
     if not decision.allowed:
-        raise PublishRefused(decision, group, many)
-    async_to_sync(found.group_send)(group, message)
+        raise PublishRefused(decision, group, members)
+    return partial(channel_layer.group_send, group, message)
 
 
 async def _awho_of(publisher: Any) -> Who:
     return await HttpWho.aread(publisher) if is_request(publisher) else who_of(publisher)
 
 
-def _facts(who: Who, scope: str, many: int) -> Facts:
-    return Facts(scope, ("publish",), who, min(1 + many, MAX_LIMIT))
+def _facts(who: Who, scope: str, members: int) -> Facts:
+    return Facts(scope, ("publish",), who, min(1 + members, MAX_LIMIT))
 
 
 def _check(layer: Any, group: str) -> None:
@@ -142,7 +137,7 @@ def _layer(given: Any) -> tuple[Any, str]:
     if not isinstance(alias, str):
         named = (alias for alias, known in channel_layers.backends.items() if known is given)
         return given, next(named, DEFAULT_CHANNEL_LAYER)
-    found = get_channel_layer(alias)
-    if found is None:
+    channel_layer = get_channel_layer(alias)
+    if channel_layer is None:
         raise InvalidChannelLayerError(f"there is no channel layer {alias!r} in CHANNEL_LAYERS")
-    return found, alias
+    return channel_layer, alias

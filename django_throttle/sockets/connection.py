@@ -66,7 +66,6 @@ class InterruptibleWaits:
             self._tasks.discard(task)
 
     def interrupt(self) -> None:
-        """End all waits."""
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             if task is not None:
@@ -99,12 +98,10 @@ class Deadlines:
         self._set()
 
     def accept(self) -> None:
-        """The handshake is over."""
         self._accepted = True
         self.start(self._idle, self._max_age)
 
     def end(self) -> None:
-        """Watch no longer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -208,7 +205,6 @@ class Connection:
         return str(self.who.address() or "")
 
     def close_code(self, reason: str) -> int:
-        """The code that it is closed with for this reason."""
         return self.settings.close_code(reason)
 
     def close(self, code: int, reason: str, payload: object = None) -> None:
@@ -236,7 +232,6 @@ class Connection:
             self.end()
 
     def all_scopes(self) -> Iterator[Connection]:
-        """This one, and those within."""
         yield self
         for one in self.inner:
             yield from one.all_scopes()
@@ -311,7 +306,6 @@ class Connection:
         return self._listened if self._listening_since is None else self._listened + monotonic() - self._listening_since
 
     def accepted(self) -> None:
-        """The application has accepted it."""
         self.is_open = not self.has_ended
         self._listened = 0.0
         if self._listening_since is not None:
@@ -336,7 +330,6 @@ class Connection:
         self.outgoing.forget(charged=charged)
 
     def start_close(self, close: Close) -> None:
-        """Close it in the background, on its event loop."""
         if self.closed is None and not self.has_ended:
             spawn(self.close_by(close))
 

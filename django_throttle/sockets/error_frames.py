@@ -198,7 +198,6 @@ def close_reason(decision: Decision) -> str:
 
 
 def close_events(close: Close) -> Iterator[Event]:
-    """The events that close an open socket."""
     if close.payload is not None:
         try:
             yield frame_event(close.payload)

@@ -7,14 +7,12 @@ from math import inf
 from time import monotonic, perf_counter
 from typing import Final, NamedTuple
 
-from django.core.exceptions import SynchronousOnlyOperation
-
 from django_throttle import agent, rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.core.commands import Charge
 from django_throttle.core.decide import drop_reported
 from django_throttle.core.decision import Decision, Outcome, conclude
-from django_throttle.lifecycle import in_thread
+from django_throttle.lifecycle import at_once_or_in_thread
 from django_throttle.observe import reports
 from django_throttle.sockets.error_frames import Event
 from django_throttle.sockets.prepaid import (
@@ -61,7 +59,6 @@ class MatchedRules(NamedTuple):
     def of(
         cls, snapshot: rulebook.Snapshot, own: Charges, metered: Charges, shared: Charges, blocks: tuple[Outcome, ...]
     ) -> MatchedRules:
-        """With what follows from the charges."""
         is_blocked = not all(one.shadow for one in blocks)
         return cls(
             snapshot,
@@ -93,7 +90,6 @@ class MatchedRules(NamedTuple):
         return MatchedRules.of(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
 
     def priced(self, charges: Charges, cost: int, size: int) -> Charges:
-        """Those charges for a frame of this cost and size."""
         if cost == 1 and not self.sized:
             return charges
         bytes_cost = size if cost else 0
@@ -105,10 +101,7 @@ class MatchedRules(NamedTuple):
 async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
     """The rules that match these events of a socket; in a thread, where a database or session is asked who it is."""
     facts = Facts(scope, events, who, size=1)
-    try:
-        charges, blocks = snapshot.match(facts), snapshot.blocks(facts)
-    except SynchronousOnlyOperation:
-        charges, blocks = await in_thread(lambda: (snapshot.match(facts), snapshot.blocks(facts)))
+    charges, blocks = await at_once_or_in_thread(lambda: (snapshot.match(facts), snapshot.blocks(facts)))
     own: list[Charge] = []
     metered: list[Charge] = []
     shared: list[Charge] = []
@@ -167,7 +160,6 @@ class FrameLimits:
         return None if decision.allowed and not decision.delay else decision
 
     async def matched(self) -> MatchedRules:
-        """The rules in force that match."""
         before, snapshot = self._matched, rulebook.present() or await rulebook.acurrent()
         if before is not None and before.snapshot is snapshot and monotonic() < before.until:
             return before
@@ -189,7 +181,6 @@ class FrameLimits:
             self._prepaid.forget(charged=charged)
 
     def end(self) -> None:
-        """The socket has ended."""
         if self._prepaid is not None:
             self._prepaid.end()
 
@@ -249,7 +240,6 @@ class FrameLimits:
 
 
 def size_of(frame: Event) -> int:
-    """How many bytes a frame carries."""
     text = frame.get("text")
     if text is None:
         return len(frame.get("bytes") or b"")

@@ -55,7 +55,6 @@ class SocketCounters:
         self._states: dict[str, State] = {}
 
     def peek(self, charges: Charges, now: float) -> CounterResult:
-        """What ``charge`` would return; charges nothing."""
         at, states = round(now * 1_000_000), self._states
         steps, allowed = [], True
         for rule, _, cost in charges:
@@ -79,7 +78,6 @@ class SocketCounters:
 
 
 def decision_of(charges: Charges, result: CounterResult) -> Decision:
-    """The decision on these charges, by the steps of their algorithms."""
     answers = []
     for (rule, _, cost), step in zip(charges, result.steps, strict=True):
         made = cost and step.charged_state is not None and (result.allowed or rule.count_denied)
@@ -154,7 +152,6 @@ class Balance:
 
 
 def balance_seconds(charges: Charges, decision: Decision) -> float:
-    """For how many seconds a balance can be spent."""
     windows = [charge.rule.window for charge in charges if charge.rule.window is not None]
     longest = min(MAX_LIFETIME, max(SHORTEST, SHARE * min(windows, default=MAX_LIFETIME)))
     pairs = zip(charges, decision.outcomes, strict=False)
@@ -213,7 +210,6 @@ class StoreReply(NamedTuple):
     is_for_one: bool  # frame, and no other
 
     def refuses(self, charges: Charges, costs: Costs) -> bool:
-        """Whether it refuses this frame, too."""
         if self.balance is not None or charges != self.charges or any(map(int.__lt__, costs, self.costs)):
             return False
         return self.is_for_one or not would_fit_alone(self.decision, costs)
@@ -226,7 +222,6 @@ def would_fit_alone(decision: Decision, costs: Costs) -> bool:
 
 
 def frames_left(decision: Decision, costs: Costs) -> int:
-    """How many frames like this one fit in what the rules had left."""
     pairs = zip(decision.outcomes, costs, strict=False)
     return min([one.remaining // cost for one, cost in pairs if cost], default=0)
 
@@ -297,7 +292,6 @@ class PrepaidFrames:
         return Decision(), 0.0
 
     def refund(self) -> None:
-        """Refund the balance in the background."""
         balance, self._balance = self._balance, None
         self._refund(balance)
 

@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import receiver
 
 from django_throttle.call_facts import Facts
@@ -21,7 +20,7 @@ from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import ASK_AGAIN
 from django_throttle.core.decision import conclude
 from django_throttle.core.problem_details import error_code
-from django_throttle.lifecycle import in_thread, spawn
+from django_throttle.lifecycle import at_once_or_in_thread, spawn
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
@@ -51,7 +50,6 @@ class LoweredLimit(NamedTuple):
 
 @receiver(rules_changed, dispatch_uid="django_throttle.sockets")
 def _rules_changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
-    """Have each event loop look at its own sockets."""
     by_loop: dict[AbstractEventLoop, list[Connection]] = defaultdict(list)
     for connection in open_sockets.everyone():
         if isinstance(connection, Connection):
@@ -85,10 +83,7 @@ async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) ->
     """Close it when it is blocked; else the limits under which it holds leases and that are lower now."""
     connection.rules_changed()
     facts = Facts(connection.scope, EVENTS, connection.who)
-    try:
-        blocked, lowered = _judge(connection, facts, old, new)
-    except SynchronousOnlyOperation:
-        blocked, lowered = await in_thread(_judge, connection, facts, old, new)
+    blocked, lowered = await at_once_or_in_thread(_judge, connection, facts, old, new)
     if blocked is not None:
         connection.start_close(_close(connection, blocked))
     return lowered

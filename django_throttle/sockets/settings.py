@@ -38,7 +38,6 @@ _log_throttle: Final = LogThrottle()
 
 
 def _no_kind(message: Event) -> Hashable | None:
-    """No frame is replaced by another."""
     return None
 
 
@@ -106,7 +105,6 @@ class SocketSettings:
         return kind
 
     def close_code(self, reason: str) -> int:
-        """The code that a socket is closed with for this reason."""
         return close_code(reason, self.close_codes)
 
     def action(self, refusals: int) -> str:

@@ -210,4 +210,4 @@ def test_without_that_mode_nothing_is_done_once_a_second(monkeypatch: pytest.Mon
     reports.run_periodic_work()
     assert told == []
     prometheus.set_gauges()  # what it does there
-    assert told == [prometheus.open_breakers(), prometheus.held()]
+    assert told == [prometheus.open_breakers(), prometheus.held_leases()]

@@ -20,6 +20,7 @@ from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
+from tests.inside import commands_to
 from tests.servers import RedisServer, slack
 
 QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
@@ -57,22 +58,7 @@ def store(request: pytest.FixtureRequest, settings: Any, clock: FrozenClock) -> 
 
 @pytest.fixture
 def asked(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
-    """Every command that the store is given."""
-    commands: list[Command] = []
-    execute, aexecute = store.execute, store.aexecute
-
-    def count(command: Command) -> Any:
-        commands.append(command)
-        return execute(command)
-
-    async def acount(command: Command) -> Any:
-        commands.append(command)
-        return await aexecute(command)
-
-    monkeypatch.setattr(store, "execute", count)
-    if isinstance(store, RedisStore):  # in memory the one calls the other
-        monkeypatch.setattr(store, "aexecute", acount)
-    return commands
+    return commands_to(store, monkeypatch)
 
 
 @pytest.fixture(params=["sync", "async"])

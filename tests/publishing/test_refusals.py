@@ -22,6 +22,7 @@ from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore
 from django_throttle.stores.denials import Denials
 from tests.clock import FrozenClock
+from tests.inside import commands_to
 from tests.sockets.guarded import Live, live_enforcer
 
 MESSAGE = {"type": "news.item"}
@@ -65,24 +66,6 @@ def refusal_sync(group: str, publisher: Any = "user:1") -> PublishRefused | None
     return None
 
 
-def counted(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the store is asked from now on."""
-    asked: list[Any] = []
-    ask, aask = store.execute, store.aexecute
-
-    def execute(command: Any) -> Any:
-        asked.append(command)
-        return ask(command)
-
-    async def aexecute(command: Any) -> Any:
-        asked.append(command)
-        return await aask(command)
-
-    monkeypatch.setattr(store, "execute", execute)
-    monkeypatch.setattr(store, "aexecute", aexecute)
-    return asked
-
-
 async def used_up(group: str = "room.0") -> None:
     """The budget of five; the sixth is refused."""
     assert [bool(await refusal(group)) for _ in range(6)] == [False] * 5 + [True]
@@ -91,7 +74,7 @@ async def used_up(group: str = "room.0") -> None:
 async def test_to_whatever_group_nothing_is_asked(enforce: Live, monkeypatch: Any, clock: FrozenClock) -> None:
     store = enforce(posts=FIVE, rooms=ROOMS)
     await used_up()
-    asked = counted(store, monkeypatch)
+    asked = commands_to(store, monkeypatch)
     clock.tick(0.5)
     again = [await refusal(f"room.{number}") for number in range(20)]
     again += [await sync_to_async(refusal_sync)(f"room.{number}") for number in range(20)]
@@ -107,7 +90,7 @@ async def test_it_is_noted_by_the_synchronous_twin_too(enforce: Live, monkeypatc
     store = enforce(posts=FIVE)
     for _ in range(6):
         await sync_to_async(refusal_sync)("room.0")
-    asked = counted(store, monkeypatch)
+    asked = commands_to(store, monkeypatch)
     assert await refusal("room.1")
     assert asked == []
 
@@ -115,7 +98,7 @@ async def test_it_is_noted_by_the_synchronous_twin_too(enforce: Live, monkeypatc
 async def test_for_a_second(enforce: Live, monkeypatch: Any, clock: FrozenClock) -> None:
     store = enforce(posts=FIVE)
     await used_up()
-    asked = counted(store, monkeypatch)
+    asked = commands_to(store, monkeypatch)
     clock.tick(0.99)
     assert await refusal("room.1") and not asked
     clock.tick(0.02)
@@ -126,7 +109,7 @@ async def test_not_once_budgets_were_given_back(enforce: Live, monkeypatch: Any)
     store = enforce(posts=FIVE)
     await used_up()
     store.denials.clear()
-    asked = counted(store, monkeypatch)
+    asked = commands_to(store, monkeypatch)
     assert await refusal("room.1")
     assert asked
 
@@ -162,7 +145,7 @@ async def test_a_smaller_one_than_was_refused_may_pass(enforce: Live) -> None:
 async def test_where_refusals_count_each_is_counted(enforce: Live, monkeypatch: Any) -> None:
     store = enforce(posts={**FIVE, "count_denied": True})
     await used_up()
-    asked = counted(store, monkeypatch)
+    asked = commands_to(store, monkeypatch)
     assert await refusal("room.0")
     assert asked
 
@@ -189,7 +172,7 @@ async def test_who_is_blocked_asks_for_no_size(enforce: Live, monkeypatch: Any) 
     rules = [Rule.from_options("posts", FIVE)]
     before = rulebook.pin(Snapshot(rules, overrides=[Override(subject="user:1", effect="block")]))
     try:
-        asked = counted(store, monkeypatch)
+        asked = commands_to(store, monkeypatch)
         refused = await refusal("room.0")
         assert refused is not None and refused.decision.outcomes[0].reason == "blocked"
         assert asked == []
@@ -227,7 +210,7 @@ async def test_whom_only_a_database_knows_is_asked_about(enforce: Live, monkeypa
     store, scope = enforce(posts={**FIVE, "key": "tests.publishing.test_refusals.slowly"}), {"type": "websocket"}
     assert [bool(await refusal("room.0", scope)) for _ in range(6)] == [False] * 5 + [True]
     await sync_to_async(refusal_sync)("room.0", scope)
-    asked = counted(store, monkeypatch)
+    asked = commands_to(store, monkeypatch)
     assert await refusal("room.1", scope)
     assert asked
 

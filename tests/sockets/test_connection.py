@@ -202,7 +202,8 @@ class TestDeadlines:
         line = await Line().open()
         await asyncio.sleep(0.1)
         line.send("hello")
-        await line.until(lambda: texts(line))
+        await line.until(lambda: texts(line) or line.closed)
+        assert (texts(line), line.closed) == (["hello"], None)
         await line.close()
 
     @pytest.mark.parametrize("setting", ["SOCKET_ACCEPT_TIMEOUT", "SOCKET_IDLE_TIMEOUT", "SOCKET_MAX_AGE"])
@@ -260,8 +261,10 @@ class TestSlots:
                 await go_on.wait()
 
         communicator = await opened(Slow.as_asgi())
+        assert held(store) == 1
         await communicator.send_input({"type": "websocket.disconnect", "code": 1000})
         await becomes(lambda: not held(store))
+        assert not communicator.future.done(), "the application has not ended yet"
         go_on.set()
         await communicator.wait()
 

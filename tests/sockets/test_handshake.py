@@ -111,7 +111,9 @@ class TestHandshake:
         enforce(knocks={"rate": "1/min", "events": ["connect"], "key": "ip"})
         app = ThrottleMiddleware(PlainEcho.as_asgi(), "chat", refuse=refuse)
         await (await opened(app, client=["203.0.113.9", 1])).disconnect()
-        *_, close = await handshake(app, client=["203.0.113.9", 2])
+        *told, close = await handshake(app, client=["203.0.113.9", 2])
+        expected = {"http": [], "frame": ["websocket.accept", "websocket.send"]}
+        assert [event["type"] for event in told] == expected[refuse]
         assert (close["type"], close["code"]) == ("websocket.close", 4430)
         assert close["reason"].startswith("rate limited; retry_after=")
         await (await opened(app, client=["198.51.100.7", 1])).disconnect()

@@ -135,7 +135,8 @@ class TestRules:
         enforce(volume={**OWN, "rate": "5/min", "unit": "bytes"}, shared=SHARED)
         line = await Line(cost=lambda event: 0 if event["text"].startswith("ping") else 1).open()
         line.send(*["ping, as often as one likes"] * 5, "12345")
-        await line.until(lambda: len(texts(line)) == 6)
+        await line.until(lambda: len(texts(line)) == 6 or line.told("error"))
+        assert (texts(line)[5], line.told("error")) == ("12345", [])
         await line.close()
 
     async def test_groups_are_asked_for_off_the_event_loop(

@@ -26,7 +26,7 @@ def measured(redis_server: RedisServer, tmp_path_factory: Any) -> Matrix:
     return found
 
 
-def cell(measured: Matrix, row: Row, server: str) -> Cell:
+def in_time(measured: Matrix, row: Row, server: str) -> Cell:
     """It came to be, and in time; and twice that where the machine may be busy with others."""
     found = measured.cells[row.id, server]
     if found.error:
@@ -43,7 +43,7 @@ def cell(measured: Matrix, row: Row, server: str) -> Cell:
     ids=lambda row: row.id,
 )
 def test_slots_are_back_at_once(measured: Matrix, row: Row, server: str) -> None:
-    cell(measured, row, server)
+    in_time(measured, row, server)
 
 
 @ON_EVERY_SERVER
@@ -61,7 +61,7 @@ def test_f43_of_a_killed_server_once_it_was_silent_for_long(
 ) -> None:
     """At a beat of another process, after PROCESS_TTL: 25 seconds by default."""
     least = HASTY["PROCESS_TTL"] / 3  # its last beat may have been late
-    seconds = cell(measured, KILLED, server).seconds
+    seconds = in_time(measured, KILLED, server).seconds
     figure("slots back after, by default,", seconds, "s")
     assert seconds / HASTE >= least, "nobody could know as early as that"
 
@@ -70,7 +70,7 @@ def test_f43_of_a_killed_server_once_it_was_silent_for_long(
 @ON_EVERY_SERVER
 def test_f44_of_a_server_that_is_told_to_end(measured: Matrix, server: str, figure: Callable[..., None]) -> None:
     """By itself: nobody could have swept up after it by then."""
-    seconds = cell(measured, TERMINATED, server).seconds
+    seconds = in_time(measured, TERMINATED, server).seconds
     figure("slots back after its end", seconds, "s")
     assert seconds <= TERMINATED.within < HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"]
 
@@ -81,7 +81,7 @@ def test_f46_of_a_client_that_vanished(measured: Matrix, server: str, figure: Ca
     """The server asks whether it is there; where it does not, SOCKET_IDLE_TIMEOUT ends what is silent."""
     figure(
         f"slot back after, with pings each {PING} s and {PONG} s to answer,",
-        cell(measured, HALF_OPEN, server).seconds,
+        in_time(measured, HALF_OPEN, server).seconds,
         "s",
     )
 

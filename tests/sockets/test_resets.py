@@ -69,7 +69,8 @@ async def test_a_reset_elsewhere_reaches_a_flooded_socket(enforce: Live, redis_u
     assert await Limiter([rulebook.current().rules[0]], elsewhere).areset(IDENT) == 1
     await asyncio.to_thread(duties)
     line.send(*["again"] * 9)
-    await line.until(lambda: len(texts(line)) == 10)
+    await line.until(lambda: len(texts(line)) >= 10)
+    assert len(texts(line)) == 10
     await line.close()
 
 
@@ -79,7 +80,8 @@ async def test_so_it_does_where_rules_are_the_socket_s_own(enforce: Live) -> Non
     open_sockets.everyone()[0].reset()
     await asyncio.sleep(0)
     line.send(*["x"] * 9)
-    await line.until(lambda: len(texts(line)) == 10)
+    await line.until(lambda: len(texts(line)) >= 10)
+    assert len(texts(line)) == 10
     await line.close()
 
 

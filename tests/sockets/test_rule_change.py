@@ -299,14 +299,15 @@ class TestLimits:
     async def test_ten_thousand_sockets_are_looked_at_a_few_at_a_time(self, enforce: Enforce, change: Pin) -> None:
         enforce(sockets={**SOCKETS, "limit": 10_000})
         lines = [await Line(address=f"10.0.{n // 250}.{n % 250}").open() for n in range(1000)]
-        longest, ticks, last = 0.0, 0, time.monotonic()
+        longest, last = 0.0, time.thread_time()  # of its own work, whatever else the machine does
         change(sockets(9_000), overrides=(blocked("ip:10.0.3.0/24"),))
         began = time.monotonic()
         while sum(line.closed is not None for line in lines) < 250:
             await asyncio.sleep(0)
-            now = time.monotonic()
-            longest, last, ticks = max(longest, now - last), now, ticks + 1
-        print(f"1,000 sockets, 250 closed in {now - began:.2f} s; the loop stood still for {longest * 1000:.1f} ms")
+            now = time.thread_time()
+            longest, last = max(longest, now - last), now
+        seconds = time.monotonic() - began
+        print(f"1,000 sockets, 250 closed in {seconds:.2f} s; the loop stood still for {longest * 1000:.1f} ms")
         assert longest < slack(0.05)
         for line in lines:
             if not line.closed:

@@ -56,12 +56,12 @@ async def test_nothing_is_left_of_who_was_told_to_end(
     redis.flushall()
     server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY})
     try:
-        await leaves_nothing(server.wait(), sockets, redis)
+        await assert_leaves_nothing(server.wait(), sockets, redis)
     finally:
         server.kill()
 
 
-async def leaves_nothing(server: Server, sockets: int, redis: Redis) -> None:
+async def assert_leaves_nothing(server: Server, sockets: int, redis: Redis) -> None:
     visitor = Visitor(server)
     connections = [await visitor.open("group") for _ in range(sockets or 1)]
     if not sockets:
