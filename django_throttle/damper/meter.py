@@ -268,17 +268,14 @@ class Suppression:
 
 def passing(rule: Rule, ident: str, left: int, rest: float, factor: float) -> Outcome:
     """The outcome of a call that passes; ``left`` of the limit was not attempted, all of it in ``rest`` seconds."""
-    shadow, window = rule.is_shadow, rule.window
-    return Outcome(rule.name, ident, True, rule.plan.limit, left, 0.0, rest, Reason.WITHIN, shadow, window, 0.0, factor)
+    given = (rule.name, ident, True, rule.plan.limit, left, 0.0, rest, Reason.WITHIN)
+    return Outcome(*given, rule.is_shadow, rule.window, factor=factor, unit=rule.unit)
 
 
 def suppressed(rule: Rule, ident: str, wait: float, rest: float, factor: float) -> Outcome:
     """The outcome of a call that is refused, and may be tried again after ``wait`` seconds."""
-    shadow, window = rule.is_shadow, rule.window
-    rest = max(wait, rest)
-    return Outcome(
-        rule.name, ident, False, rule.plan.limit, 0, wait, rest, Reason.SUPPRESSED, shadow, window, 0.0, factor
-    )
+    given = (rule.name, ident, False, rule.plan.limit, 0, wait, max(wait, rest), Reason.SUPPRESSED)
+    return Outcome(*given, rule.is_shadow, rule.window, factor=factor, unit=rule.unit)
 
 
 def decided(outcome: Outcome) -> Decision:

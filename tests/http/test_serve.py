@@ -170,6 +170,13 @@ class TestPastDjango:
         ask = ThrottleMiddleware(lambda request: HttpResponse(request.META["wsgi.input"].read()))
         assert [ask(wsgi(b"x" * 40, CONTENT_LENGTH="40")).status_code for _ in range(3)] == [200, 200, 429]
 
+    def test_a_damper_counts_it(self, enforce: Enforce) -> None:
+        enforce(volume={**VOLUME, "rate": "40/min", "algorithm": "damper"})
+        ask = ThrottleMiddleware(lambda request: HttpResponse(READS["pieces"](request.META["wsgi.input"])))
+        responses = [ask(wsgi(b"x" * 40)) for _ in range(5)]
+        assert 'qu="content-bytes"' in responses[0].headers["RateLimit-Policy"]
+        assert responses[-1].status_code == 429
+
     def test_it_charges_no_rule_that_counts_calls(self, enforce: Enforce) -> None:
         enforce(volume=VOLUME, calls={"rate": "3/min", "key": "everyone"})
         ask = ThrottleMiddleware(lambda request: HttpResponse(READS["pieces"](request.META["wsgi.input"])))
