@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -131,14 +131,14 @@ class ProcessRecords:
         reaped: list[str] = []
         while found := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
             indexes = list(map(text, found))
-            replies = self.store.pipeline([("reap", (index,), (uid,)) for index in indexes])
-            reaped = [index for index, reply in zip(indexes, replies, strict=True) if not isinstance(reply, Exception)]
-            if not reaped:
-                check(replies)
-            done = [reply for reply in replies if not isinstance(reply, Exception)]
-            if lost := [text(lease) for reply in done for lease in reply[1:]]:
+            groups = [indexes] if self.store.transport.slot_of is None else [[index] for index in indexes]
+            replies = self.store.pipeline([("reap", group, (uid,)) for group in groups])
+            done = [(group, reply) for group, reply in zip(groups, replies, strict=True) if isinstance(reply, list)]
+            reaped = [index for group, _ in done for index in group]
+            check(() if reaped else replies)
+            if lost := [text(lease) for _, reply in done for lease in reply[1:]]:
                 self.store.control.give(evicted(lost))
-            yield sum(reply[0] for reply in done)
+            yield sum(reply[0] for _, reply in done)
 
     def walk(self, uid: str) -> Iterator[list[str]]:
         """The index keys that a process has announced, in batches; one may come twice."""
@@ -170,16 +170,16 @@ class ProcessRecords:
         """How many keys of each group exist, which this marks as used; None where the server did not answer."""
         return self._each([("present", keys, ()) for keys in groups], int)
 
-    def abandoned(self, name: str, uids: Collection[str]) -> Iterator[int]:
+    def abandoned(self, name: str) -> Iterator[int]:
         """Take uids that are no more out of every index of one server, in batches; yields the leases freed by each.
 
         The server is that of the key ``name``. Its keys are gone through, as nothing else names what came back there.
         """
-        cursor = "0"
+        cursor, pattern = "0", _escaped(self.store.prefix) + ":{*}:*:*"
         while True:
-            args = (cursor, SCANNED, _escaped(self.store.prefix) + ":{*}:*", *uids)
-            cursor, *found = map(text, self.store.call("abandoned", (name,), args))
-            pairs = list(zip(found[::2], found[1::2], strict=True))
+            cursor, *found = map(text, self.store.call("abandoned", (name,), (cursor, SCANNED, pattern)))
+            living = self.census() if found else {}  # read last, as who has leases was announced before it took them
+            pairs = [(index, uid) for index, uid in zip(found[::2], found[1::2], strict=True) if uid not in living]
             replies = self.store.pipeline([("reap", (index,), (uid,)) for index, uid in pairs])
             check(replies)
             yield sum(reply[0] for reply in replies)

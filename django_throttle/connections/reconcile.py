@@ -202,7 +202,7 @@ class Refresher:
         self.sweeper.add(f"unnamed by {self.leases.uid}", self._clear(self.leases.unnamed()))
         if self.store.transport.slot_of is not None:  # what came back on one node need not be named on another
             for name in self._older:
-                self.sweeper.add(name, self.records.abandoned(name, uids))
+                self.sweeper.add(name, self.records.abandoned(name))
         self._replaced.clear()
         self._older.clear()
 

@@ -312,6 +312,7 @@ class TestOneNodeAway:
                 return [ConnectionError("away") if call[1][0] in lost else replies.pop(0) for call in calls]
 
             monkeypatch.setattr(site.store, "pipeline", partial)
+            monkeypatch.setattr(site.store.transport, "slot_of", len)
             return monkeypatch
 
         return lose

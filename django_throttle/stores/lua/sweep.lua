@@ -5,7 +5,7 @@
 -- wanted, then the index keys that have been reaped. Reply: index keys; none when the sweep is done.
 local dead, meta, held = KEYS[1], KEYS[2], KEYS[3]
 local uid = ARGV[2]
-for i = 5, #ARGV do redis.call('SREM', held, ARGV[i]) end
+if #ARGV > 4 then redis.call('SREM', held, unpack(ARGV, 5)) end
 local left = redis.call('SRANDMEMBER', held, ARGV[4])
 if #left == 0 then
   redis.call('ZREM', dead, uid)
