@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
 from django.core.management import call_command
 from django.test import Client
@@ -21,6 +20,7 @@ from django_throttle.connections.reconcile import Refresher
 from django_throttle.models import ThrottleConnection
 from django_throttle.stores import RedisStore
 from tests import doors
+from tests.admin.conftest import user
 from tests.admin.test_rules import NASTY, Scripts, text
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import sockets
@@ -43,16 +43,9 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     open_sockets.clear()
 
 
-def user(*permissions: str, staff: bool = True, superuser: bool = False) -> User:
-    found = User.objects.create_user("somebody", is_staff=staff, is_superuser=superuser)
-    for name in permissions:
-        found.user_permissions.add(Permission.objects.get(codename=f"{name}_throttleconnection"))
-    return found
-
-
 @pytest.fixture
 def operator(client: Client) -> Client:
-    client.force_login(user("view", "close"))
+    client.force_login(user("view_throttleconnection", "close_throttleconnection"))
     return client
 
 
@@ -73,11 +66,16 @@ def said(answer: Any) -> list[str]:
 class TestPermissions:
     MATRIX = [
         ("anonymous", None, 302, 302),
-        ("no staff", {"staff": False, "permissions": ["view", "close"]}, 302, 302),
+        (
+            "no staff",
+            {"staff": False, "permissions": ["view_throttleconnection", "close_throttleconnection"]},
+            302,
+            302,
+        ),
         ("staff", {}, 403, 403),
-        ("view", {"permissions": ["view"]}, 200, 403),
-        ("close", {"permissions": ["close"]}, 403, 403),
-        ("both", {"permissions": ["view", "close"]}, 200, 302),
+        ("view", {"permissions": ["view_throttleconnection"]}, 200, 403),
+        ("close", {"permissions": ["close_throttleconnection"]}, 403, 403),
+        ("both", {"permissions": ["view_throttleconnection", "close_throttleconnection"]}, 200, 302),
         ("superuser", {"superuser": True}, 200, 302),
     ]
 
@@ -101,7 +99,7 @@ class TestPermissions:
 
     def test_it_is_in_the_index_of_whoever_may_see_it(self, client: Client, enforce: Enforce) -> None:
         enforce()
-        client.force_login(user("view"))
+        client.force_login(user("view_throttleconnection"))
         page = client.get(reverse("admin:index"))
         assert f'href="{PAGE}"' in page.content.decode()
 

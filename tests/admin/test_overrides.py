@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.models import ThrottleOverride, ThrottleRule
+from tests.admin.conftest import user
 from tests.admin.test_rules import NASTY, Scripts, text
 from tests.inside import forget_rules
 from tests.raw_rows import force
@@ -34,19 +35,6 @@ TYPED = {
     "lasting": "7200",
     "reason": "a launch",
 }
-
-
-def user(*permissions: str, staff: bool = True, superuser: bool = False) -> User:
-    found = User.objects.create_user("somebody", is_staff=staff, is_superuser=superuser)
-    for name in permissions:
-        found.user_permissions.add(Permission.objects.get(codename=f"{name}_throttleoverride"))
-    return found
-
-
-@pytest.fixture
-def operator(client: Client) -> Client:
-    client.force_login(user(superuser=True))
-    return client
 
 
 @pytest.fixture(autouse=True)
@@ -82,10 +70,10 @@ class TestPermissions:
         ("anonymous", None, 302, 302, 302, False),
         ("no staff", {"staff": False}, 302, 302, 302, False),
         ("staff", {}, 403, 403, 403, False),
-        ("view", {"permissions": ["view"]}, 200, 200, 403, False),
-        ("add", {"permissions": ["add"]}, 403, 403, 200, False),
-        ("change", {"permissions": ["change"]}, 200, 200, 403, True),
-        ("delete", {"permissions": ["delete"]}, 403, 403, 403, False),
+        ("view", {"permissions": ["view_throttleoverride"]}, 200, 200, 403, False),
+        ("add", {"permissions": ["add_throttleoverride"]}, 403, 403, 200, False),
+        ("change", {"permissions": ["change_throttleoverride"]}, 200, 200, 403, True),
+        ("delete", {"permissions": ["delete_throttleoverride"]}, 403, 403, 403, False),
         ("superuser", {"superuser": True}, 200, 200, 200, True),
     ]
 
@@ -118,7 +106,7 @@ class TestPermissions:
 
     def test_who_may_only_see_is_told_everything_and_edits_nothing(self, client: Client) -> None:
         row = made(rules=("api", "chat"), until=timezone.now() + timedelta(hours=2, minutes=1))
-        client.force_login(user("view"))
+        client.force_login(user("view_throttleoverride"))
         for page in (client.get(change_url(row)), client.get(LIST)):
             assert "blocked from what api and chat covers" in text(page)
             assert "192.0.2.7" in text(page)

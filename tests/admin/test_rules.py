@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Group
 from django.contrib.messages import get_messages
 from django.core.management import call_command
 from django.db import connection
@@ -22,6 +22,7 @@ from django_throttle import rulebook
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.rulebook.file import FIELDS
+from tests.admin.conftest import user
 from tests.raw_rows import force
 
 pytestmark = pytest.mark.django_db
@@ -65,19 +66,6 @@ class Scripts(HTMLParser):
             self.found.append(self.get_starttag_text() or "")
 
 
-def user(*permissions: str, staff: bool = True, superuser: bool = False) -> User:
-    found = User.objects.create_user("somebody", is_staff=staff, is_superuser=superuser)
-    for name in permissions:
-        found.user_permissions.add(Permission.objects.get(codename=f"{name}_throttlerule"))
-    return found
-
-
-@pytest.fixture
-def operator(client: Client) -> Client:
-    client.force_login(user(superuser=True))
-    return client
-
-
 def change_url(row: ThrottleRule) -> str:
     return reverse("admin:django_throttle_throttlerule_change", args=[row.pk])
 
@@ -92,9 +80,9 @@ class TestPermissions:
         ("anonymous", None, 302, 302, 302, 302),
         ("no staff", {"staff": False}, 302, 302, 302, 302),
         ("staff", {}, 403, 403, 403, 403),
-        ("view", {"permissions": ["view"]}, 200, 200, 403, 200),
-        ("add", {"permissions": ["add"]}, 403, 403, 200, 200),
-        ("change", {"permissions": ["change"]}, 200, 200, 403, 200),
+        ("view", {"permissions": ["view_throttlerule"]}, 200, 200, 403, 200),
+        ("add", {"permissions": ["add_throttlerule"]}, 403, 403, 200, 200),
+        ("change", {"permissions": ["change_throttlerule"]}, 200, 200, 403, 200),
         ("superuser", {"superuser": True}, 200, 200, 200, 200),
     ]
 
@@ -118,7 +106,7 @@ class TestPermissions:
 
     def test_who_may_only_see_edits_nothing(self, client: Client) -> None:
         row = ThrottleRule.objects.create(name="api", rate="5/min")
-        client.force_login(user("view"))
+        client.force_login(user("view_throttlerule"))
         assert client.post(change_url(row), TYPED).status_code == 403
         page = client.get(LIST)
         assert "form-0-rate" not in page.content.decode()
@@ -128,7 +116,7 @@ class TestPermissions:
 
     def test_who_may_only_see_is_told_what_it_means(self, client: Client) -> None:
         row = ThrottleRule.objects.create(name="api", rate="5/min", scopes=("search", "chat"))
-        client.force_login(user("view"))
+        client.force_login(user("view_throttlerule"))
         shown = text(client.get(change_url(row)))
         assert row.meaning in shown
         assert "search, chat" in shown
