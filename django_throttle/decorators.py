@@ -20,7 +20,7 @@ from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.http.request_state import charged_for, django_request, method_of, size_of
+from django_throttle.http.request_state import django_request, facts_of
 from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
@@ -119,8 +119,7 @@ class _Call:
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
         request = django_request(self.subject)
-        done, method, size = charged_for(request), method_of(request), size_of(request)
-        return Facts(self.rule, (), who, price, done, self.rule, method, early=True, size=size, ident=ident)
+        return facts_of(request, self.rule, who, price, (), rule=self.rule, early=True, ident=ident)
 
     async def afacts(self, caller: Caller | None) -> Facts:
         """The same on an event loop: in a thread where a function of the site makes a query."""

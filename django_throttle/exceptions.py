@@ -55,8 +55,8 @@ class Refused(ThrottleError):
         self.decision = decision
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """With the decision, from a worker's process too."""
-        return type(self), (self.decision,)
+        """With its attributes, which are those of __init__ in its order, from a worker's process too."""
+        return type(self), tuple(vars(self).values())
 
 
 class PublishRefused(Refused):
@@ -65,6 +65,3 @@ class PublishRefused(Refused):
     def __init__(self, decision: Decision, group: str, members: int) -> None:
         super().__init__(decision)
         self.group, self.members = group, members
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.decision, self.group, self.members)

@@ -15,15 +15,7 @@ from django.http.response import HttpResponseBase
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.exceptions import Refused
-from django_throttle.http.request_state import (
-    REQUEST_EVENTS,
-    charged_for,
-    method_of,
-    scope_of,
-    scope_of_match,
-    size_of,
-    state_of,
-)
+from django_throttle.http.request_state import facts_of, scope_of, scope_of_match, state_of
 from django_throttle.http.serve import refused_by, refused_by_rules, serve
 from django_throttle.identity import HttpWho
 from django_throttle.stores import get_store
@@ -85,9 +77,8 @@ def _facts(request: HttpRequest, who: HttpWho) -> Step:
     """Makes the facts of a request."""
 
     def facts() -> Facts:
-        done, method = charged_for(request), method_of(request)
         scope = state_of(request).scope = scope_of(request)
-        return Facts(scope, REQUEST_EVENTS, who, charged=done, method=method, early=True, size=size_of(request))
+        return facts_of(request, scope, who, early=True)
 
     async def afacts() -> Facts:
         found = facts()

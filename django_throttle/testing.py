@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import wraps
 from inspect import isawaitable, isfunction
@@ -237,7 +237,7 @@ def assert_throttled(
     if callable(answers) and not _is_answer(answers):
         made = [_call(answers) for _ in range((after or 0) + (1 if times is None else times))]
     else:
-        made = [_answer(one) for one in ([answers] if _is_answer(answers) else answers)]
+        made = [_given(one) for one in ([answers] if _is_answer(answers) else answers)]
     _demand(bool(made), "no call was made")
     if after is None and times is not None:
         refused = [answer for answer in made if answer.is_refused]
@@ -283,12 +283,10 @@ def _call(function: Callable[[], Any]) -> _Answer:
             if not _is_answer(error):
                 raise
             given = error
-    if _is_answer(given):
-        given = _decoded(given)
     if isawaitable(given):
         getattr(given, "close", lambda: None)()
         raise TypeError("await each call, and give assert_throttled the list of their answers")
-    return _Answer(given, _decisions(given) or tuple(heard))
+    return _answer(given, heard)
 
 
 @contextmanager
@@ -309,21 +307,18 @@ def _is_answer(given: Any) -> bool:
     return isinstance(given, Decision | Refused | str | Mapping) or hasattr(given, "status_code")
 
 
-def _answer(given: Any) -> _Answer:
-    if not _is_answer(given):
-        raise TypeError(f"an answer is a response, a Decision, a Refused or a frame, not {given!r}")
-    given = _decoded(given)
-    return _Answer(given, _decisions(given))
+def _given(answer: Any) -> _Answer:
+    if not _is_answer(answer):
+        raise TypeError(f"an answer is a response, a Decision, a Refused or a frame, not {answer!r}")
+    return _answer(answer)
 
 
-def _decoded(given: Any) -> Any:
-    """A frame that is text and JSON as what it says."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return json.loads(given)
-    except ValueError:
-        return given
+def _answer(given: Any, heard: Iterable[Decision] = ()) -> _Answer:
+    """What a call came to; a frame that is text and JSON as what it says."""
+    if isinstance(given, str):
+        with suppress(ValueError):
+            given = json.loads(given)
+    return _Answer(given, _decisions(given) or tuple(heard))
 
 
 def _is_refusal(frame: Mapping[str, Any]) -> bool:

@@ -155,17 +155,6 @@ def key_choices(present: str = "") -> list[tuple[str, str]]:
 UNNAMED = "(no name yet)"
 
 
-def preview(request: HttpRequest) -> JsonResponse:
-    """The description of the rule in the query or the posted form, or what is wrong with it."""
-    fields = (request.POST if request.method == "POST" else request.GET).copy()
-    if not fields.get("name"):
-        fields["name"] = UNNAMED  # a name is needed to save only
-    form = PreviewForm(fields)
-    if form.is_valid():
-        return JsonResponse({"words": form.instance.meaning, "errors": []})
-    return JsonResponse({"words": "", "errors": _errors(form)})
-
-
 def _errors(form: PreviewForm) -> list[str]:
     """Sentences, each with the field's label in front unless it names the field."""
     found = []
@@ -274,10 +263,15 @@ class ThrottleRuleAdmin(ListAdmin):
         return [path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
-        """The preview, for those who may see or write rules."""
+        """The description of the rule in the query or the posted form, or what is wrong with it."""
         if not (self.has_view_or_change_permission(request) or self.has_add_permission(request)):
             raise PermissionDenied
-        return preview(request)
+        fields = (request.POST if request.method == "POST" else request.GET).copy()
+        if not fields.get("name"):
+            fields["name"] = UNNAMED  # a name is needed to save only
+        form = PreviewForm(fields)
+        is_valid = form.is_valid()
+        return JsonResponse({"words": form.instance.meaning if is_valid else "", "errors": _errors(form)})
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """With ?replace=NAME the form starts with that rule of settings."""

@@ -15,23 +15,14 @@ from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts, Who
+from django_throttle.call_facts import Who
 from django_throttle.core import Decision
 from django_throttle.core.problem_details import detail, is_too_large
 from django_throttle.costs import cost_of
 from django_throttle.exceptions import Refused
 from django_throttle.http import finalize
 from django_throttle.http.refusal import retry_seconds
-from django_throttle.http.request_state import (
-    REQUEST_EVENTS,
-    charged_for,
-    django_request,
-    method_of,
-    record,
-    route_of,
-    size_of,
-    state_of,
-)
+from django_throttle.http.request_state import django_request, facts_of, record, route_of, state_of
 from django_throttle.http.serve import meter
 from django_throttle.identity import HttpWho
 
@@ -144,8 +135,7 @@ class RuleThrottle(DecidedThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
         cost = 1 if cost == 1 else cost_of(cost, request, what="request")
-        scope, done, method = scope_of_view(request, view), charged_for(inner), method_of(inner)
-        facts = Facts(scope, REQUEST_EVENTS, who, cost, done, method=method, size=size_of(inner))
+        facts = facts_of(inner, scope_of_view(request, view), who, cost)
         decision = limiter.decide(facts)
         if record(inner, decision, facts, who).byte_facts:
             meter(inner, facts.size)

@@ -196,6 +196,14 @@ def charged_for(request: HttpRequest) -> EarlierCharges:
     return EarlierCharges(dict(state.costs), tuple(state.receipts), leases)
 
 
+def facts_of(
+    request: HttpRequest, scope: str, who: Who, cost: int = 1, events: tuple[str, ...] = REQUEST_EVENTS, **more: Any
+) -> Facts:
+    """The facts of a request, with what other doors have charged for it; ``more`` are further ones."""
+    done, method = charged_for(request), method_of(request)
+    return Facts(scope, events, who, cost, done, method=method, size=size_of(request), **more)
+
+
 def state_of(request: HttpRequest) -> RequestState:
     """The state of the request; an empty one the first time."""
     state: RequestState | None = getattr(request, _STATE, None)
