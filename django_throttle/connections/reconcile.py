@@ -78,14 +78,16 @@ class LossDetector:
         self.store.pipeline([("forget", (name,), ()) for name in self._last])
 
     def _has_lost_the_last(self) -> bool:
-        """One of each node of a Cluster, as far as one of the last hundred is there."""
-        leases, asked = self.store.leases, dict[tuple[object, bool], tuple[str, str]]()
+        """One of each node of a Cluster, as far as one of the last hundred is there, and not released meanwhile."""
+        leases, key, asked = self.store.leases, self.store.key, dict[tuple[object, bool], tuple[Pair, str]]()
         for is_held, last in ((True, leases.newest(MAX_RELEASED)), (False, leases.last_released())):
             for pair, lease in last:
-                key = self.store.key(*pair)
-                asked.setdefault((self.store.transport.node_of(key), is_held), (key, lease))
-        found = self.records.holds(leases.uid, asked.values()) if asked else []
-        return any(there is not None and there != is_held for (_, is_held), there in zip(asked, found, strict=True))
+                asked.setdefault((self.store.transport.node_of(key(*pair)), is_held), (pair, lease))
+        found = self.records.holds(leases.uid, [(key(*pair), lease) for pair, lease in asked.values()]) if asked else []
+        return any(
+            there is not None and there != is_held and leases.has(*pair, lease) == is_held
+            for ((_, is_held), (pair, lease)), there in zip(asked.items(), found, strict=True)
+        )
 
 
 SHUTDOWN_SECONDS: Final = 1.0  # for the sweep of what this process holds

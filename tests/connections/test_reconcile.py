@@ -198,6 +198,26 @@ def test_an_evicted_announcement_is_made_again(make_site: Make, redis_server: Re
         assert redis.scard(held) == 2
 
 
+def test_a_lease_that_is_released_while_redis_is_asked_for_it_is_no_loss(
+    make_site: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who registers again for nothing has slots missing for a moment, and others are granted them."""
+    site = make_site()
+    released = site.take("user:1", 2)[-1].lease
+    site.refresher.resend()
+    records, uid = site.refresher.losses.records, site.leases.uid
+    ask = records.holds
+
+    def holds(*asked: Any) -> list[bool | None]:
+        site.limiter.release(released)
+        return ask(*asked)
+
+    monkeypatch.setattr(records, "holds", holds)
+    site.beat()
+    assert not site.leases.lost and site.leases.uid == uid
+    assert site.count("user:1") == 1
+
+
 def test_without_eviction_nothing_is_looked_for(quick: None) -> None:
     with RedisServer() as server, server.client() as redis:
         site = Site(server.url)
