@@ -27,7 +27,7 @@ from django_throttle.sockets.error_frames import (
     continuity_payload,
     error_payload,
 )
-from django_throttle.sockets.settings import check_class, of_consumer, of_middleware
+from django_throttle.sockets.settings import check_class, consumer_settings, middleware_settings
 
 __all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin", "throttled_group_send", "throttled_group_send_sync"]
 
@@ -83,7 +83,7 @@ class ThrottledConsumerMixin:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         try:
-            settings = of_consumer(self, ThrottledConsumerMixin)
+            settings = consumer_settings(self, ThrottledConsumerMixin)
             return await handshake.run(super().__call__, scope, receive, send, settings)  # type: ignore[misc]
         finally:
             ChannelLayerAttribute.end(self)
@@ -102,7 +102,7 @@ class ThrottleMiddleware:
         self, app: Application, scope: str = "websocket", *, refuse: str | None = None, **options: Any
     ) -> None:
         self.app = app
-        self.settings = of_middleware(scope, refuse, options)
+        self.settings = middleware_settings(scope, refuse, options)
 
     @property
     def _path_routing(self) -> bool:

@@ -24,7 +24,7 @@ __all__ = ["UNCLEAR", "login_name"]
 UNCLEAR: Final = "(unclear)"
 # The largest body that is read: no login has more.
 MAX_BODY: Final = 65_536
-USUAL: Final = "username"
+USUAL_FIELD: Final = "username"
 MULTIPART: Final = "multipart/form-data"
 JSON: Final = "application/json"
 UTF_8: Final = "utf-8"
@@ -48,36 +48,32 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
     if not isinstance(django_request(request), HttpRequest):
         return None  # nobody logs in by a handshake
     try:
-        said = _names(request, fields or (USUAL, get_user_model().USERNAME_FIELD))
-        found = {_spelled(value) if as_typed else _folded(_spelled(value)) for value in said}
-        if not found and not _has_body(django_request(request)):
+        values = _values_of(request, fields or (USUAL_FIELD, get_user_model().USERNAME_FIELD))
+        names = {_normalized(value) if as_typed else _folded(_normalized(value)) for value in values}
+        if not names and not _has_body(django_request(request)):
             return None
     except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
         return UNCLEAR
-    return found.pop() if len(found) == 1 else UNCLEAR
+    return names.pop() if len(names) == 1 else UNCLEAR
 
 
-def _names(request: Any, fields: Iterable[str]) -> Iterator[object]:
+def _values_of(request: Any, fields: Iterable[str]) -> Iterator[object]:
     """The values of these fields, empty texts left out; raises for a body that cannot be read."""
     visitor: HttpRequest = django_request(request)
     parsed = vars(request).get("_full_data")  # by REST framework, which reads a body once
-    pairs = [*_listed(visitor.GET), *_listed(parsed if isinstance(parsed, Mapping) else None)]
-    if not isinstance(parsed, Mapping):
-        pairs += _in_body(visitor)
-    for name, value in pairs:
+    in_body = _pairs_of(parsed) if isinstance(parsed, Mapping) else _pairs_in_body(visitor)
+    for name, value in [*_pairs_of(visitor.GET), *in_body]:
         if name in fields and value != "" and value is not None:
             yield value
 
 
-def _listed(found: Any) -> list[tuple[Any, Any]]:
+def _pairs_of(form: Any) -> list[tuple[Any, Any]]:
     """The pairs of a form, in which a name may be there several times, or of a mapping."""
-    if found is None:
-        return []
-    lists = found.lists() if hasattr(found, "lists") else ((name, [value]) for name, value in found.items())
+    lists = form.lists() if hasattr(form, "lists") else ((name, [value]) for name, value in form.items())
     return [(name, value) for name, values in lists for value in values]
 
 
-def _in_body(request: HttpRequest) -> Iterator[tuple[Any, Any]]:
+def _pairs_in_body(request: HttpRequest) -> Iterator[tuple[Any, Any]]:
     """The pairs in all that a view may take the body for; Django's request stays as it was, but for its body read."""
     if size_of(request) > MAX_BODY:
         raise ValueError("too large for a login")
@@ -86,22 +82,22 @@ def _in_body(request: HttpRequest) -> Iterator[tuple[Any, Any]]:
     except RawPostDataException:
         if not hasattr(request, "_post"):
             raise
-        yield from _listed(request.POST)  # somebody has parsed the form as it came in
+        yield from _pairs_of(request.POST)  # somebody has parsed the form as it came in
         return
     if request.content_type == MULTIPART:
-        yield from _listed(_in_parts(request, body))
+        yield from _pairs_of(_multipart_form(request, body))
         return
-    for encoding in {json.detect_encoding(body), _known(request.encoding)}:
+    for encoding in {json.detect_encoding(body), _usual_encoding(request.encoding)}:
         try:
             text = body.decode(encoding)
         except UnicodeError:
             continue
-        yield from _in_json(text)
+        yield from _json_pairs(text)
         if request.content_type != JSON:
-            yield from _listed(QueryDict(body, encoding=encoding))
+            yield from _pairs_of(QueryDict(body, encoding=encoding))
 
 
-def _known(encoding: str | None) -> str:
+def _usual_encoding(encoding: str | None) -> str:
     """The encoding that a client names; raises ValueError for an unusual one, as decoding some takes seconds."""
     name = codecs.lookup(encoding or UTF_8).name
     if not name.startswith(ENCODINGS):
@@ -109,26 +105,28 @@ def _known(encoding: str | None) -> str:
     return name
 
 
-def _in_parts(request: HttpRequest, body: bytes) -> QueryDict:
+def _multipart_form(request: HttpRequest, body: bytes) -> QueryDict:
     meta = {**request.META, "CONTENT_LENGTH": str(len(body))}
-    found, _ = MultiPartParser(meta, BytesIO(body), [MemoryFileUploadHandler()], _known(request.encoding)).parse()
+    found, _ = MultiPartParser(
+        meta, BytesIO(body), [MemoryFileUploadHandler()], _usual_encoding(request.encoding)
+    ).parse()
     return found
 
 
-def _in_json(text: str) -> list[tuple[Any, Any]]:
+def _json_pairs(text: str) -> list[tuple[Any, Any]]:
     """The pairs of an object, each as often as it is there; of anything else none."""
     try:
-        found = json.loads(text, object_pairs_hook=_Pairs)
+        found = json.loads(text, object_pairs_hook=_JsonObject)
     except (ValueError, RecursionError):
         return []
-    return list(found) if isinstance(found, _Pairs) else []
+    return list(found) if isinstance(found, _JsonObject) else []
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _JsonObject(list[tuple[str, Any]]):
     """The pairs of one object of JSON."""
 
 
-def _spelled(value: object) -> str:
+def _normalized(value: object) -> str:
     """As Django's user model writes names; raises ValueError for what is no name."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("a name is a text")

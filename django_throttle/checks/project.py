@@ -30,7 +30,7 @@ from django_throttle.core import Rate, Rule
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.request_state import view_scope
 from django_throttle.rulebook.sources import NO_RULES, SourceRules
-from django_throttle.sockets.settings import misspelt
+from django_throttle.sockets.settings import misspelt_options
 
 DAPHNE: Final = "daphne"
 
@@ -91,7 +91,7 @@ def check_attributes(given: Given) -> list[CheckMessage]:
     return [
         Warning(f"{consumer.__name__}.{name} has no effect; did you mean {meant!r}?", id="django_throttle.W044")
         for consumer in _consumer_classes()
-        for name, meant in misspelt(consumer)
+        for name, meant in misspelt_options(consumer)
     ]
 
 

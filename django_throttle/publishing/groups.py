@@ -203,8 +203,9 @@ class CountingLayer:
         """Have a channel join; the consumer's own is counted."""
         await self._layer.group_add(group, channel)
         if channel == self._channel and self._groups is not None:
-            self._groups.add(group_ident(self.alias, group))
-            self._counts.add(group_ident(self.alias, group), channel)
+            ident = group_ident(self.alias, group)
+            self._groups.add(ident)
+            self._counts.add(ident, channel)
 
     async def group_discard(self, group: str, channel: str) -> None:
         try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, perf_counter
-from typing import Final, NamedTuple
+from typing import Final
 
 from django_throttle import agent, rulebook
 from django_throttle.call_facts import Facts, Who
@@ -32,7 +33,8 @@ Charges = tuple[Charge, ...]
 MATCH_LIFETIME: Final = 1.0
 
 
-class MatchedRules(NamedTuple):
+@dataclass(slots=True, eq=False)
+class MatchedRules:
     """The charges for a frame that costs 1 and has one byte.
 
     ``own`` are of rules that count this socket alone, ``metered`` of those that the process decides by what it has
@@ -42,39 +44,29 @@ class MatchedRules(NamedTuple):
     """
 
     snapshot: rulebook.Snapshot
-    until: float
     own: Charges
     metered: Charges
     shared: Charges
     blocks: tuple[Outcome, ...]
-    sized: bool
-    delays: bool
-    remembers: bool
-    is_blocked: bool
-    is_empty: bool
-    is_own_only: bool
-    is_shared_only: bool
+    until: float = field(init=False)
+    sized: bool = field(init=False)
+    delays: bool = field(init=False)
+    remembers: bool = field(init=False)
+    is_blocked: bool = field(init=False)
+    is_empty: bool = field(init=False)
+    is_own_only: bool = field(init=False)
+    is_shared_only: bool = field(init=False)
 
-    @classmethod
-    def of(
-        cls, snapshot: rulebook.Snapshot, own: Charges, metered: Charges, shared: Charges, blocks: tuple[Outcome, ...]
-    ) -> MatchedRules:
-        is_blocked = not all(one.shadow for one in blocks)
-        return cls(
-            snapshot,
-            monotonic() + MATCH_LIFETIME,
-            own,
-            metered,
-            shared,
-            blocks,
-            sized=any(one.rule.unit == "bytes" for one in (*own, *metered, *shared)),
-            delays=any(one.rule.action == "delay" for one in own),
-            remembers=not any(one.rule.count_denied or one.rule.is_shadow for one in own),
-            is_blocked=is_blocked,
-            is_empty=not (own or metered or shared or blocks),
-            is_own_only=not (metered or shared or is_blocked),
-            is_shared_only=bool(shared) and not (own or metered or blocks),
-        )
+    def __post_init__(self) -> None:
+        own, metered, shared = self.own, self.metered, self.shared
+        self.until = monotonic() + MATCH_LIFETIME
+        self.sized = any(one.rule.unit == "bytes" for one in (*own, *metered, *shared))
+        self.delays = any(one.rule.action == "delay" for one in own)
+        self.remembers = not any(one.rule.count_denied or one.rule.is_shadow for one in own)
+        self.is_blocked = not all(one.shadow for one in self.blocks)
+        self.is_empty = not (own or metered or shared or self.blocks)
+        self.is_own_only = not (metered or shared or self.is_blocked)
+        self.is_shared_only = bool(shared) and not (own or metered or self.blocks)
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
@@ -87,7 +79,7 @@ class MatchedRules(NamedTuple):
         def left(charges: Charges) -> Charges:
             return tuple([one for one in charges if (one.rule.name, one.ident) not in pairs])
 
-        return MatchedRules.of(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
+        return MatchedRules(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
 
     def priced(self, charges: Charges, cost: int, size: int) -> Charges:
         if cost == 1 and not self.sized:
@@ -110,7 +102,7 @@ async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: ruleboo
             own.append(charge._replace(rule=with_capped_delay(charge.rule)))
         else:
             (metered if charge.rule.is_local else shared).append(charge)
-    return MatchedRules.of(snapshot, tuple(own), tuple(metered), tuple(shared), blocks)
+    return MatchedRules(snapshot, tuple(own), tuple(metered), tuple(shared), blocks)
 
 
 class FrameLimits:
@@ -167,7 +159,7 @@ class FrameLimits:
         if self._outer is not None:
             new = new.without((await self._outer.matched()).pairs)
         if before is not None and new.shared == before.shared:
-            new = new._replace(shared=before.shared)  # prepaid frames are known by the identity of their charges
+            new.shared = before.shared  # prepaid frames are known by the identity of their charges
         self._matched = new
         return new
 

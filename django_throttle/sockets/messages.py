@@ -134,14 +134,14 @@ class Outbound:
                 return
             if unsent is None:
                 unsent = self._unsent = UnsentFrames(connection)
-            unsent.refused(event, connection.settings.kind(event), decision.retry_after)
+            unsent.refused(event, connection.settings.coalesce_kind(event), decision.retry_after)
             return
         if decision is not None:
             await connection.waits.on(asyncio.sleep(decision.delay))
         if self._closing:  # a frame that crosses the close reaches no one, and nobody is charged for it
             return
         if unsent is not None and not connection.has_ended:
-            unsent.replaced(connection.settings.kind(event))
+            unsent.replaced(connection.settings.coalesce_kind(event))
             await unsent.report()
         await connection.deliver(event)
 

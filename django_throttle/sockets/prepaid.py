@@ -19,7 +19,7 @@ from django_throttle import agent
 from django_throttle.core.algorithms import State, StepResult
 from django_throttle.core.commands import Answer, Charge, Decide, Refund
 from django_throttle.core.decide import drop_reported, outcomes_of, refund_charges
-from django_throttle.core.decision import Decision, Outcome, Reason, conclude
+from django_throttle.core.decision import Decision, Reason, conclude
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.lifecycle import spawn
@@ -228,15 +228,13 @@ def frames_left(decision: Decision, costs: Costs) -> int:
 
 def refused_for_delay(decision: Decision) -> Decision:
     """A refusal, by the rules that would have a frame wait for longer than a socket lets one wait."""
-    refused = conclude(tuple(map(_refused, decision.outcomes)), degraded=decision.degraded)
-    return refused._replace(cause=decision.cause)
-
-
-def _refused(outcome: Outcome) -> Outcome:
-    if outcome.delay <= MAX_DELAY:
-        return outcome
-    wait = outcome.delay - MAX_DELAY
-    return outcome._replace(allowed=False, retry_after=wait, delay=0.0, reason=Reason.EXCEEDED)
+    outcomes = [
+        one
+        if one.delay <= MAX_DELAY
+        else one._replace(allowed=False, retry_after=one.delay - MAX_DELAY, delay=0.0, reason=Reason.EXCEEDED)
+        for one in decision.outcomes
+    ]
+    return conclude(tuple(outcomes), degraded=decision.degraded)._replace(cause=decision.cause)
 
 
 # How many frames are paid for at once: what comes in AHEAD seconds, at most GROWTH times as many as the last time and

@@ -94,7 +94,7 @@ class SocketSettings:
         """The content of the frame that reports dropped ones, likewise."""
         return _content(self.continuity, continuity_payload, dropped)
 
-    def kind(self, message: Event) -> Hashable | None:
+    def coalesce_kind(self, message: Event) -> Hashable | None:
         """Of which kind an outgoing frame is; None where the site's own function fails."""
         try:
             kind = self.coalesce(message)
@@ -205,7 +205,7 @@ _ALIKE: Final = {"throttle_refuse": "refuse"}
 _NEAR: Final = 0.8
 
 
-def of_middleware(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
+def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
     """The settings of a middleware, checked; raises InvalidSetting."""
     for name in options:
         if name not in OPTIONS.values():
@@ -215,7 +215,7 @@ def of_middleware(scope: str, refuse: str | None, options: Mapping[str, Any]) ->
     return settings
 
 
-def of_consumer(consumer: Any, mixin: type) -> SocketSettings:
+def consumer_settings(consumer: Any, mixin: type) -> SocketSettings:
     """The settings of a consumer; what it has unchanged of the ``mixin`` is as in SocketSettings."""
     kind, own = type(consumer), vars(consumer)
     changed = [name for name in OPTIONS if name in own or getattr(kind, name) is not getattr(mixin, name)]
@@ -238,7 +238,7 @@ def check_class(consumer: type) -> None:
     SocketSettings(**{**fixed, "scope": fixed.get("scope") or consumer.__name__}).check()
 
 
-def misspelt(consumer: type) -> Iterator[tuple[str, str]]:
+def misspelt_options(consumer: type) -> Iterator[tuple[str, str]]:
     """Attributes that a class itself has and that mean nothing, each with the one that was probably meant."""
     for name in vars(consumer):
         if name in OPTIONS or not name.startswith("throttle"):

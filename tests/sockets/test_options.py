@@ -14,7 +14,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt
+from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt_options
 from tests.consumers import TWO_SOCKETS, AsyncEcho, handshake, opened
 from tests.doors import Enforce, enforcer
 
@@ -146,7 +146,7 @@ def test_attributes_that_are_nearly_ours() -> None:
         "throttled_by": "a site's own",
         "laddder": "not for us to say",
     }
-    assert dict(misspelt(type("Misspelt", (AsyncEcho,), names))) == {
+    assert dict(misspelt_options(type("Misspelt", (AsyncEcho,), names))) == {
         "throttle_laddder": "throttle_ladder",
         "throttle_refuse": "refuse",
         "throttle_payload": "throttle_error_payload",
