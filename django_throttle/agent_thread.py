@@ -112,17 +112,16 @@ class AgentThread:
             self._thread.join(seconds)
 
     def _run(self) -> None:
-        while not self._is_stopped():
+        while True:
+            with suppress(Empty):
+                self._woken.get(timeout=self._wait())
+            if self._stopped.is_set():
+                return
             if self._check_idle is not None:
                 self._check_idle()
             for job in self._jobs:
                 if self._jobs and job.due <= time.monotonic() and not self._stopped.is_set():
                     job.run()
-
-    def _is_stopped(self) -> bool:
-        with suppress(Empty):
-            self._woken.get(timeout=self._wait())
-        return self._stopped.is_set()
 
     def _wait(self) -> float:
         if self._check_idle is not None:

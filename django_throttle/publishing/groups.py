@@ -86,7 +86,7 @@ class GroupSizes:
 
     def __init__(self, own: LocalMembers = members) -> None:
         self.own = own
-        self._known: dict[str, RemoteMembers] = {}
+        self._remote: dict[str, RemoteMembers] = {}
         self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[int]] = {}
 
     def of(self, group: str, store: Store) -> Flow[int]:
@@ -96,11 +96,11 @@ class GroupSizes:
             try:
                 count = (yield CountMembers(group, self.own.process, conf().PROCESS_TTL)) or 0
             except StoreError:
-                before = self._known.get(group)
+                before = self._remote.get(group)
                 count = before.members if before is not None and before.store is store else 0
-            if len(self._known) >= MAX_GROUPS:
-                self._known.clear()
-            remote = self._known[group] = RemoteMembers(store, count, now + REMEMBERED_SECONDS)
+            if len(self._remote) >= MAX_GROUPS:
+                self._remote.clear()
+            remote = self._remote[group] = RemoteMembers(store, count, now + REMEMBERED_SECONDS)
         return self.own.count(group) + remote.members
 
     async def aof(self, group: str, store: Store) -> int:
@@ -120,11 +120,12 @@ class GroupSizes:
         return self.own.count(group) + (0 if remote is None else remote.members)
 
     def _fresh(self, group: str, store: Store) -> RemoteMembers | None:
-        known = self._known.get(group)
-        return known if known is not None and known.store is store and time.monotonic() < known.until else None
+        remote = self._remote.get(group)
+        is_fresh = remote is not None and remote.store is store and time.monotonic() < remote.until
+        return remote if is_fresh else None
 
     def forget(self) -> None:
-        self._known.clear()
+        self._remote.clear()
 
 
 def counts_publications(snapshot: rulebook.Snapshot) -> bool:

@@ -95,7 +95,7 @@ class Deadlines:
         """Watch from now on; both in seconds, 0 for never. Called again, it replaces them."""
         self._idle, self._max_age = idle, max_age
         self.end()
-        self._set()
+        self._schedule()
 
     def accept(self) -> None:
         self._accepted = True
@@ -111,14 +111,11 @@ class Deadlines:
         if not self._accepted:
             wait = conf().SOCKET_ACCEPT_TIMEOUT
             return (self._opened + wait, "not_accepted") if wait else None
-        found = []
-        if self._idle:
-            found.append((monotonic() + self._idle - self._silence(), "idle"))
-        if self._max_age:
-            found.append((self._opened + self._max_age, "too_old"))
-        return min(found, default=None)
+        idle = (monotonic() + self._idle - self._silence(), "idle") if self._idle else None
+        too_old = (self._opened + self._max_age, "too_old") if self._max_age else None
+        return min(filter(None, (idle, too_old)), default=None)
 
-    def _set(self) -> None:
+    def _schedule(self) -> None:
         due = self._next()
         if due is not None:
             loop = asyncio.get_running_loop()
@@ -130,7 +127,7 @@ class Deadlines:
         if due is not None and due[0] <= monotonic():
             self._on_passed(due[1])
         else:
-            self._set()
+            self._schedule()
 
 
 RELEASE_TIMEOUT: Final = 1.0
@@ -196,8 +193,8 @@ class Connection:
     @property
     def idents(self) -> frozenset[str]:
         """Whom it counts for: the idents that it holds leases under, its user's and its address's."""
-        found = {ident for lease in self.leases for _, ident in lease.holds}
-        return frozenset(found.union(filter(None, map(self.who.ident, ("user", "ip")))))
+        leased = {ident for lease in self.leases for _, ident in lease.holds}
+        return frozenset(leased.union(filter(None, map(self.who.ident, ("user", "ip")))))
 
     @property
     def address(self) -> str:

@@ -23,12 +23,12 @@ from django_throttle.sockets.prepaid import MAX_DELAY
 class Inbound:
     """What the application receives from."""
 
-    __slots__ = ("_connection", "_has_seen_close", "_kept", "_ready_at")
+    __slots__ = ("_connection", "_has_seen_close", "_pending", "_ready_at")
 
     def __init__(self, connection: Connection, first: Event) -> None:
         self._connection = connection
-        self._kept: Event | None = first  # not passed yet: an application that stops waiting gets it next time
-        self._ready_at: float | None = None  # when the kept frame, which was allowed, has its turn
+        self._pending: Event | None = first  # not passed yet: an application that stops waiting gets it next time
+        self._ready_at: float | None = None  # when the pending frame, which was allowed, has its turn
         self._has_seen_close = False  # the application, ours
 
     async def receive(self) -> Event:
@@ -36,19 +36,19 @@ class Inbound:
         connection = self._connection
         while True:
             waits = connection.closed is None or self._has_seen_close
-            event: Any = self._kept or (await connection.next_event() if waits else INTERRUPTED)
+            event: Any = self._pending or (await connection.next_event() if waits else INTERRUPTED)
             if event is not INTERRUPTED and event["type"] != "websocket.receive":
-                self._kept = None
+                self._pending = None
                 if event["type"] == "websocket.disconnect":
                     connection.end()
                 return event  # type: ignore[no-any-return]
             if (close := connection.closed) is not None:  # a frame that crosses our close reaches no one
-                self._kept = None
+                self._pending = None
                 if not self._has_seen_close:
                     self._has_seen_close = True
                     return {"type": "websocket.disconnect", "code": close.code, "reason": close.reason}
             elif event is not INTERRUPTED and await self._admit(event):
-                self._kept, self._ready_at = None, None
+                self._pending, self._ready_at = None, None
                 if not connection.has_ended:
                     if (escalation := connection.escalation).violations or escalation.quiet_until:
                         escalation.reset()
@@ -57,7 +57,7 @@ class Inbound:
 
     async def _admit(self, event: Event) -> bool:
         """Whether a frame passes, once it has waited for its turn."""
-        connection, self._kept = self._connection, event
+        connection, self._pending = self._connection, event
         if self._ready_at is None:
             cost = connection.settings.cost
             decision = await connection.incoming.admit(event, 1 if cost == 1 else cost_of(cost, event))
@@ -78,7 +78,7 @@ class Inbound:
             await connection.send_own(frame_event(settings.refusal_content(decision)))
         if action == "delay" and decision.retry_after and await self._passes_later(event, decision.retry_after):
             return True
-        self._kept = None
+        self._pending = None
         if action == "close" and connection.is_open:
             close = Close(settings.close_code(error_code(decision)), close_reason(decision))
             await asyncio.shield(spawn(connection.close_by(close)))  # an application that waits no longer cuts it not
@@ -172,11 +172,11 @@ TRY_AGAIN: Final = 0.01
 class UnsentFrames:
     """The frames to one client that were refused; ``lost`` have been dropped since the last report."""
 
-    __slots__ = ("_connection", "_kept", "_reported", "_since", "_timer", "lost")
+    __slots__ = ("_connection", "_newest", "_reported", "_since", "_timer", "lost")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._kept: dict[Hashable, Event] = {}
+        self._newest: dict[Hashable, Event] = {}
         self._since: datetime | None = None
         self._reported = -REPORT_EVERY
         self._timer: asyncio.TimerHandle | None = None
@@ -188,14 +188,14 @@ class UnsentFrames:
             self._lose()
         else:
             self.replaced(kind)
-            self._kept[kind] = event
-            if len(self._kept) > MAX_KINDS:
-                self.replaced(next(iter(self._kept)))
+            self._newest[kind] = event
+            if len(self._newest) > MAX_KINDS:
+                self.replaced(next(iter(self._newest)))
         self._later(REPORT_EVERY if wait is None else max(wait, TRY_AGAIN))
 
     def replaced(self, kind: Hashable | None) -> None:
         """There is a newer frame of this kind: the one that was kept will never be sent."""
-        if kind is not None and self._kept.pop(kind, None) is not None:
+        if kind is not None and self._newest.pop(kind, None) is not None:
             self._lose()
 
     async def report(self) -> None:
@@ -213,7 +213,7 @@ class UnsentFrames:
 
     def end(self) -> DroppedFrames | None:
         """The socket has ended, and nothing more is sent: what was dropped and not reported."""
-        for kind in tuple(self._kept):
+        for kind in tuple(self._newest):
             self.replaced(kind)
         dropped = DroppedFrames(self.lost, self._since) if self.lost and self._since is not None else None
         self.lost = 0
@@ -238,20 +238,20 @@ class UnsentFrames:
     async def _try_again(self) -> None:
         """Raises nothing, as nobody waits for it: the server tells the application of a client that has gone."""
         try:
-            await self._send_kept()
+            await self._send_newest()
         except Exception as error:  # noqa: BLE001 - each server has its own
             logger.debug("a frame that was kept for a client was not sent: %r", error)
 
-    async def _send_kept(self) -> None:
-        """Send what was kept, as far as there is room by now, and tell of what was not."""
-        for kind, event in list(self._kept.items()):
+    async def _send_newest(self) -> None:
+        """Send the newest frame of each kind, as far as there is room by now, and report the others."""
+        for kind, event in list(self._newest.items()):
             decision = await self._connection.outgoing.admit(event)
-            if self._kept.get(kind) is not event:  # replaced meanwhile
+            if self._newest.get(kind) is not event:  # replaced meanwhile
                 continue
             if decision is not None and not decision.allowed:
                 self._later(max(decision.retry_after or REPORT_EVERY, TRY_AGAIN))
                 break
-            del self._kept[kind]
+            del self._newest[kind]
             await self.report()
             await self._connection.deliver(event)
         await self.report()

@@ -56,7 +56,7 @@ def _rules_changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
             by_loop[connection.loop].append(connection)
     for loop, connections in by_loop.items():
         with suppress(RuntimeError):  # it has been closed, and they with it
-            loop.call_soon_threadsafe(lambda found: spawn(apply(found, old, new)), connections)
+            loop.call_soon_threadsafe(lambda those: spawn(apply(those, old, new)), connections)
 
 
 async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Snapshot) -> None:
@@ -76,7 +76,7 @@ async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Sn
     for limit, leases in excess.items():
         for connection in lowered[limit]:
             if any(lease.id in leases for lease in connection.leases):
-                _too_many(connection, limit)
+                _close_or_warn(connection, limit)
 
 
 async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
@@ -102,10 +102,10 @@ def _lowered(connection: Connection, facts: Facts, old: Snapshot | None, new: Sn
     if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
     before = {(one.rule.id, one.ident): one.rule.plan.limit for one in old.match(facts) if one.rule.is_concurrency}
-    held = {pair for lease in connection.leases for pair in lease.holds}
+    leased = {pair for lease in connection.leases for pair in lease.holds}
     for rule, ident, _ in new.match(facts):
         pair = (rule.id, ident)
-        if pair in held and not rule.is_shadow and rule.plan.limit < before.get(pair, 0):
+        if pair in leased and not rule.is_shadow and rule.plan.limit < before.get(pair, 0):
             yield LoweredLimit(*pair, rule.name, rule.plan.limit, rule.at_limit != "reject")
 
 
@@ -127,12 +127,12 @@ def _ids(reply: Any) -> frozenset[str]:
 
 def _excess_here(limit: LoweredLimit) -> frozenset[str]:
     pair = (limit.rule_id, limit.ident)
-    found = [(one.opened, lease.id) for one in open_sockets.everyone() for lease in one.leases if pair in lease.holds]
-    found.sort(reverse=not limit.oldest_first)
-    return frozenset([lease for _, lease in found[: max(0, len(found) - limit.limit)]])
+    leases = [(one.opened, lease.id) for one in open_sockets.everyone() for lease in one.leases if pair in lease.holds]
+    leases.sort(reverse=not limit.oldest_first)
+    return frozenset([lease for _, lease in leases[: max(0, len(leases) - limit.limit)]])
 
 
-def _too_many(connection: Connection, limit: LoweredLimit) -> None:
+def _close_or_warn(connection: Connection, limit: LoweredLimit) -> None:
     wait = ASK_AGAIN / 1_000_000
     decision = conclude((Outcome(limit.rule, limit.ident, False, limit.limit, 0, wait, wait, Reason.EXCEEDED),))
     if connection.settings.on_rule_change == "close":
