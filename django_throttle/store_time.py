@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Final
 
 from django_throttle.core.algorithms import Plan
@@ -24,9 +25,7 @@ class StoreTime:
 
     def copy(self) -> StoreTime:
         """A copy that learns by itself: on a Cluster each node has a clock of its own."""
-        copied = StoreTime()
-        copied.offset, copied._doubt = self.offset, self._doubt
-        return copied
+        return copy(self)
 
     def learn(self, there: int, sent: float, heard: float) -> bool:
         """Adopt the store's time ``there``, read between two moments of our clock; True when its clock was set since.

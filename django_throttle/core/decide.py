@@ -301,14 +301,11 @@ def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: tuple[Charge
         full = _full(charges, decision)
         if not full or any((charge.rule.id, charge.ident) in taken for charge in full):
             break
-        for charge in full:
-            if not (yield from _evict(charge, lease)):
-                yield from _given_back(taken, lease)
-                return decision
-            taken[charge.rule.id, charge.ident] = None
+        if not (yield from _evict(full, lease, taken)):
+            break
         decision = yield from decide()
-    if not decision.allowed:
-        yield from _given_back(taken, lease)
+    if taken and not decision.allowed:
+        yield from release_lease(Lease(lease, tuple(taken)))
     return decision
 
 
@@ -321,16 +318,16 @@ def _full(charges: tuple[Charge, ...], decision: Decision) -> list[Charge]:
     return [evicting[pair] for pair in evicting if pair in refusing] if refusing <= evicting.keys() else []
 
 
-def _evict(charge: Charge, lease: str) -> Flow[bool]:
-    try:
-        return bool((yield Evict(charge, lease)))
-    except StoreError:
-        return False
-
-
-def _given_back(taken: dict[tuple[str, str], None], lease: str) -> Flow[None]:
-    if taken:
-        yield from release_lease(Lease(lease, tuple(taken)))
+def _evict(full: list[Charge], lease: str, taken: dict[tuple[str, str], None]) -> Flow[bool]:
+    """Take a slot under each; False when one could not be had. ``taken`` receives what was."""
+    for charge in full:
+        try:
+            if not (yield Evict(charge, lease)):
+                return False
+        except StoreError:
+            return False
+        taken[charge.rule.id, charge.ident] = None
+    return True
 
 
 Pair = tuple[str, str]  # a rule's name, an ident

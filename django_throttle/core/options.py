@@ -282,9 +282,9 @@ def _audience(row: Option, given: object) -> tuple[str, ...]:
 def _shares(row: Option, given: object) -> tuple[float, ...]:
     found = sequence(row.name, given)
     for share in found:
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= MAX_TIMES:
-            is_percent = type(share) in (int, float) and MAX_TIMES < share <= 1000
-            hint = f" ({share:g} % is {share / 100:g})" if is_percent else " (0.8 is 80 %)"
+        is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if not (is_number and 0 < share <= MAX_TIMES):
+            hint = f" ({share:g} % is {share / 100:g})" if is_number and 0 < share <= 1000 else " (0.8 is 80 %)"
             message = f"{row.name} has shares of the limit, above 0 and up to {MAX_TIMES}{hint}, not {share!r}"
             raise InvalidRule(message, row.name)
     if len(found) > MAX_WARNINGS:

@@ -224,10 +224,7 @@ class IdentWho:
     """A caller of whom only the ident is known, such as "user:42"."""
 
     name: str
-
-    @property
-    def subject(self) -> Any:
-        return None
+    subject: Any = None
 
     def ident(self, key: str) -> str | None:
         if key == EVERYONE:
