@@ -390,5 +390,7 @@ def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
     if charge is None or (charge.rule.tolerance and not outcome.remaining):
         return outcome
     remaining = min(outcome.limit, outcome.remaining + charge.cost)
-    reset_after = max(0.0, outcome.reset_after - charge.rule.plan.drain_us(charge.cost) / 1_000_000)
-    return outcome._replace(remaining=remaining, reset_after=reset_after if remaining < outcome.limit else 0.0)
+    drained = charge.rule.plan.drain_us(charge.cost)
+    until_full = max(0, int(round(outcome.reset_after * 1_000_000) - drained))
+    is_full = remaining == outcome.limit and not drained  # what drains may be short of full by a part of a unit
+    return outcome._replace(remaining=remaining, reset_after=0.0 if is_full else until_full / 1_000_000)

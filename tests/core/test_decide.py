@@ -221,6 +221,15 @@ def test_only_of_the_rule_that_counts_so() -> None:
     assert [outcome.remaining for outcome in after_status(decision, 200).outcomes] == [4, 5, 9]
 
 
+def test_a_queue_that_lacks_a_part_of_a_unit_is_not_full_yet() -> None:
+    rule = Rule("login", "1/7s", algorithm="leaky_bucket", burst=2, action="delay", max_delay=1, count_on=(401,))
+    limiter = Limiter([rule], MemoryStore(clock := FrozenClock()))
+    limiter.acquire("ip:1")
+    clock.tick(6.125)
+    (outcome,) = after_status(limiter.acquire("ip:1"), 200).outcomes
+    assert (outcome.remaining, outcome.reset_after) == (1, 0.875)
+
+
 @pytest.mark.parametrize("used", [4, 9])
 def test_what_is_tolerated_beyond_the_limit_is_not_told(used: int) -> None:
     rule = Rule("login", "5/min", algorithm="fixed_window", enforce_at=2, count_on=(401,))
