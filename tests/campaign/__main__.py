@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from testproject.services import stop_on_signals
 from tests.bounds import most
-from tests.campaign.checks import DAMPED, check, fullest, settled
+from tests.campaign.checks import DAMPED, by_process, check, fullest, settled
 from tests.campaign.database import kept
 from tests.campaign.history import History
 from tests.campaign.limits import LIMITS
@@ -78,11 +78,20 @@ def run(this: Round) -> tuple[tuple[str, ...], int]:
 
 
 def nearest(history: History) -> str:
-    """How near each limit came to its bound."""
+    """How near each limit came to its bound; of what processes have each for themselves, the one that came nearest."""
     found = []
     for name, limit in LIMITS.items():
-        if limit.kind in ("rate", "door", "prepaid", "batched"):
-            found.append(f"{name} {fullest(history, limit)} of {most(limit.rule)}")
+        owns = list(by_process(history, limit))
+        if limit.kind in ("rate", "door", "prepaid"):
+            served = [one for own in owns for one in own if not one.alone]
+            found.append(f"{name} {fullest(history, limit, served)} of {most(limit.rule)}")
+        if limit.kind == "rate" and limit.rule.on_store_failure == "local":
+            alone = max((fullest(history, limit, [one for one in own if one.alone]) for own in owns), default=0)
+            found[-1] += f" and {alone} of {most(limit.rule.share(history.processes))} alone"
+        if limit.kind == "batched":
+            found.append(
+                f"{name} {max((fullest(history, limit, own) for own in owns), default=0)} of {most(limit.rule)}"
+            )
         if limit.kind == "damper":
             found.append(f"{name} settled {fullest(history, limit, settled(history, limit), DAMPED)}")
     return ", ".join(found)

@@ -84,13 +84,13 @@ def late(history: History, limits: Mapping[str, Limit]) -> Iterator[Breach]:
 
 
 def in_time(history: History, limits: Mapping[str, Limit], one: Operation, began: float, took: float) -> float:
-    """How long an answer may take."""
+    """How long an answer may take: longer where its process had no processor, as others have it or it was stopped."""
     bound = DEADLINE + MARGIN
     if took <= bound:
         return bound
     if limits[one.limit].kind == "prepaid":
         bound += PACE
-    if history.played(began, began + took, "starve"):
+    if any(fault.process in (None, one.process) for fault in history.played(began, began + took, *HELPLESS)):
         bound += STARVED
     return slack(bound)
 
@@ -298,7 +298,7 @@ def local_tally(history: History, limit: Limit) -> Iterator[Breach]:
     every = history.of(limit.name)
     once = sum(one.cost for one in every if one.outcome == "ok")
     evicted = [one for one in history.faults if one.name == "evict"]
-    again = [one for one in every if one.alone and any(-OWED < one.invoked - each.begin < OWED for each in evicted)]
+    again = [one for one in every if one.alone and any(at.begin - OWED < one.invoked < at.end for at in evicted)]
     perhaps = sum(one.cost for one in every if is_unknown(one)) + sum(one.cost for one in again)
     yield from _counted(history, limit, surely_counted(history, limit), once + perhaps)
 

@@ -111,8 +111,11 @@ def test_slots_that_were_forgotten_are_granted_again_until_all_have_registered()
 
 @pytest.mark.parametrize(("name", "late", "excused"), [("tally", 0.16, 0.14), ("prepaid", 1.16, 1.14)])
 def test_a_late_answer(name: str, late: float, excused: float) -> None:
-    starved = Fault(0.0, 0.1, "starve")
+    starved, stopped = Fault(0.0, 0.1, "starve"), Fault(0.05, 0.1, "stop client", process=0)
     assert broken(calls(name, 1, took=slack(excused))) == []
+    assert broken(calls(name, 1, took=slack(late)), stopped) == []
+    for other in (stopped._replace(process=1), stopped.later(9.0)):
+        assert len(broken(calls(name, 1, took=slack(late)), other)) == 1
     assert broken(calls(name, 1, took=slack(late)))[0].startswith("1 answers later than ")
     assert broken(calls(name, 1, took=slack(late)), starved) == []
     assert len(broken(calls(name, 1, took=slack(late + 0.25)), starved)) == 1

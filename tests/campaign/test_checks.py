@@ -201,9 +201,10 @@ def test_what_was_admitted_alone_is_charged_once() -> None:
     assert len(alone(5, 14, asked=False)) == len(alone(5, 16, asked=False)) == 1
     assert alone(5, 15) == alone(5, 20) == []
     assert len(alone(5, 14)) == len(alone(5, 21)) == 1
-    evict = Fault(7.0, 7.5, "evict", 1)
-    assert alone(5, 20, evict, asked=False) == []
-    assert len(alone(5, 21, evict, asked=False)) == len(alone(5, 16, evict.later(OWED + 2), asked=False)) == 1
+    evict = Fault(9.0, 9.5, "evict", 1)
+    assert alone(5, 20, evict, asked=False) == alone(5, 20, evict.later(-1.4), asked=False) == []
+    assert len(alone(5, 21, evict, asked=False)) == 1
+    assert len(alone(5, 16, evict.later(-1.6), asked=False)) == len(alone(5, 16, evict.later(OWED), asked=False)) == 1
     assert alone(5, 10, asked=False, outcome="unknown") == []
     assert len(alone(5, 11, asked=False, outcome="unknown")) == 1
     assert alone(5, 15, outcome="unknown") == []
@@ -248,6 +249,8 @@ def test_slots_that_a_process_grants_alone_are_its_share_with_all_that_it_holds(
     shares = [calls(name, SHARE, begin=1.0, alone=True, process=one) for one in (1, 2, 3)]
     assert slots(served, *shares) == []
     assert slots(calls(name, SHARE + 1, alone=True)) == ["local_slots: 3 slots of process 0 held at 0.0210, 2 allowed"]
+    together = [Operation(0, name, 1, 1.0, 1.1 + place / 100, "ok", alone=True) for place in range(SHARE + 1)]
+    assert slots(together[:SHARE]) == [] and len(slots(together)) == 1
     assert slots(calls(name, SHARE - 1), calls(name, 1, begin=1.0, alone=True)) == []
     assert len(slots(calls(name, SHARE), calls(name, 1, begin=1.0, alone=True))) == 1
     assert slots(calls(name, SHARE, end=0.9), calls(name, 1, begin=1.0, alone=True)) == []
