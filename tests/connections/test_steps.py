@@ -10,6 +10,7 @@ import pytest
 
 from django_throttle.connections.processes import HostRefresher
 from tests.connections.conftest import QUICK, Site, Worker
+from tests.connections.test_processes import AGAIN_SECONDS
 from tests.servers import slack, wait_until
 from tests.steps import SteppingServer
 
@@ -70,7 +71,7 @@ def test_a_step_beyond_the_lives_of_keys_is_a_loss_like_any(
     site, worker = Site(server.url), make_worker(REDIS=server.url)
     worker.ask("acquire", "user:1", OPEN)
     server.step(3600)
-    took = wait_until(lambda: site.count("user:1") == OPEN, timeout=slack(QUICK["BEAT_INTERVAL"] + 2))
+    took = wait_until(lambda: site.count("user:1") == OPEN, timeout=slack(AGAIN_SECONDS))
     figure("registered again after, with a beat of 0.5 s,", took, "s")
 
 
