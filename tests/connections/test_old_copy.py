@@ -152,7 +152,10 @@ def test_what_was_closed_since_is_gone_within_two_beats(
 
 @pytest.mark.row("F23")
 def test_a_hundred_thousand_are_gone_within_two_beats(make_worker: MakeWorker, figure: Callable[..., None]) -> None:
-    """With the default beats. To open and close as many takes minutes, so they are written as Redis has them."""
+    """With the default beats. To open and close as many takes minutes, so they are written as Redis has them.
+
+    Of the sweep, the time in which Redis and the process had no processor is left out.
+    """
     with RedisServer("--slowlog-log-slower-than", "500", "--slowlog-max-len", "100000") as server:
         site, redis = Site(server.url), server.client(socket_timeout=60)
         workers = [make_worker(REDIS=server.url, **USUAL) for _ in range(2)]
