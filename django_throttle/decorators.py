@@ -31,7 +31,7 @@ from django_throttle.stores.base import Step, Steps, arun, run
 __all__ = ["throttle"]
 
 # What tasks have (Celery, Django, Dramatiq), and a wrapper around one would hide.
-QUEUED: Final = ("delay", "enqueue", "send_with_options")
+TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
 F = TypeVar("F", bound=Callable[..., Any])
 Ident = str | Callable[..., Any] | None
 Cost = int | Callable[..., int]
@@ -53,16 +53,16 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
         raise error('@throttle is given the name of a rule: @throttle("search")')
 
     def decorate(function: F) -> F:
-        _check(function, cost, ident)
+        _check_decoration(function, cost, ident)
         if isinstance(function, type):
             return method_decorator(throttle(rule, cost=cost, ident=ident), name="dispatch")(function)
-        decided = _adecided if _is_awaited(function) else _decided
-        return _around(function, partial(decided, partial(_Call, rule, cost, ident, function)))
+        decided = _arun_call if _is_awaited(function) else _run_call
+        return _wrapped(function, partial(decided, partial(_Call, rule, cost, ident, function)))
 
     return decorate
 
 
-def _around(function: F, decided: Callable[[Any, Any], Any]) -> F:
+def _wrapped(function: F, decided: Callable[[Any, Any], Any]) -> F:
     """The function that is called in place of this one.
 
     It has the same globals, as Django Ninja resolves the names of annotations in them.
@@ -81,11 +81,11 @@ def _around(function: F, decided: Callable[[Any, Any], Any]) -> F:
     return wraps(function)(made)  # type: ignore[return-value]
 
 
-def _decided(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Any:
+def _run_call(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Any:
     return run(make(args, kwargs).steps(), get_store())
 
 
-def _adecided(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Awaitable[Any]:
+def _arun_call(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Awaitable[Any]:
     return arun(make(args, kwargs).steps(), get_store())
 
 
@@ -103,7 +103,7 @@ class _Call:
         """Decide the call, then make it or refuse it."""
         go = partial(self._function, *self._args, **self._kwargs)
         if self.subject is None:
-            return _limited(self._facts(self._bystander()), Step(go, go))
+            return _call_unless_refused(self._facts(self._caller_in_arguments()), Step(go, go))
         who = HttpWho(self.subject)
         return serve(django_request(self.subject), who, self._facts(who), Step(go, go))
 
@@ -114,7 +114,7 @@ class _Call:
         """Raises InvalidIdent for a call without a request whose ident is not given."""
         lets = (SynchronousOnlyOperation,)  # see afacts
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
-        ident, is_claimed = self._counted(caller)
+        ident, is_claimed = self._ident_of_call(caller)
         who = caller or IdentWho(ident or NO_TEXT)
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
@@ -130,7 +130,7 @@ class _Call:
         except SynchronousOnlyOperation:
             return await sync_to_async(self.facts)(caller)
 
-    def _counted(self, caller: Caller | None) -> tuple[str | None, bool]:
+    def _ident_of_call(self, caller: Caller | None) -> tuple[str | None, bool]:
         """The ident, and whether nothing else identifies the caller."""
         if callable(self.ident):
             value = self.ident(*self._args, **self._kwargs)
@@ -139,7 +139,7 @@ class _Call:
             raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
         return (BY_KEY if self.ident is None else shortened(self.ident)), False
 
-    def _bystander(self) -> Caller | None:
+    def _caller_in_arguments(self) -> Caller | None:
         """The caller of a function that is no view: of a request, or a consumer, among its arguments."""
         for found in (*self._args, *self._kwargs.values()):
             if isinstance(django_request(found), HttpRequest):
@@ -149,7 +149,7 @@ class _Call:
         return None
 
 
-def _limited(facts: Step, go: Step) -> Steps[Any]:
+def _call_unless_refused(facts: Step, go: Step) -> Steps[Any]:
     call = yield facts
     decision = limiter.admitted((yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))))
     try:
@@ -164,10 +164,10 @@ def _is_awaited(function: Any) -> bool:
     return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
 
 
-def _check(function: Any, cost: Any, ident: Any) -> None:
+def _check_decoration(function: Any, cost: Any, ident: Any) -> None:
     if isinstance(function, (classmethod, staticmethod, property)):
         raise TypeError(f"put @throttle below @{type(function).__name__}, next to the function")
-    if any(callable(getattr(function, name, None)) for name in QUEUED):
+    if any(callable(getattr(function, name, None)) for name in TASK_METHODS):
         raise TypeError("put @throttle below the decorator that makes a task (@shared_task), next to the function")
     if isinstance(function, type) and (not issubclass(function, View) or hasattr(function, "throttle_classes")):
         raise TypeError(

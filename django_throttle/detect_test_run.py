@@ -10,9 +10,9 @@ import sys
 from pathlib import PurePath
 from typing import Final
 
-DJANGOS: Final = "django.test.utils"
+DJANGO_TESTS: Final = "django.test.utils"
 PROGRAMS: Final = ("manage.py", "django-admin")
-MODULE: Final = ("django", "__main__.py")  # what python -m django runs; any other package has a __main__.py too
+DJANGO_MAIN: Final = ("django", "__main__.py")  # what python -m django runs; any other package has a __main__.py too
 
 
 def is_test_command(arguments: list[str]) -> bool:
@@ -20,7 +20,7 @@ def is_test_command(arguments: list[str]) -> bool:
     if arguments[1:2] != ["test"]:
         return False
     program = PurePath(arguments[0])
-    return program.name in PROGRAMS or program.parts[-2:] == MODULE
+    return program.name in PROGRAMS or program.parts[-2:] == DJANGO_MAIN
 
 
 declared: bool | None = True if is_test_command(sys.argv) else None
@@ -35,7 +35,7 @@ def has_begun() -> bool:
     """True in a test run, whatever store it counts in."""
     if declared is not None:
         return True
-    utilities = sys.modules.get(DJANGOS)
+    utilities = sys.modules.get(DJANGO_TESTS)
     # What setup_test_environment itself looks at, to find out whether it was called before.
     return utilities is not None and hasattr(utilities._TestState, "saved_data")
 

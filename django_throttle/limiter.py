@@ -152,7 +152,7 @@ def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: b
         decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:
         decided = decide_and_correct(decided, facts.charged, snapshot.by_name)
-    return _after(decided, facts, commit)
+    return _wait_and_report(decided, facts, commit)
 
 
 async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> Steps[Decision]:
@@ -165,7 +165,7 @@ async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> 
         return await sync_to_async(door_flow)(snapshot, facts, *call)  # as a view would
 
 
-def _after(decided: Flow[Decision], facts: Facts, commit: bool) -> Steps[Decision]:
+def _wait_and_report(decided: Flow[Decision], facts: Facts, commit: bool) -> Steps[Decision]:
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
     began = perf_counter()
     decision = yield from decided
@@ -205,11 +205,6 @@ def _watched_store() -> Store:
     return store
 
 
-def release(lease: Lease | None) -> None:
-    """Release what a door's decision holds; None and a second time change nothing."""
-    run(release_lease(lease), get_store())
-
-
 async def arelease(lease: Lease | None) -> None:
-    """Release without blocking the event loop."""
+    """Release what a door's decision holds; None and a second time change nothing."""
     await arun(release_lease(lease), get_store())

@@ -16,7 +16,7 @@ from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 
 from django_throttle.http.request_state import django_request, size_of
-from django_throttle.http.serve import INPUT
+from django_throttle.http.serve import WSGI_INPUT
 
 __all__ = ["UNCLEAR", "login_name"]
 
@@ -150,4 +150,4 @@ def _folded(name: str) -> str:
 
 def _has_body(request: HttpRequest) -> bool:
     """Whether there is a body, also one that Django does not read as its length is unknown."""
-    return size_of(request) > 0 or ("HTTP_TRANSFER_ENCODING" in request.META and INPUT in request.META)
+    return size_of(request) > 0 or ("HTTP_TRANSFER_ENCODING" in request.META and WSGI_INPUT in request.META)

@@ -16,7 +16,7 @@ from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.exceptions import Refused
 from django_throttle.http.request_state import facts_of, scope_of, scope_of_match, state_of
-from django_throttle.http.serve import refused_by, refused_by_rules, serve
+from django_throttle.http.serve import refusal_by_rules, refusal_of_error, serve
 from django_throttle.identity import HttpWho
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
@@ -61,7 +61,7 @@ class ThrottleMiddleware:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request."""
-        return refused_by(request, error) if isinstance(error, Refused) else None
+        return refusal_of_error(request, error) if isinstance(error, Refused) else None
 
 
 def _goes_elsewhere(request: HttpRequest) -> bool:
@@ -70,7 +70,7 @@ def _goes_elsewhere(request: HttpRequest) -> bool:
 
 
 def _refused_elsewhere(request: HttpRequest) -> Steps[HttpResponseBase | None]:
-    return refused_by_rules(request, _facts(request, HttpWho(request)))
+    return refusal_by_rules(request, _facts(request, HttpWho(request)))
 
 
 def _facts(request: HttpRequest, who: HttpWho) -> Step:

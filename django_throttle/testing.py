@@ -84,7 +84,7 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
         clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__()
-        self._rules = _made(rules)
+        self._rules = _as_rules(rules)
         self._merge, self._store, self._clock = merge, store, clock
         self._undo: list[ExitStack] = []
 
@@ -163,7 +163,7 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
         limiter.acquire(ident, left - leaving)
 
 
-def _made(rules: Rules) -> tuple[Rule, ...]:
+def _as_rules(rules: Rules) -> tuple[Rule, ...]:
     if callable(rules):
         raise TypeError('override_rules takes rules: write @override_rules({"api": {"rate": "2/min"}})')
     if isinstance(rules, Mapping):
@@ -211,7 +211,7 @@ class _Answer(NamedTuple):
         return {one.rule for one in outcomes if not one.allowed and not one.shadow}
 
     def __str__(self) -> str:
-        by = f" by {_named(self.refusers)}" if self.refusers else ""
+        by = f" by {_rule_names(self.refusers)}" if self.refusers else ""
         if self.is_refused:
             return f"refused{by}"
         if by:
@@ -246,7 +246,7 @@ def assert_throttled(
         _in_order(made, after or 0, times)
     for answer in made:
         if rule is not None and answer.is_refused:
-            _by(answer, rule)
+            _demand_rule(answer, rule)
     return made[-1].given
 
 
@@ -262,10 +262,10 @@ def _in_order(made: list[_Answer], after: int, times: int | None) -> None:
             _demand(not answer.is_refused, f"call {number} was {answer}, though only {times} should be")
 
 
-def _by(answer: _Answer, rule: str) -> None:
+def _demand_rule(answer: _Answer, rule: str) -> None:
     __tracebackhide__ = True
     _demand(bool(answer.refusers), f"nobody knows which rule refused: {answer.given!r} came from no test client")
-    _demand(rule in answer.refusers, f"refused by {_named(answer.refusers)}, not by {rule!r}")
+    _demand(rule in answer.refusers, f"refused by {_rule_names(answer.refusers)}, not by {rule!r}")
 
 
 def _demand(is_so: bool, otherwise: str) -> None:
@@ -335,5 +335,5 @@ def _decisions(given: Any) -> tuple[Decision, ...]:
     return () if request is None else decisions_of(request)
 
 
-def _named(rules: Iterable[str]) -> str:
+def _rule_names(rules: Iterable[str]) -> str:
     return "rule " + ", ".join(map(repr, sorted(rules)))

@@ -39,7 +39,7 @@ def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     utils.teardown_test_environment()
     try:
         assert not detect_test_run.counts_in_memory()
-        monkeypatch.delitem(sys.modules, detect_test_run.DJANGOS)
+        monkeypatch.delitem(sys.modules, detect_test_run.DJANGO_TESTS)
         assert not detect_test_run.counts_in_memory()
     finally:
         monkeypatch.undo()

@@ -18,11 +18,11 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
 from django_throttle.stores import get_store
 
-NAME: Final = "django_throttle_throttleconnection"
-SHOWN: Final = 200  # rows of a page
+URL_NAME: Final = "django_throttle_throttleconnection"
+PAGE_ROWS: Final = 200  # rows of a page
 LONGEST_SEARCH: Final = 100
 ANSWER_SECONDS: Final = 1.5  # until every process has listed what it holds
-EMPTY: Final = Overview((), (), (), 0)
+NO_OVERVIEW: Final = Overview((), (), (), 0)
 
 
 @admin.register(ThrottleConnection)
@@ -32,8 +32,8 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def get_urls(self) -> list[URLPattern]:
         view, close = require_http_methods(["GET", "HEAD"])(self.changelist_view), require_POST(self.close_view)
         return [
-            path("", self.admin_site.admin_view(view), name=f"{NAME}_changelist"),
-            path("close/", self.admin_site.admin_view(close), name=f"{NAME}_close"),
+            path("", self.admin_site.admin_view(view), name=f"{URL_NAME}_changelist"),
+            path("close/", self.admin_site.admin_view(close), name=f"{URL_NAME}_close"),
         ]
 
     def _never(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -49,11 +49,11 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """The page; with ``?part`` what it asks for every two seconds."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        search = _search(request.GET.get("q"))
+        search = _search_text(request.GET.get("q"))
         context = {
             **self.admin_site.each_context(request),
-            **_seen(search),
-            "close_url": reverse(f"{self.admin_site.name}:{NAME}_close"),
+            **_overview_context(search),
+            "close_url": reverse(f"{self.admin_site.name}:{URL_NAME}_close"),
             "title": "Open connections",
             "opts": self.model._meta,
             "search": search,
@@ -70,25 +70,26 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Close one connection, or all of an identity, of those that processes list at this moment."""
         if not self.has_close_permission(request):
             raise PermissionDenied
-        search = _search(request.POST.get("q"))
+        search = _search_text(request.POST.get("q"))
         try:
-            said = self._close(request, search)
+            said = self._order_close(request, search)
         except (StoreError, InvalidSetting) as error:
             self.message_user(request, f"Redis does not answer: {error}", messages.ERROR)
         else:
             self.message_user(request, said or "It has gone already.", messages.SUCCESS if said else messages.WARNING)
         query = f"?{urlencode({'q': search})}" if search else ""
-        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{NAME}_changelist") + query)
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{URL_NAME}_changelist") + query)
 
-    def _close(self, request: HttpRequest, search: str) -> str:
+    def _order_close(self, request: HttpRequest, search: str) -> str:
         """What was ordered, in words; empty when there is no such thing."""
-        found = _find(search, request.POST.get("uid", ""), request.POST.get("socket", ""), request.POST.get("tag", ""))
+        found = _listed(search, **{name: request.POST.get(name, "") for name in ("uid", "socket", "tag")})
         if isinstance(found, Connection):
             message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
-            name = _plain(f"{', '.join(found.idents) or 'nobody'} ({found.scope}{found.path and ', ' + found.path})")
+            where = f"{found.scope}{found.path and ', ' + found.path}"
+            name = _printable(f"{', '.join(found.idents) or 'nobody'} ({where})")
             said = f"The connection of {name} is being closed."
         elif isinstance(found, Ident):
-            message, name = ControlMessage(CLOSE, tag=found.tag, why=CLOSED), _plain(found.shown)
+            message, name = ControlMessage(CLOSE, tag=found.tag, why=CLOSED), _printable(found.shown)
             said = f"All {found.open} connections of {name} are being closed."
         else:
             return ""
@@ -100,22 +101,23 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return said
 
 
-def _seen(search: str) -> dict[str, Any]:
+def _overview_context(search: str) -> dict[str, Any]:
     try:
         overview, failure = look(get_store(), search), ""
     except (StoreError, InvalidSetting) as error:
-        overview, failure = EMPTY, str(error)
+        overview, failure = NO_OVERVIEW, str(error)
     return {
         "overview": overview,
         "connections": [
-            {"one": one, "age": _span(one.age), "silent": _span(one.silent)} for one in overview.connections[:SHOWN]
+            {"one": one, "age": _in_words(one.age), "silent": _in_words(one.silent)}
+            for one in overview.connections[:PAGE_ROWS]
         ],
-        "hidden": max(0, overview.open - min(SHOWN, len(overview.connections))),
+        "hidden": max(0, overview.open - min(PAGE_ROWS, len(overview.connections))),
         "failure": failure,
     }
 
 
-def _find(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | None:
+def _listed(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | None:
     """What is on the page under these names; processes get a moment to say that they still have it."""
     for overview in looks(get_store(), search, ANSWER_SECONDS):
         for row in overview.connections:
@@ -127,12 +129,12 @@ def _find(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | 
     return None
 
 
-def _plain(text: str) -> str:
+def _printable(text: str) -> str:
     """Without what only a client would put there: PostgreSQL takes no NUL, and a log has lines."""
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
-def _span(seconds: float) -> str:
+def _in_words(seconds: float) -> str:
     """Such as "5 s", "12 min" or "3 h 5 min"."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -141,5 +143,5 @@ def _span(seconds: float) -> str:
     return f"{minutes} min" if minutes else f"{rest} s"
 
 
-def _search(given: str | None) -> str:
+def _search_text(given: str | None) -> str:
     return (given or "").strip()[:LONGEST_SEARCH]

@@ -32,11 +32,11 @@ from django_throttle.models.subjects import names_of_users, networks_around, val
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Overrides
 
-AS_GIVEN: Final = ""
+UNTIL_BELOW: Final = ""
 ENDLESS: Final = "endless"
-NOW: Final = "0"
-LASTING: Final = (
-    (AS_GIVEN, "Until the time below"),
+END_NOW: Final = "0"
+DURATIONS: Final = (
+    (UNTIL_BELOW, "Until the time below"),
     ("1800", "30 minutes from now"),
     ("7200", "2 hours from now"),
     ("28800", "8 hours from now"),
@@ -44,8 +44,8 @@ LASTING: Final = (
     ("604800", "1 week from now"),
     (ENDLESS, "Until somebody ends it"),
 )
-USUAL: Final = "7200"
-MANY: Final = 30
+DEFAULT_DURATION: Final = "7200"
+MOST_NAMES: Final = 30
 
 
 class OverrideForm(RowForm):
@@ -53,9 +53,9 @@ class OverrideForm(RowForm):
 
     lasting = forms.ChoiceField(
         label="How long",
-        choices=LASTING,
+        choices=DURATIONS,
         required=False,
-        initial=USUAL,
+        initial=DEFAULT_DURATION,
         help_text="Counted from the moment you save.",
     )
 
@@ -75,8 +75,8 @@ class OverrideForm(RowForm):
             if until and until.year > LAST_YEAR:  # stored before that was refused
                 self.initial["until"] = until.replace(year=LAST_YEAR)
         if self.instance.pk and "lasting" in self.fields:
-            self.fields["lasting"].initial = AS_GIVEN if self.instance.until else ENDLESS
-            self.fields["lasting"].choices = (*LASTING, (NOW, "End it now"))  # type: ignore[attr-defined]
+            self.fields["lasting"].initial = UNTIL_BELOW if self.instance.until else ENDLESS
+            self.fields["lasting"].choices = (*DURATIONS, (END_NOW, "End it now"))  # type: ignore[attr-defined]
 
     def clean_rules(self) -> Any:
         """Refuse unknown names, but those that the override had already."""
@@ -88,13 +88,13 @@ class OverrideForm(RowForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        lasting, now = cleaned.get("lasting", AS_GIVEN), timezone.now()
+        lasting, now = cleaned.get("lasting", UNTIL_BELOW), timezone.now()
         if "until" in self.changed_data and cleaned.get("until"):
             if cleaned["until"] <= now:
                 self.add_error("until", "This moment has passed.")
         elif lasting == ENDLESS:
             cleaned["until"] = None
-        elif lasting != AS_GIVEN:
+        elif lasting != UNTIL_BELOW:
             cleaned["until"] = now + timedelta(seconds=int(lasting))
         elif not cleaned.get("until") and "until" not in self.errors:
             self.add_error("lasting", "Choose how long it lasts, or give an end below.")
@@ -104,14 +104,14 @@ class OverrideForm(RowForm):
 def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
     """Escaped, as the admin shows help as HTML and names are typed by people."""
     names = sorted(rule.name for rule in rules)
-    shown = ", ".join(names[:MANY]) + (", …" if len(names) > MANY else "")
+    shown = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
     return format_html("{} {}", text, f"Rules: {shown}." if names else "There are no rules yet.")
 
 
-MORE: Final = timedelta(hours=2)
-LONGEST: Final = 160  # characters of a reason in the list
+EXTENSION: Final = timedelta(hours=2)
+REASON_LENGTH: Final = 160  # characters of a reason in the list
 BLOCKS_YOU: Final = "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
-NOT_YET: Final = frozenset(("in_words", "created_by", "created_at"))  # unknown until it is saved
+UNSAVED_FIELDS: Final = frozenset(("in_words", "created_by", "created_at"))  # unknown until it is saved
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -128,7 +128,7 @@ class StateFilter(admin.SimpleListFilter):
         return chosen(queryset) if chosen else queryset
 
 
-class NamedUsers(ChangeList):
+class UserNamesChangeList(ChangeList):
     """A page of the list; finds the names of its users with one query."""
 
     def get_results(self, request: HttpRequest) -> None:
@@ -181,7 +181,7 @@ class ThrottleOverrideAdmin(ListAdmin):
 
     @admin.display(description="reason", ordering="reason")
     def why(self, row: ThrottleOverride) -> str:
-        return Truncator(row.reason).chars(LONGEST)
+        return Truncator(row.reason).chars(REASON_LENGTH)
 
     @admin.display(description="made", ordering="created_at")
     def made(self, row: ThrottleOverride) -> SafeString:
@@ -198,7 +198,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend from their end, or from now where it has passed; those without an end stay as they are."""
         now = timezone.now()
-        ends = {row: max(row.until, now) + MORE for row in queryset if row.until is not None}
+        ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
         self._set_ends(request, ends, "extended", "Extended by 2 hours.")
 
     def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], done: str, log: str) -> None:
@@ -211,7 +211,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         self.message_user(request, f"{count} {done}.", messages.SUCCESS if ends else messages.INFO)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
-        return NamedUsers
+        return UserNamesChangeList
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
         """Also by the name of a user, whose id is stored, and by an address that a network contains."""
@@ -225,7 +225,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Without ``lasting`` for those who may not change it, and without what is unknown until it is saved."""
         may_change = obj is None or self.has_change_permission(request, obj)
-        hidden = NOT_YET if obj is None else frozenset(() if may_change else ("lasting",))
+        hidden = UNSAVED_FIELDS if obj is None else frozenset(() if may_change else ("lasting",))
         found = super().get_fieldsets(request, obj)
         return [(name, {"fields": [one for one in given["fields"] if one not in hidden]}) for name, given in found]
 

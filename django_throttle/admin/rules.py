@@ -40,7 +40,7 @@ LIMITS_THESE_PAGES: Final = (
     "in for two hours: manage.py throttle_override add user {user} --exempt --rules {row} --reason admin"
 )
 # No door of this version reports these: a rule for them would do nothing.
-UNREPORTED: Final = frozenset(("task",))
+UNREPORTED_EVENTS: Final = frozenset(("task",))
 
 
 def form_fields(of: type[Options]) -> list[str]:
@@ -89,17 +89,22 @@ class RuleForm(RowForm):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._swap_field("events", _EventsField(choices=EVENT_LABELS.items()))
         if "events" in self.fields:
-            self.fields["events"] = _alike(self.fields["events"], _EventsField(choices=EVENT_LABELS.items()))
             present = (*self.instance.events, *(self["events"].value() or ()))
             self.fields["events"].widget.choices = event_choices(present)
-        if "algorithm" in self.fields:
-            choices = [(name, each.label) for name, each in ALGORITHMS.items()]
-            self.fields["algorithm"] = _alike(self.fields["algorithm"], forms.ChoiceField(choices=choices))
-        if "key" in self.fields:
-            self.fields["key"] = _alike(self.fields["key"], forms.ChoiceField(choices=key_choices(self.instance.key)))
+        algorithms = [(name, each.label) for name, each in ALGORITHMS.items()]
+        self._swap_field("algorithm", forms.ChoiceField(choices=algorithms))
+        self._swap_field("key", forms.ChoiceField(choices=key_choices(self.instance.key)))
         if "cost" in self.fields and (functions := declared("cost")):
             self.fields["cost"].help_text += f" There is {', '.join(functions)}."
+
+    def _swap_field(self, name: str, new: forms.Field) -> None:
+        """Have this field in place of the form's own, of which it keeps what people read."""
+        if name in self.fields:
+            old = self.fields[name]
+            new.label, new.help_text, new.required, new.initial = old.label, old.help_text, old.required, old.initial
+            self.fields[name] = new
 
 
 class ListForm(RuleForm):
@@ -132,14 +137,9 @@ class _EventsField(forms.MultipleChoiceField):
         return tuple(super().to_python(value))
 
 
-def _alike(old: forms.Field, new: forms.Field) -> forms.Field:
-    new.label, new.help_text, new.required, new.initial = old.label, old.help_text, old.required, old.initial
-    return new
-
-
 def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
     """The events that doors report, and those that a rule has already."""
-    shown = {*EVENT_LABELS} - UNREPORTED | {*present}
+    shown = {*EVENT_LABELS} - UNREPORTED_EVENTS | {*present}
     return [(event, label) for event, label in EVENT_LABELS.items() if event in shown]
 
 
@@ -164,8 +164,8 @@ def _errors(form: PreviewForm) -> list[str]:
     return found
 
 
-FEW: Final = 12  # rules that need no filters
-NOTHING_YET: Final = "Type a rate: what the rule means is shown here."
+FILTERLESS_ROWS: Final = 12  # rules that need no filters
+EMPTY_PREVIEW: Final = "Type a rate: what the rule means is shown here."
 
 
 class EventFilter(admin.SimpleListFilter):
@@ -207,7 +207,7 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def get_list_filter(self, request: HttpRequest) -> Any:
         """Filters only for a list of more than a few rows, as they take width from its columns."""
         is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
-        return self.list_filter if is_filtered or self.model._default_manager.count() > FEW else ()
+        return self.list_filter if is_filtered or self.model._default_manager.count() > FILTERLESS_ROWS else ()
 
 
 @admin.register(ThrottleRule)
@@ -230,7 +230,7 @@ class ThrottleRuleAdmin(ListAdmin):
     @admin.display(description="rule", ordering="name")
     def rule(self, row: ThrottleRule) -> SafeString:
         replaces = " (replaces the rule in settings)" if row.name in conf().RULES else ""
-        return format_html('{}<small class="{}">{}{}</small>', row.name, _css(row), row.meaning, replaces)
+        return format_html('{}<small class="{}">{}{}</small>', row.name, _css_class(row), row.meaning, replaces)
 
     @admin.display(description="scopes", ordering="scopes")
     def covers(self, row: ThrottleRule) -> str:
@@ -248,11 +248,11 @@ class ThrottleRuleAdmin(ListAdmin):
     def in_words(self, row: ThrottleRule) -> SafeString:
         return format_html(
             '<output id="rule-preview" class="{}" data-url="{}" data-empty="{}" data-options="{}">{}</output>',
-            _css(row) if row.pk else "rule-empty",
+            _css_class(row) if row.pk else "rule-empty",
             reverse(f"{self.admin_site.name}:django_throttle_preview"),
-            NOTHING_YET,
+            EMPTY_PREVIEW,
             json.dumps(preview_options(Rule)),
-            row.meaning if row.pk else NOTHING_YET,
+            row.meaning if row.pk else EMPTY_PREVIEW,
         )
 
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
@@ -308,5 +308,5 @@ class ThrottleRuleAdmin(ListAdmin):
         return [row for row in rows if row["name"] not in replaced]
 
 
-def _css(row: ThrottleRule) -> str:
+def _css_class(row: ThrottleRule) -> str:
     return "rule-wrong" if row.fault else "rule-words"

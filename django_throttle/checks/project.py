@@ -172,7 +172,7 @@ def _delays(ladder: object) -> bool:
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
 ASGI_MIDDLEWARE: Final = "django_throttle.channels.ThrottleMiddleware"
 AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
-THROTTLE: Final = "django_throttle.drf.DecidedThrottle"
+DECIDED_THROTTLE: Final = "django_throttle.drf.DecidedThrottle"
 DROP_IN: Final = "django_throttle.drf.StoreRateThrottle"
 SCHEMA: Final = "django_throttle.schema.ThrottleSchema"
 
@@ -220,7 +220,7 @@ def _unreadable_rates() -> Iterator[CheckMessage]:
             yield mistake("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}")
 
 
-HINT: Final = (
+INFLIGHT_HINT: Final = (
     'List the event "inflight" to limit requests while they are being answered, or "connection" and "inflight" '
     "for sockets and requests in one count."
 )
@@ -236,7 +236,7 @@ def check_inflight(given: Given) -> Iterator[CheckMessage]:
     says_events = {name for name, options in value_of(given, "RULES").items() if options.get("events")} if rules else ()
     for rule, why in _misapplied(rules, says_events):
         message = f"rule {rule.name!r} counts open WebSockets alone, {why}"
-        yield warning("W045", message, HINT + SOCKETS_ONLY * (rule.name not in says_events))
+        yield warning("W045", message, INFLIGHT_HINT + SOCKETS_ONLY * (rule.name not in says_events))
 
 
 def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator[tuple[Rule, str]]:
@@ -267,13 +267,13 @@ def _covers(patterns: list[str], scope: str) -> bool:
 def _sees_all_requests() -> bool:
     """Whether the middleware, or a throttle of ours for all views of REST framework, decides requests."""
     return _inherits(settings.MIDDLEWARE, MIDDLEWARE) or _inherits(
-        _drf_setting("DEFAULT_THROTTLE_CLASSES", ()), THROTTLE
+        _drf_setting("DEFAULT_THROTTLE_CLASSES", ()), DECIDED_THROTTLE
     )
 
 
 def _sees_requests() -> bool:
     """Whether a door that goes by events decides requests; ``@throttle`` names its rule, whatever its events."""
-    return _sees_all_requests() or _is_on_a_view(THROTTLE)
+    return _sees_all_requests() or _is_on_a_view(DECIDED_THROTTLE)
 
 
 def _drf_setting(name: str, default: Any) -> Any:

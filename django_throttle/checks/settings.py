@@ -161,7 +161,7 @@ def _numbers(given: Given) -> Iterator[CheckMessage]:
             yield mistake(number, f"{name} is a {kind} from {least} to {most}, not {value!r}")
 
 
-def _told_keys(given: Given) -> Iterator[CheckMessage]:
+def _tell_keys(given: Given) -> Iterator[CheckMessage]:
     keys = value_of(given, "TELL_KEYS")
     is_list = isinstance(keys, Sequence) and not isinstance(keys, str)
     if not is_list or not all(isinstance(key, str) and is_dotted(key) for key in keys):
@@ -325,7 +325,7 @@ def _user(given: Given) -> Iterator[CheckMessage]:
 
 
 SETTING_CHECKS: Final = (
-    *(_unknown_names, _choices, _texts, _switches, _numbers, _told_keys),
+    *(_unknown_names, _choices, _texts, _switches, _numbers, _tell_keys),
     *(_rules, _redis, _intervals, _eventlet, _hooks, _proxies, _tenant, _user),
 )
 
@@ -391,7 +391,7 @@ def check_shares(given: Given) -> Iterator[CheckMessage]:
 
 
 # Policies that evict keys with a time to live first, which all of ours have, or any key.
-HARMFUL: Final = ("volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random", "allkeys-random")
+EVICTING_POLICIES: Final = ("volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random", "allkeys-random")
 
 
 @settings_check(Tags.security, deploy=True)
@@ -421,7 +421,7 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
         hint = "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on the primary and its replicas."
         yield warning("W037", message, hint)
     policy = _server_value(memory, "maxmemory_policy")
-    if _server_value(memory, "maxmemory") not in ("", "0") and policy in HARMFUL:
+    if _server_value(memory, "maxmemory") not in ("", "0") and policy in EVICTING_POLICIES:
         message = f"Redis may evict counters and connection slots before anything else (maxmemory-policy {policy})"
         hint = "Use noeviction on a server of its own, or allkeys-lfu on one that is shared."
         yield warning("W038", message, hint)

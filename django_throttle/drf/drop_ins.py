@@ -18,7 +18,7 @@ from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
-from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, finish_by, scope_of_view
+from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, finish_in_view, scope_of_view
 from django_throttle.http.request_state import django_request, method_of, record_for_headers
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE
@@ -96,13 +96,13 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
             return True
         self.key = key
         who = HttpWho(request)
-        rule = _rule(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
+        rule = _rule_of_rate(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
         inner = django_request(request)
         scope, method = scope_of_view(request, view), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
         decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method, ident=ident))
         record_for_headers(inner, decision, who)
-        finish_by(view, inner, who)
+        finish_in_view(view, inner, who)
         return self.throttle_success() if self.answer(decision) else self.throttle_failure()
 
     def throttle_success(self) -> bool:
@@ -165,7 +165,7 @@ class _TaggedIdent(str):
 
 
 @lru_cache(maxsize=512)
-def _rule(scope: str, limit: int, window: float, shadow: bool) -> Rule:
+def _rule_of_rate(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     """DRF's promise, never more than the limit in any window: by a log, or by counters where a log would be long."""
     name, rate = f"{UNLISTED}{scope}", Rate(limit, window)
     if limit <= MAX_LOG:

@@ -23,7 +23,7 @@ from django_throttle.exceptions import Refused
 from django_throttle.http import finalize
 from django_throttle.http.refusal import retry_seconds
 from django_throttle.http.request_state import django_request, facts_of, record, route_of, state_of
-from django_throttle.http.serve import meter
+from django_throttle.http.serve import meter_input
 from django_throttle.identity import HttpWho
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def exception_of(decision: Decision) -> APIException:
     return Throttled(retry_seconds(decision.retry_after))
 
 
-def finish_by(view: Any, request: HttpRequest, who: Who) -> None:
+def finish_in_view(view: Any, request: HttpRequest, who: Who) -> None:
     """Have the view finish its response, or abandon the request where it raises; not where another door does.
 
     An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as
@@ -63,15 +63,15 @@ def finish_by(view: Any, request: HttpRequest, who: Who) -> None:
     kind: Any = type(view)
     if _is_async(kind):
         _finish_in_method(view, str(request.method).lower(), request)
-    view.finalize_response = partial(_finalized, request, view.finalize_response)
-    view.handle_exception = partial(_handled, request, view.handle_exception)
+    view.finalize_response = partial(_finalize_and_finish, request, view.finalize_response)
+    view.handle_exception = partial(_handle_refusal, request, view.handle_exception)
 
 
-def _finalized(request: HttpRequest, finalized: Any, *args: Any, **kwargs: Any) -> Any:
+def _finalize_and_finish(request: HttpRequest, finalized: Any, *args: Any, **kwargs: Any) -> Any:
     return finalize.finish_without_waiting(request, finalized(*args, **kwargs))
 
 
-def _handled(request: HttpRequest, handled: Any, error: Exception) -> Any:
+def _handle_refusal(request: HttpRequest, handled: Any, error: Exception) -> Any:
     """The response to an error; of a refusal that the view itself did not catch, a refusal of the request."""
     try:
         if isinstance(error, Refused):
@@ -138,8 +138,8 @@ class RuleThrottle(DecidedThrottle):
         facts = facts_of(inner, scope_of_view(request, view), who, cost)
         decision = limiter.decide(facts)
         if record(inner, decision, facts, who).byte_facts:
-            meter(inner, facts.size)
-        finish_by(view, inner, who)
+            meter_input(inner, facts.size)
+        finish_in_view(view, inner, who)
         return self.answer(decision)
 
 

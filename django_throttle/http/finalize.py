@@ -65,14 +65,14 @@ def finish(request: HttpRequest, response: Response) -> Response:
     A second time changes nothing. A response that streams holds its slots until it is closed. What is no response
     yet, because a framework is to make one of it, is a success unless it has another status.
     """
-    if owed := _finishing(request, response, state_of(request)):
+    if owed := _finish_flow(request, response, state_of(request)):
         run(owed, get_store())
     return response
 
 
 async def afinish(request: HttpRequest, response: Response) -> Response:
     """Finish without blocking the event loop."""
-    if owed := _finishing(request, response, state_of(request)):
+    if owed := _finish_flow(request, response, state_of(request)):
         await arun(owed, get_store())
     return response
 
@@ -84,7 +84,7 @@ def finish_without_waiting(request: HttpRequest, response: Response) -> Response
     """
     state = state_of(request)
     state.costs.clear()
-    if owed := _finishing(request, response, state):
+    if owed := _finish_flow(request, response, state):
         if _is_on_loop():
             _start_task(arun(owed, get_store()))
         else:
@@ -123,7 +123,7 @@ def _start_abandoning(request: HttpRequest, status: int | None) -> asyncio.Futur
 
 async def arelease_slots(request: HttpRequest) -> None:
     """Release what is held, whatever the answer will be; its status decides what is refunded, later."""
-    await arun(_released(_taken(state_of(request))), get_store())
+    await arun(_release_flow(_take_slots(state_of(request))), get_store())
 
 
 def _is_on_loop() -> bool:
@@ -134,7 +134,7 @@ def _is_on_loop() -> bool:
     return True
 
 
-def _finishing(request: HttpRequest, response: Any, state: RequestState) -> Flow[None] | None:
+def _finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flow[None] | None:
     """Add the header fields; returns what is then to be asked of the store, None where nothing is."""
     state.has_finisher = False
     if not isinstance(response, HttpResponseBase):
@@ -147,13 +147,13 @@ def _finishing(request: HttpRequest, response: Any, state: RequestState) -> Flow
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
     if state.slots and response.streaming:
-        _hold_until_closed(request, response, _taken(state))
+        _hold_until_closed(request, response, _take_slots(state))
     return _refund_and_release(state, response.status_code) if state.slots or state.receipts else None
 
 
 def _refund_and_release(state: RequestState, status: Any) -> Flow[None]:
     receipts, state.receipts = state.receipts, []
-    yield from _released(_taken(state))
+    yield from _release_flow(_take_slots(state))
     for receipt in receipts if status is not None else ():
         done = yield from refund_charges(refund_for_status(receipt, status))
         if not done and _log_throttle.due("refund"):
@@ -163,12 +163,12 @@ def _refund_and_release(state: RequestState, status: Any) -> Flow[None]:
             )
 
 
-def _taken(state: RequestState) -> Sequence[Slot]:
+def _take_slots(state: RequestState) -> Sequence[Slot]:
     slots, state.slots = state.slots, []
     return slots
 
 
-def _released(slots: Sequence[Slot]) -> Flow[None]:
+def _release_flow(slots: Sequence[Slot]) -> Flow[None]:
     for slot in slots:
         yield from release_lease(slot.take())
 
@@ -205,12 +205,12 @@ def _hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> No
     """
     leases = [slot.lease for slot in slots]
     response._resource_closers.append(partial(_release, slots))
-    request.close = partial(_close, weakref.ref(request), request.__dict__.get("close"), leases)
+    request.close = partial(_close_request, weakref.ref(request), request.__dict__.get("close"), leases)
     to_the_end = _ato_the_end if response.is_async else _to_the_end
     parts = to_the_end(response._iterator, slots)
     # By the base class: a FileResponse would no longer be a file that a server can send by itself.
     StreamingHttpResponse._set_streaming_content(response, parts)  # type: ignore[attr-defined]
-    _drop_when_over(slots)
+    _drop_with_request(slots)
 
 
 def _start_task(ending: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
@@ -240,12 +240,12 @@ async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> 
         async for part in content:
             yield part
     except BaseException:  # also where the event loop ends it; a second cancellation does not end this
-        await asyncio.wait({_start_task(arun(_released(slots), get_store()))})
+        await asyncio.wait({_start_task(arun(_release_flow(slots), get_store()))})
         raise
-    await arun(_released(slots), get_store())
+    await arun(_release_flow(slots), get_store())
 
 
-def _drop_when_over(slots: Sequence[Slot]) -> None:
+def _drop_with_request(slots: Sequence[Slot]) -> None:
     """Under ASGI, release the slots when the thread of the request ends, which Django ends with the request.
 
     Not when a task ends: it may be the server's. Not when the thread's executor is collected: if the client leaves
@@ -264,7 +264,7 @@ def _drop_when_over(slots: Sequence[Slot]) -> None:
             executor.submit(_drop_with_thread, slots)
 
 
-class _Dropped(list[Slot]):
+class _ThreadSlots(list[Slot]):
     """The slots that a thread holds until it ends."""
 
     def __del__(self) -> None:
@@ -276,11 +276,11 @@ _of_thread: Final = threading.local()
 
 
 def _drop_with_thread(slots: Sequence[Slot]) -> None:
-    held: _Dropped = _of_thread.__dict__.setdefault("slots", _Dropped())
+    held: _ThreadSlots = _of_thread.__dict__.setdefault("slots", _ThreadSlots())
     held[:] = [*(slot for slot in held if slot.lease), *slots]
 
 
-def _close(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:
+def _close_request(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:
     """``close`` is what was in this one's place; without it the request's own."""
     try:
         if close is not None:
@@ -293,4 +293,4 @@ def _close(request: weakref.ref[Any], close: Callable[[], None] | None, leases: 
 
 
 def _release(slots: Sequence[Slot]) -> None:
-    run(_released(slots), get_store())
+    run(_release_flow(slots), get_store())

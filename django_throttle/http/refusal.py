@@ -36,7 +36,7 @@ def retry_seconds(retry_after: float | None, chance: Callable[[], float] = rando
     return delay_seconds(retry_after, most * chance())
 
 
-def in_words(seconds: int) -> str:
+def wait_in_words(seconds: int) -> str:
     """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes, 3 days."""
     # Rounded up to 1 or 2 units it would be far too long.
     fitting = (unit for unit in UNITS if seconds >= 3 * unit[1] or seconds % unit[1] == 0)
@@ -48,7 +48,7 @@ def in_words(seconds: int) -> str:
 TEMPLATE: Final = "django_throttle/429.html"
 OUR_TEMPLATE: Final = str(Path(__file__).parents[1] / "templates" / TEMPLATE)
 # Seconds from which on our template says something else; otherwise it depends on "wait" and "when" alone.
-BOUNDS: Final = (0, 1, 60, 43_200)
+PAGE_BOUNDS: Final = (0, 1, 60, 43_200)
 HTML: Final = "text/html"
 FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
 JSON: Final = (CONTENT_TYPE, "application/json")
@@ -123,7 +123,7 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     if (said := refusing(decision)) and said.largest is not None:
         context |= {"largest": said.largest, "unit": said.unit}
     if seconds is not None:
-        context["wait"] = in_words(seconds)
+        context["wait"] = wait_in_words(seconds)
         if seconds < FAR_OFF:
             after = timezone.now() + timedelta(seconds=seconds + 59)
             context["when"] = after.replace(second=0, microsecond=0)
@@ -134,7 +134,7 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     origin = getattr(template, "origin", None)  # the templates of Django's engines have one
     if origin is None or origin.name != OUR_TEMPLATE:
         return template.render(context)
-    context["seconds"] = BOUNDS[bisect(BOUNDS, seconds or 0) - 1]
+    context["seconds"] = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds or 0) - 1]
     return _our_page(get_language(), get_current_timezone(), **context)
 
 

@@ -21,20 +21,20 @@ from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import record, state_of
 from django_throttle.stores.base import Step, Steps
 
-INPUT: Final = "wsgi.input"
+WSGI_INPUT: Final = "wsgi.input"
 # Where a view asks for everything at once, this much is read, and charged, at a time.
-PIECE: Final = 65_536
+READ_BYTES: Final = 65_536
 
 
-def meter(request: HttpRequest, charged: int) -> None:
+def meter_input(request: HttpRequest, charged: int) -> None:
     """Have the rules that count bytes charge what the view reads past Django's request, beyond ``charged`` bytes.
 
     A WSGI server's own input has what was sent in chunks, and may have more than Content-Length says: its size is not
     known before it is read. Reading it raises Refused for what is too much.
     """
-    stream = request.META.get(INPUT)
+    stream = request.META.get(WSGI_INPUT)
     if stream is not None and not isinstance(stream, _Metered):
-        request.META[INPUT] = _Metered(stream, charged, partial(_charge, request))
+        request.META[WSGI_INPUT] = _Metered(stream, charged, partial(_charge, request))
 
 
 def _charge(request: HttpRequest, size: int) -> None:
@@ -57,15 +57,15 @@ class _Metered:
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0:
-            return b"".join(iter(partial(self.read, PIECE), b""))
-        return self._passed(self._stream.read(size))
+            return b"".join(iter(partial(self.read, READ_BYTES), b""))
+        return self._charged(self._stream.read(size))
 
     def readline(self, size: int | None = -1) -> bytes:
         if size is not None and size >= 0:
-            return self._passed(self._stream.readline(size))
-        line = part = self.readline(PIECE)
+            return self._charged(self._stream.readline(size))
+        line = part = self.readline(READ_BYTES)
         while part and not part.endswith(b"\n"):
-            part = self.readline(PIECE)
+            part = self.readline(READ_BYTES)
             line += part
         return line
 
@@ -75,7 +75,7 @@ class _Metered:
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.readline, b"")
 
-    def _passed(self, part: bytes) -> bytes:
+    def _charged(self, part: bytes) -> bytes:
         more = len(part) - self._left
         self._left = max(0, -more)
         if more > 0:
@@ -91,12 +91,12 @@ def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]
     """
     attends = state_of(request).become_finisher(who)
     try:
-        refused = yield from refused_by_rules(request, facts)
+        refused = yield from refusal_by_rules(request, facts)
         response = (yield view) if refused is None else refused
     except Refused as error:
         if not attends:
             raise
-        response = refused_by(request, error)
+        response = refusal_of_error(request, error)
     except BaseException as error:
         if attends:
             status = status_of_error(error)
@@ -107,16 +107,16 @@ def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]
     return response
 
 
-def refused_by_rules(request: HttpRequest, facts: Step) -> Steps[HttpResponse | None]:
+def refusal_by_rules(request: HttpRequest, facts: Step) -> Steps[HttpResponse | None]:
     """Decide a request under the rules that match it: None where it is allowed, else its refusal."""
     call = yield facts
     decision = yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))
     if record(request, decision, call).byte_facts:
-        meter(request, call.size)
+        meter_input(request, call.size)
     return None if decision.allowed else refusal(request, decision)
 
 
-def refused_by(request: HttpRequest, error: Refused) -> HttpResponse:
+def refusal_of_error(request: HttpRequest, error: Refused) -> HttpResponse:
     """The response to a refusal of something that the view called."""
     record(request, error.decision)
     return refusal(request, error.decision)

@@ -38,7 +38,7 @@ def get_store() -> AnyStore:
                 _store = _build()
     if detect_test_run.declared is False or not _store.is_remote:
         return _store
-    may_be_one = detect_test_run.declared or detect_test_run.DJANGOS in sys.modules
+    may_be_one = detect_test_run.declared or detect_test_run.DJANGO_TESTS in sys.modules
     if may_be_one and detect_test_run.counts_in_memory() and conf().TESTS_IN_MEMORY:
         return _store_for_tests()
     return _store

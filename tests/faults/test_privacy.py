@@ -24,7 +24,7 @@ from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import ScopeWho
-from django_throttle.limiter import decide, release
+from django_throttle.limiter import Limiter, decide
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import reports
 from tests.inside import labels
@@ -173,7 +173,7 @@ def socket() -> Iterator[bool]:
     first, second = (decide(Facts("chat", ("connect", "connection"), ScopeWho(scope))) for _ in range(2))
     assert not second.allowed
     yield first.allowed
-    release(first.lease)
+    Limiter([], stores.get_store()).release(first.lease)
 
 
 def hits(texts: list[str]) -> list[str]:

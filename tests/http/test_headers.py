@@ -15,7 +15,7 @@ from django.urls import path
 from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
 from django_throttle.http.finalize import header_fields
-from django_throttle.http.refusal import in_words, retry_seconds
+from django_throttle.http.refusal import retry_seconds, wait_in_words
 from django_throttle.limiter import Limiter
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.stores import MemoryStore, RedisStore
@@ -258,7 +258,7 @@ class TestRetry:
         ],
     )
     def test_in_words(self, seconds: int, words: str) -> None:
-        assert in_words(seconds) == words
+        assert wait_in_words(seconds) == words
 
 
 def test_a_failed_store_tells_of_no_quota(enforce: Enforce, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from django_throttle import observe
 from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.exceptions import Cause
-from django_throttle.limiter import adecide, decide, release
+from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.observe import prometheus, reports
 from django_throttle.stores import RedisStore, get_store
 from tests.inside import labels
@@ -108,7 +108,7 @@ def test_what_is_held_open_is_shown(settings: Any) -> None:
     held = [decide(Facts("any", ("connection",), FACTS.who)) for _ in range(3)]
     assert value("leases_held") == 3
     for decision in held:
-        release(decision.lease)
+        Limiter([], get_store()).release(decision.lease)
     assert value("leases_held") == 0
     assert value("breakers_open") == 0, "memory has none"
 

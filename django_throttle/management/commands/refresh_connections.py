@@ -40,12 +40,9 @@ class Command(BaseCommand):
 
     def handle(self, *, once: bool, interval: float, **options: Any) -> None:
         refresher = HostRefresher(remote_store("connections live in one process and need no refreshing."))
-        if once:
-            self._once(refresher)
-        else:
+        if not once:
             self._repeat(refresher, interval)
-
-    def _once(self, refresher: HostRefresher) -> None:
+            return
         try:
             self._say(_line(refresher.once()))
         except StoreError as error:

@@ -66,9 +66,10 @@ class Command(BaseCommand):
         wrong = misspelt(options["rules"], rules)
         if wrong:
             raise CommandError("\n".join(wrong))
+        given = options["value"]  # - is for an API key, which a shell's history must not contain
         row = ThrottleOverride(
             kind=options["kind"],
-            value=_typed(options["value"]),
+            value=sys.stdin.readline().strip() if given == "-" else given,
             rules=",".join(options["rules"]),
             reason=options["reason"],
             until=_until(options),
@@ -78,7 +79,8 @@ class Command(BaseCommand):
         try:
             row.full_clean()
         except ValidationError as error:
-            raise CommandError("\n".join(_sentences(error))) from error
+            sentences = [f"{field}: {text}" for field, texts in error.message_dict.items() for text in texts]
+            raise CommandError("\n".join(sentences)) from error
         row.save()
         self.stdout.write(self.style.SUCCESS(_line(row)))
         for warning in override_warnings(row, rules):
@@ -151,11 +153,6 @@ def _seconds(lasting: str) -> float:
         raise CommandError(f"{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d") from error
 
 
-def _typed(value: str) -> str:
-    """The value; - reads it from input, as a shell's history must not contain an API key."""
-    return sys.stdin.readline().strip() if value == "-" else value
-
-
 def _who() -> str:
     try:
         return getpass.getuser()[:150]
@@ -174,7 +171,3 @@ def _local(moment: datetime) -> datetime:
         return timezone.localtime(moment) if timezone.is_aware(moment) else moment
     except OverflowError:  # the last date that Python has
         return moment
-
-
-def _sentences(error: ValidationError) -> list[str]:
-    return [f"{field}: {text}" for field, texts in error.message_dict.items() for text in texts]

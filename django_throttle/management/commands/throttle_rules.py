@@ -46,7 +46,7 @@ class Command(BaseCommand):
         take.add_argument("--replace", action="store_true", help="delete the database's rules that are not in the file")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
-        do = {"list": self.list, "check": self.check_rules, "export": self.export, "import": self.take}[todo]
+        do = {"list": self.list, "check": self.check_rules, "export": self.export, "import": self.import_rules}[todo]
         try:
             do(options)
         except DatabaseError as error:
@@ -54,7 +54,7 @@ class Command(BaseCommand):
 
     def list(self, options: dict[str, Any]) -> None:
         """One line for each rule in force or suspended, then what is skipped."""
-        reading = _read()
+        reading = _rules_read()
         rules = sorted(reading.rules, key=attrgetter("name"))
         rows = [(rule.name, _source(rule, reading), describe(rule)) for rule in rules]
         for line in _table(rows):
@@ -68,7 +68,7 @@ class Command(BaseCommand):
 
     def check_rules(self, options: dict[str, Any]) -> None:
         """Print what is wrong with each invalid rule; fail when there is one."""
-        reading = _read()
+        reading = _rules_read()
         for source, name, fault in sorted(reading.faults):
             self.stderr.write(f"{name} ({source}): {fault}")
         if reading.faults:
@@ -87,10 +87,10 @@ class Command(BaseCommand):
         except (OSError, ValueError) as error:
             raise CommandError(f"cannot write {options['output']!r}: {_why(error)}") from error
 
-    def take(self, options: dict[str, Any]) -> None:
+    def import_rules(self, options: dict[str, Any]) -> None:
         """Show what changes, and change it in one transaction."""
         try:
-            wanted = file.load(_bytes(options["file"]))
+            wanted = file.load(_file_content(options["file"]))
         except file.InvalidFile as error:
             raise CommandError("\n".join(("nothing was imported:", *error.faults))) from error
         try:
@@ -100,22 +100,22 @@ class Command(BaseCommand):
                 if not options["dry_run"]:
                     diff.apply()
         except IntegrityError as error:
-            alike = _alike({*present, *(row.name for row in wanted)})
+            alike = _equal_but_for_case({*present, *(row.name for row in wanted)})
             if not alike:
                 raise
             raise CommandError(
                 f"nothing was imported: {alike} are one name to this database, which ignores case"
             ) from error
-        self._tell(diff, dry_run=options["dry_run"])
+        self._print_changes(diff, dry_run=options["dry_run"])
 
-    def _tell(self, diff: Diff, *, dry_run: bool) -> None:
+    def _print_changes(self, diff: Diff, *, dry_run: bool) -> None:
         paint = {"+": self.style.SUCCESS, "-": self.style.ERROR, "~": self.style.WARNING}
         for line in diff.lines():
             self.stdout.write(paint.get(line[0], str)(line))
         self.stdout.write(diff.summary() + (" (dry run: nothing was written)" if dry_run else ""))
 
 
-def _read() -> Reading:
+def _rules_read() -> Reading:
     reading = sources.read()
     if reading.failure is not None:
         raise _unreadable(reading.failure) from reading.failure
@@ -126,7 +126,7 @@ def _unreadable(error: Exception) -> CommandError:
     return CommandError(f"the rules in the database cannot be used: {sources.advice(error)}")
 
 
-def _alike(names: Iterable[str]) -> str:
+def _equal_but_for_case(names: Iterable[str]) -> str:
     """The names that differ in case alone, for a message; empty where there are none."""
     groups: dict[str, list[str]] = {}
     for name in sorted(names):
@@ -134,7 +134,7 @@ def _alike(names: Iterable[str]) -> str:
     return ", ".join(" and ".join(group) for group in groups.values() if len(group) > 1)
 
 
-def _bytes(name: str) -> bytes:
+def _file_content(name: str) -> bytes:
     """The content of the file, at most one byte more than the most that is read."""
     try:
         if name == "-":
