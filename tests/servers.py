@@ -27,7 +27,17 @@ from testproject.check.standstill import elapsed
 from testproject.services import find_redis, free_port
 from tests.proxy import Proxy
 
-__all__ = ["Proxy", "RedisServer", "find_redis", "free_port", "need_binary", "quickest", "slack", "wait_until"]
+__all__ = [
+    "Proxy",
+    "RedisServer",
+    "find_redis",
+    "free_port",
+    "million_steps",
+    "need_binary",
+    "quickest",
+    "slack",
+    "wait_until",
+]
 
 REDIS_BINARIES = ("redis-server", "valkey-server")
 
@@ -66,6 +76,11 @@ def quickest(function: Callable[[], object], times: int = 20) -> float:
         function()
         took.append(time.perf_counter() - began)
     return min(took)
+
+
+def million_steps() -> float:
+    """What a million steps of plain Python take here, in seconds: by it a test tells how fast a machine is."""
+    return quickest(lambda: sum(number % 7 for number in range(1_000_000)), 5)
 
 
 def wait_until(happened: Callable[[], object], *, timeout: float = 10.0, every: float = 0.005) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from tests.connections.conftest import Site
 from tests.servers import RedisServer
 
 IDENTS = [f"user:{number}" for number in range(6)]
-SECONDS = 2.0
+# Under `make faults` alone, the last one for ten minutes.
+PLAYED = [(0, 2.0), (1, 2.0), (2, 2.0), *([(3, 600.0)] if "LONG_OUTAGES" in os.environ else [])]
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +29,12 @@ def hasty(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.row("F55")
-@pytest.mark.parametrize("seed", range(3))
-def test_nothing_drifts(seed: int, redis_server: RedisServer, redis_url: str) -> None:
+@pytest.mark.parametrize(("seed", "seconds"), PLAYED)
+def test_nothing_drifts(
+    seed: int, seconds: float, redis_server: RedisServer, redis_url: str, figure: Callable[..., None]
+) -> None:
     sites = [Site(redis_url) for _ in range(3)]
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     threads = [
         threading.Thread(target=hold_and_release, args=(site, random.Random(f"{seed}/{number}/{worker}"), until))
         for number, site in enumerate(sites)
@@ -48,7 +53,10 @@ def test_nothing_drifts(seed: int, redis_server: RedisServer, redis_url: str) ->
                 site.refresher.extend()
                 site.refresher.resend()
         held = {ident: sum(site.leases.count(site.rule.id, ident) for site in sites) for ident in IDENTS}
-        assert {ident: sites[0].count(ident) for ident in IDENTS} == held
+        counted = {ident: sites[0].count(ident) for ident in IDENTS}
+        figure("seconds of faults", seconds, "s")
+        figure("slots that Redis counts and nobody holds, or the other way round", differ(counted, held))
+        assert counted == held
         assert sum(held.values()) > 0
         assert len(redis.zrange("dt:{p}:live", 0, -1)) == 3
         for site in sites:
@@ -56,6 +64,10 @@ def test_nothing_drifts(seed: int, redis_server: RedisServer, redis_url: str) ->
             for lease in list(leases_of(site)):
                 site.limiter.release(lease)
         assert {sites[0].count(ident) for ident in IDENTS} == {0}
+
+
+def differ(one: dict[str, int], other: dict[str, int]) -> int:
+    return sum(abs(one[ident] - other[ident]) for ident in IDENTS)
 
 
 def leases_of(site: Site) -> Any:

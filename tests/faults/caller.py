@@ -1,34 +1,85 @@
-"""A process that asks for one ident all the time; prints when each call passed, and whether by this process alone."""
+"""A process that asks for one ident all the time; prints when each call passed, and whether by this process alone.
+
+One call after the other; or ten at a time, by threads or on an event loop. With CORE it is nice to others there.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import django
 from django.conf import settings
 
-URL, PROCESSES, OPTIONS, SECONDS = json.loads(sys.argv[1])
+URL, PROCESSES, OPTIONS, SECONDS, DRIVER, CORE = json.loads(sys.argv[1])
+AT_ONCE, NICE = 10, 10
 
 settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"BEAT_INTERVAL": 0.3, "PROCESS_TTL": 3.0})
+django.setup()
 
 from django_throttle import agent  # noqa: E402 - the settings come first
-from django_throttle.core import Rule  # noqa: E402
+from django_throttle.core import Decision, Rule  # noqa: E402
 from django_throttle.limiter import Limiter  # noqa: E402
 from django_throttle.stores import RedisStore  # noqa: E402
 
 limiter = Limiter([Rule("api", **OPTIONS)], RedisStore(URL, processes=PROCESSES))
 
 
-print("ready", flush=True)
-sys.stdin.readline()
 admitted: list[tuple[float, bool]] = []
-until = time.monotonic() + SECONDS
-while time.monotonic() < until:
-    decision = limiter.acquire("user:1")
+calls: list[tuple[float, bool]] = []  # how long each took, and whether the process decided alone
+refused = 0  # by Redis
+
+
+def note(began: float, decision: Decision) -> None:
+    global refused
+    calls.append((time.monotonic() - began, decision.degraded))
+    refused += not decision.allowed and not decision.degraded
     if decision.allowed:
         admitted.append((time.time(), decision.degraded))
-    time.sleep(0.002)
+
+
+def goes_on() -> bool:
+    """For so long; and who is starved, until Redis has no more to give."""
+    now = time.monotonic()
+    return now < until or (CORE is not None and not refused and now < until + 60)
+
+
+def ask() -> None:
+    while goes_on():
+        note(time.monotonic(), limiter.acquire("user:1"))
+        time.sleep(0.002)
+
+
+async def aask() -> None:
+    while goes_on():
+        note(time.monotonic(), await limiter.aacquire("user:1"))
+        await asyncio.sleep(0.002)
+
+
+async def ask_on_loop() -> None:
+    await asyncio.gather(*(aask() for _ in range(AT_ONCE)))
+
+
+print("ready", flush=True)
+sys.stdin.readline()
+if CORE is not None:
+    os.sched_setaffinity(0, {CORE})
+    os.nice(NICE)
+until = time.monotonic() + SECONDS
+if DRIVER == "asyncio":
+    asyncio.run(ask_on_loop())
+elif DRIVER == "threads":
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for _ in range(AT_ONCE):
+            threads.submit(ask)
+else:
+    ask()
 for at, degraded in admitted:
     print(f"{at:.6f} {int(degraded)}")
+print(f"longest {max(took for took, _ in calls)}")
+print(f"missed {sum(alone for _, alone in calls)}")
 agent.stop()

@@ -130,6 +130,8 @@ def measured(row: Row, found: dict[str, Any] | None) -> str:
     if row.why or found is None:
         return row.why or "not run yet"
     said = [f"{label.rstrip(',')}: {between(*figure)}" for label, figure in found["figures"].items()]
+    if not said and not found["failed"]:
+        said.append("held")
     said.append(f"{found['tests']} test{'s' * (found['tests'] != 1)}")
     said += [f"{found['skipped']} of them skipped"] * bool(found["skipped"])
     return "; ".join([*said, *(f"**failed**: ``{test}``" for test in found["failed"])])

@@ -20,11 +20,10 @@ from urllib.request import urlopen
 import pytest
 from django.conf import settings
 
-from django_throttle.core import Decision, Rule
+from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.http.servers import Server
-from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +41,10 @@ class Admitted:
     """The calls of several processes that were admitted."""
 
     def __init__(self, lines: list[str]) -> None:
-        self.calls = sorted((float(at), degraded == "1") for at, degraded in map(str.split, lines))
+        told = [line.split() for line in lines]
+        self.calls = sorted((float(at), degraded == "1") for at, degraded in told if at not in ("longest", "missed"))
+        self.longest = max(float(seconds) for what, seconds in told if what == "longest")  # call
+        self.missed = sum(int(calls) for what, calls in told if what == "missed")  # without Redis
 
     def most(self, window: float) -> int:
         """The most of them in any span of so many seconds."""
@@ -74,16 +76,19 @@ def callers(
     expected: int,
     seconds: float,
     rule: dict[str, Any],
+    driver: str = "",
+    core: int | None = None,
+    processes: int = PROCESSES,
 ) -> Iterator[Callers]:
-    """Processes that all ask from now on."""
-    argument = json.dumps([url, expected, rule, seconds])
+    """Processes that all ask from now on; see caller.py."""
+    argument = json.dumps([url, expected, rule, seconds, driver, core])
     command = [sys.executable, "-m", "tests.faults.caller", argument]
     with ExitStack() as stack:
         started = [
             stack.enter_context(
                 subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             )
-            for _ in range(PROCESSES)
+            for _ in range(processes)
         ]
         for process in started:
             assert process.stdout and process.stdout.readline() == "ready\n"
@@ -208,38 +213,47 @@ def test_gunicorn_started_in_an_outage_admits_the_limit_and_a_share_of_each_proc
     assert (decision.degraded, decision.remaining) == (False, 0), "Redis has been charged for all of it"
 
 
+BUSY = 20  # processes that leave a nice one half a hundredth of a core
+STARVED = 5.0  # seconds
+LARGE = [
+    pytest.param({"rate": "1000/h", "algorithm": "sliding_window", "resolution": 8, "strict": True}, id="sliding"),
+    pytest.param({"rate": "1000/h", "algorithm": "gcra", "burst": 1000}, id="gcra"),
+]
+
+
+@contextmanager
+def busy(core: int) -> Iterator[Callable[[], None]]:
+    """Processes that take all that they get of one core, until they are told to stop."""
+    started = [subprocess.Popen(["taskset", "-c", str(core), "sh", "-c", "while :; do :; done"]) for _ in range(BUSY)]
+
+    def stop() -> None:
+        for process in started:
+            process.kill()
+            process.wait()
+
+    try:
+        yield stop
+    finally:
+        stop()
+
+
 @pytest.mark.row("F53")
+@pytest.mark.parametrize("rule", LARGE)
+@pytest.mark.parametrize("driver", ["threads", "asyncio"])
 def test_a_process_that_gets_no_processor_admits_no_more_than_the_limit(
-    server: RedisServer, figure: Callable[..., None]
+    server: RedisServer, driver: str, rule: dict[str, Any], figure: Callable[..., None]
 ) -> None:
-    """Replies are read too late, and Redis, which is well, counts each call: the breaker opens, and closes again."""
-    rule = Rule("api", "1000/min", algorithm="sliding_window", resolution=8, strict=True)
-    decisions: list[Decision] = []
-    done = threading.Event()
-    with Proxy(server.port) as proxy:
-        store: Any = RedisStore(proxy.url, deadline=0.1)
-        limiter = Limiter([rule], store)
-
-        def ask() -> None:
-            while not done.wait(0.001):
-                decisions.append(limiter.acquire("user:1"))
-
-        def latest(*, allowed: bool, degraded: bool) -> bool:
-            return (decisions[-1].allowed, decisions[-1].degraded) == (allowed, degraded)
-
-        with ThreadPoolExecutor(10) as threads:
-            for _ in range(10):
-                threads.submit(ask)
-            try:
-                wait_until(lambda: len(decisions) >= 300)
-                proxy.set("delay", 0.3)
-                wait_until(lambda: store.breaker.is_open)
-                wait_until(lambda: latest(allowed=False, degraded=True))
-                proxy.set("pass")
-                wait_until(lambda: latest(allowed=False, degraded=False))
-            finally:
-                done.set()
-    admitted = [decision.degraded for decision in decisions if decision.allowed]
-    figure("passed of 1,000", len(admitted))
-    assert any(admitted), "some of them by the process alone"
-    assert len(admitted) <= 1050
+    """It misses deadlines, and Redis, which is well, counts each call: the breaker opens, and closes again."""
+    core = min(os.sched_getaffinity(0))
+    with (
+        busy(core) as stop,
+        callers(server.url, expected=1, seconds=STARVED, rule=rule, driver=driver, core=core, processes=1) as crew,
+    ):
+        time.sleep(STARVED)
+        stop()
+        admitted = crew.ended()
+    figure("longest call of a process that is starved, with a deadline of 100 ms", admitted.longest * 1000, "ms")
+    figure("calls without Redis", admitted.missed)
+    figure("passed of 1,000", len(admitted.calls))
+    assert admitted.longest > 0.2, "else nothing was starved"
+    assert 1000 <= len(admitted.calls) <= 1050
