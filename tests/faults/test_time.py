@@ -219,15 +219,20 @@ def open_files() -> int:
 
 
 @pytest.mark.row("F09")
-def test_connections_that_are_reset_cost_a_call_each_and_leave_nothing_open(proxy: Proxy, caller: Make) -> None:
+def test_connections_that_are_reset_cost_a_call_each_and_leave_nothing_open(
+    proxy: Proxy, caller: Make, figure: Callable[..., None]
+) -> None:
     call = caller(proxy.url, ALLOW)
     assert not call.surely().degraded
     opened = open_files()
+    failed = 0
     for _ in range(8):
         proxy.set("reset")
-        assert call.surely().degraded
+        failed += call.surely().degraded
         proxy.set("pass")
-        assert not call.surely().degraded
+        failed += call.surely().degraded
+    figure("calls that failed, of 8 connections that were reset,", failed)
+    assert failed == 8
     wait_until(lambda: proxy.open_links == 1 and open_files() <= opened)
 
 

@@ -58,8 +58,9 @@ def test_the_table_of_cases_on_a_loop(case: Case, cluster: RedisCluster, clock: 
 
 @pytest.mark.row("F52")
 @pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
-def test_exactly_the_limit_passes(rule: Rule, crew: Crew, cluster: RedisCluster) -> None:
+def test_exactly_the_limit_passes(rule: Rule, crew: Crew, cluster: RedisCluster, figure: Callable[..., None]) -> None:
     told = crew.run(hammer, cluster.url, rule, "user:1", 200)
+    figure("passed of 1,600 in a Cluster, limit 100,", sum(allowed for allowed, _ in told))
     assert [sum(column) for column in zip(*told, strict=True)] == [LIMIT, 0]
 
 
@@ -235,7 +236,7 @@ def test_after_a_failover_decisions_resume(
 
 @pytest.mark.row("F38")
 @pytest.mark.parametrize("coverage", ["no", "yes"])
-def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str) -> None:
+def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str, figure: Callable[..., None]) -> None:
     """Where full coverage is not required, it disturbs no other slot."""
     causes = {"no": Cause.UNAVAILABLE, "yes": Cause.SERVER_STATE}
     with RedisCluster(0, "--cluster-require-full-coverage", coverage) as cluster:
@@ -253,6 +254,7 @@ def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str) -> None:
                 slowest = max(slowest, elapsed(started) / 2)
                 if ident == idents[0] or coverage == "no":
                     assert {decision.degraded for decision in decisions} == {ident == idents[0]}
+        figure("longest call, with a deadline of 1 s", slowest * 1000, "ms")
         assert slowest < slack(patience + 0.05)
         wait_until(lambda: cause(cluster, idents[0 if coverage == "no" else 1]) is causes[coverage], every=0.1)
 

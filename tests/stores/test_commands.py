@@ -18,13 +18,16 @@ from tests.stores.conftest import CAP, RATES, commands
 
 
 @pytest.mark.row("F28")
-def test_five_mixed_rules_are_one_command(acquire: Callable[..., Any], client: Redis) -> None:
+def test_five_mixed_rules_are_one_command(
+    acquire: Callable[..., Any], client: Redis, figure: Callable[..., None]
+) -> None:
     rules = [*RATES[:4], CAP]
     acquire(*rules)  # loads the script, says that this process lives
     client.config_resetstat()
     for _ in range(3):
         assert acquire(*rules).allowed
     found = commands(client)
+    figure("looks at the clock in three calls of five rules each", found["time"])
     assert found["evalsha"] == 3 and found["time"] == 3, "one call, one look at the clock"
     from_the_script = {"get", "set", "time", "pttl", "pexpire", "smembers", "sadd", "zadd", "zcard", "zscore"}
     of_clients = {"config", "config|resetstat", "info", "client", "client|setinfo", "hello", "auth"}

@@ -61,11 +61,12 @@ def test_the_table_of_cases_on_a_loop(case: Case, sentinels: Sentinels, clock: F
 
 
 @pytest.mark.row("F52")
-def test_exactly_the_limit_passes(sentinels: Sentinels) -> None:
+def test_exactly_the_limit_passes(sentinels: Sentinels, figure: Callable[..., None]) -> None:
     crew = Crew(8)
     try:
         for rule in EXACT:
             told = crew.run(hammer, sentinels.url, rule, "user:1", 200)
+            figure(f"passed of 1,600 behind Sentinels, limit {LIMIT},", sum(allowed for allowed, _ in told))
             assert [sum(column) for column in zip(*told, strict=True)] == [LIMIT, 0], rule.name
     finally:
         crew.close()
@@ -102,7 +103,7 @@ def test_a_sentinel_that_hangs_does_not_matter(sentinels: Sentinels) -> None:
 
 
 @pytest.mark.row("F34")
-def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels) -> None:
+def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels, figure: Callable[..., None]) -> None:
     store = RedisStore(sentinels.url, deadline=5.0)
     limiter, refresher = Limiter([LOAD], store), Refresher(store)
     with asyncio.Runner() as runner:
@@ -114,9 +115,12 @@ def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels)
         try:
             for sentinel in sentinels.sentinels:
                 sentinel.kill()
+            failed = 0
             for _ in range(3):
-                assert not any(both() for _ in range(20))
+                failed += sum(both() for _ in range(20))
                 refresher.beat()  # which asks them whether another has become the master
+            figure("failed of 120 calls", failed)
+            assert failed == 0
         finally:
             for sentinel in sentinels.sentinels:
                 sentinel.start()
