@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.dispatch import receiver
@@ -118,11 +118,10 @@ def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozense
     calls = [
         ("surplus", (store.key(one.rule_id, one.ident),), (uid, one.limit, int(one.oldest_first))) for one in limits
     ]
-    return {limit: _ids(reply) for limit, reply in zip(limits, store.pipeline(calls), strict=True)}
-
-
-def _ids(reply: Any) -> frozenset[str]:
-    return frozenset() if isinstance(reply, Exception) else frozenset(map(text, reply))
+    return {
+        limit: frozenset() if isinstance(reply, Exception) else frozenset(map(text, reply))
+        for limit, reply in zip(limits, store.pipeline(calls), strict=True)
+    }
 
 
 def _excess_here(limit: LoweredLimit) -> frozenset[str]:

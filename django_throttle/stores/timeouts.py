@@ -170,10 +170,9 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
 
         def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:  # of connections with TLS alone
             with_ocsp = self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled
-            shared = not with_ocsp and certificates.of(self, self._read).result(_to_write(sock.gettimeout()))
+            tls = not with_ocsp and certificates.of(self, self._read).result(_to_write(sock.gettimeout()))
             sock.settimeout(_to_write(sock.gettimeout()))
-            own = super()._wrap_socket_with_ssl
-            return shared.wrap_socket(sock, server_hostname=self.host) if shared else own(sock)
+            return tls.wrap_socket(sock, server_hostname=self.host) if tls else super()._wrap_socket_with_ssl(sock)
 
         def _read(self) -> ssl.SSLContext:
             # redis-py makes a context for each connection; on a socket without a peer nothing is sent.

@@ -31,7 +31,20 @@ ROOT = Path(__file__).parents[2]
 PROMISES = Path(__file__).with_name("rows.toml")
 RESULTS, TABLE = ROOT / "docs" / "faults.json", ROOT / "docs" / "faults.inc"
 HEAD = ("Row", "Fault or attack", "Promise", "Measured")
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "row", "--reruns", "1", "-o", "junit_family=xunit1")
+PYTEST = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-m",
+    "row",
+    "--reruns",
+    "1",
+    "-o",
+    "junit_family=xunit1",
+    "-o",
+    "faulthandler_timeout=900",
+)
 
 
 class Row(NamedTuple):
