@@ -91,7 +91,8 @@ def throttled_group_send_sync(
 def _charged(group: str, message: dict[str, Any], publisher: Any, scope: str | None, layer: Any) -> Steps[Any]:
     """What sends the message, once it is charged; raises PublishRefused."""
     channel_layer, alias = _layer(layer)
-    _check(channel_layer, group)
+    if (check := getattr(channel_layer, "require_valid_group_name", None)) is not None:
+        check(group)  # raises TypeError, before anything is charged
     who = yield Step(partial(who_of, publisher), partial(_awho_of, publisher))
     who, store, members = Publisher(who, group_ident(alias, group)), get_store(), 0
     snapshot = yield Step(rulebook.current, rulebook.acurrent)
@@ -115,13 +116,6 @@ async def _awho_of(publisher: Any) -> Who:
 
 def _facts(who: Who, scope: str, members: int) -> Facts:
     return Facts(scope, ("publish",), who, min(1 + members, MAX_LIMIT))
-
-
-def _check(layer: Any, group: str) -> None:
-    """Raise TypeError for a name that the layer does not accept, before anything is charged for it."""
-    check = getattr(layer, "require_valid_group_name", None)
-    if check is not None:
-        check(group)
 
 
 def _layer(given: Any) -> tuple[Any, str]:

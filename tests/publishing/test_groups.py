@@ -133,6 +133,17 @@ class TestSizes:
         sizes.forget()
         assert run(sizes.of(NAME, store), store) == 1
 
+    def test_another_thread_may_forget_them_meanwhile(
+        self, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair[0].join("a")
+        pair[0].tell()
+        sizes, store, monotonic = GroupSizes(pair[1].members), pair[1].store, time.monotonic
+        assert run(sizes.of(NAME, store), store) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: (sizes.forget(), monotonic())[1])
+            assert sizes.at_least(NAME, store) == 1
+
     def test_many_are_told_in_few_commands(self, pair: tuple[Process, Process]) -> None:
         first = pair[0]
         for number in range(1200):
