@@ -20,11 +20,11 @@ from django.dispatch import receiver
 from django_throttle import detect_test_run, observe, rulebook
 from django_throttle.agent_thread import AgentThread, watched
 from django_throttle.conf import conf
-from django_throttle.connections.control import HEARD_SECONDS, Activity, SocketControl
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
-from django_throttle.damper.meters import Flusher
+from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.lifecycle import shutdown
+from django_throttle.local_limits import Flusher
 from django_throttle.publishing.groups import REPORT_SECONDS, GroupSizeReporter
 from django_throttle.stores import AnyStore
 
@@ -77,10 +77,10 @@ class _StoreService:
         thread.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
         thread.every(RESEND_SECONDS, refresher.resend, "sending leases again")
         thread.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
-        store.meters.interval = settings.DAMPER_INTERVAL
-        flusher = Flusher(store.meters, store.aggregates, lambda: store.processes.seen)
-        thread.every(store.meters.interval, flusher, "reporting counts of dampers", wait=flusher.first)
-        self.cleanups = [refresher.leave, flusher]
+        store.local_limits.interval = settings.DAMPER_INTERVAL
+        flusher = Flusher(store.local_limits, store.aggregates, lambda: store.processes.seen)
+        thread.every(store.local_limits.interval, flusher, "reporting counts of dampers", wait=flusher.first)
+        self.cleanups = [refresher.release_all, flusher]
 
     def _watch_rules(self, thread: AgentThread) -> None:
         poll_seconds = conf().RULES_POLL

@@ -138,7 +138,7 @@ def decide_flow(
     if leased or damped:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
-    denials, meters = store.denials, store.meters if damped else None
+    denials, meters = store.denials, store.local_limits if damped else None
     decided = partial(decide_charges, charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
     return decide_and_evict(decided, charges, lease) if lease and socket else decided()
 

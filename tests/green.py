@@ -83,7 +83,7 @@ def said(request: HttpRequest) -> JsonResponse:
     """The decisions since the last time, and what Redis has not heard of this process."""
     taken = decisions[:]
     del decisions[: len(taken)]
-    return JsonResponse({"decisions": taken, "introduced": not get_store().leases.introduction})
+    return JsonResponse({"decisions": taken, "introduced": get_store().leases.is_introduced})
 
 
 urlpatterns = [

@@ -52,7 +52,7 @@ def lock_of(owner: Any) -> Any:
 
 def evictions_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket takes a slot, and what tells its former owner fails with a ZeroDivisionError."""
-    monkeypatch.setattr("django_throttle.stores.control.EvictCommand._tell", lambda command: 1 / 0)
+    monkeypatch.setattr("django_throttle.stores.evictions.EvictCommand._tell", lambda command: 1 / 0)
 
 
 def start_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from redis import Redis
 
 from django_throttle import agent, observe, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.connections.control import Activity, SocketControl
+from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
@@ -44,7 +44,7 @@ def test_serves_each_store_once(settings: Any, redis_url: str) -> None:
         agent.ensure(first)
     assert len(agent_threads()) == 1
     agent.ensure(second)
-    wait_until(lambda: not (first.leases.introduction or second.leases.introduction), timeout=slack(2))
+    wait_until(lambda: first.leases.is_introduced and second.leases.is_introduced, timeout=slack(2))
     assert len(agent_threads()) == 2
     agent.stop()
     assert second.transport.client.zcard("dt:{p}:live") == 0
@@ -74,7 +74,7 @@ def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis
     agent.ensure(own)
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
     wait_until(lambda: len(agent_threads()) == 1, timeout=slack(2))
-    wait_until(lambda: not own.leases.introduction, timeout=slack(2))
+    wait_until(lambda: own.leases.is_introduced, timeout=slack(2))
     assert list(served()) == [id(own)]
 
 
@@ -110,7 +110,7 @@ def test_a_lease_of_a_limiter_of_ones_own_is_kept_up(settings: Any, redis_url: s
     assert agent_threads() == []
     with limiter.lease("user:1"):
         assert len(agent_threads()) == 1
-        wait_until(lambda: not limiter.store.leases.introduction, timeout=slack(2))
+        wait_until(lambda: limiter.store.leases.is_introduced, timeout=slack(2))
 
 
 @pytest.mark.agent
@@ -189,23 +189,23 @@ def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
     store = RedisStore(redis_url, deadline=5.0)
     agent.ensure(store)
-    wait_until(lambda: not store.leases.introduction, timeout=slack(2))
+    wait_until(lambda: store.leases.is_introduced, timeout=slack(2))
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         before = len(agent_threads())
         agent.ensure(store)
         until = time.monotonic() + 20
-        while store.leases.introduction and time.monotonic() < until:
+        while not store.leases.is_introduced and time.monotonic() < until:
             time.sleep(0.01)
-        answer = [before, len(agent_threads()), store.leases.uid, store.leases.introduction]
+        answer = [before, len(agent_threads()), store.leases.uid, store.leases.is_introduced]
         os.write(writing, json.dumps(answer).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        before, after, uid, introduction = json.load(pipe)
+        before, after, uid, introduced = json.load(pipe)
     os.waitpid(child, 0)
-    assert (before, after, introduction) == (0, 1, "")
+    assert (before, after, introduced) == (0, 1, True)
     assert uid != store.leases.uid
     with store.transport.client as client:
         assert client.zcard("dt:{p}:live") == 2

@@ -407,7 +407,7 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
     if store is None or not store.is_remote:
         return
     try:
-        replication, memory = store.transport.server_says("replication"), store.transport.server_says("memory")
+        replication, memory = store.transport.server_state("replication"), store.transport.server_state("memory")
     except Exception as error:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
         if cause_of(error) is Cause.CONFIG and not isinstance(error, NoPermissionError):
             hint = "Correct REDIS: until then the rules' failure policies decide every call."

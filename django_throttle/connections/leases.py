@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from django_throttle.connections import process
+from django_throttle.connections import process_identity
 from django_throttle.core.commands import SOCKET_LEASE
 from django_throttle.core.decision import Lease
 from django_throttle.lifecycle import in_child
@@ -54,7 +54,7 @@ class Leases:
         self.turn = 0  # how many uids this process had before
         self.former: tuple[str, ...] = ()  # uids of this process that may still be in Redis
         self.lost = False  # Redis does not know our uid any more
-        self._introduced = False
+        self.is_introduced = False  # whether Redis knows who this process is
         # Lease: when taken or heard of, on the monotonic clock; the pair of which one was taken last is the last.
         self._held: OrderedDict[Pair, dict[str, float]] = OrderedDict()
         self._announced: set[Pair] = set()
@@ -74,19 +74,14 @@ class Leases:
 
     # Who this process is
 
-    @property
-    def introduction(self) -> str:
-        """Who this process is, for Redis to keep; empty once Redis knows it."""
-        return "" if self._introduced else self.report()
-
-    def introduce(self, uid: str) -> str:
-        """The same for a caller that has read ``uid`` before: empty when that has been replaced since."""
-        introduction = self.introduction
+    def introduction_under(self, uid: str) -> str:
+        """Who this process is, for Redis to keep; empty once Redis knows it, and when ``uid`` was replaced since."""
+        introduction = "" if self.is_introduced else self.report()
         return introduction if uid == self.uid else ""
 
     def report(self) -> str:
         """Who this process is and how much it holds, as JSON."""
-        return process.describe(len(self), self.turn)
+        return process_identity.describe(len(self), self.turn)
 
     def renew(self) -> str:
         """Take a new uid, since Redis has expired the old one or lost what it knew of it; returns the old one.
@@ -97,13 +92,13 @@ class Leases:
             former, self.uid = self.uid, new_uid()
             self.turn += 1
             self.former = (former, *self.former)[:MAX_FORMER]
-            self.lost = self._introduced = False
+            self.lost = self.is_introduced = False
             self._unnamed.append(self._earlier | self._recent)
             self._recent, self._earlier = set(), set()
             self._announce_again()
             return former
 
-    def keep(self) -> None:
+    def note_intact(self) -> None:
         """A beat has found nothing lost."""
         with self._lock:
             self.lost = False
@@ -124,7 +119,7 @@ class Leases:
             failed = Release(self.uid, rule_id, ident, lease)
             if sent:
                 self._unknown.discard((pair, lease))
-            elif failed not in self._unconfirmed and not self.has(rule_id, ident, lease):
+            elif failed not in self._unconfirmed and not self.is_held(rule_id, ident, lease):
                 self._unknown.add((pair, lease))
             self._unconfirmed.discard(failed)
             self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
@@ -160,7 +155,7 @@ class Leases:
             self._unconfirmed.update(releases)
             return releases
 
-    def release_if_known(self, rule_id: str, ident: str, lease: str, uid: str) -> None:
+    def release_uncertain(self, rule_id: str, ident: str, lease: str, uid: str) -> None:
         """Nobody knows whether ``uid`` has this lease in Redis: have it released.
 
         The acquire may still arrive after that, so what Redis has is compared with what is held later on.
@@ -217,8 +212,7 @@ class Leases:
         """How many leases of this rule and ident this process holds."""
         return len(self._held.get((rule_id, ident), ()))
 
-    def has(self, rule_id: str, ident: str, lease: str) -> bool:
-        """True when this process holds the lease."""
+    def is_held(self, rule_id: str, ident: str, lease: str) -> bool:
         return lease in self._held.get((rule_id, ident), ())
 
     def holdings(self) -> dict[Pair, tuple[str, ...]]:
@@ -255,7 +249,7 @@ class Leases:
             if uid != self.uid:
                 return
             if reply:
-                self._introduced = True
+                self.is_introduced = True
                 self._announced.update(pairs)
             else:
                 self.lost = True
@@ -272,7 +266,6 @@ class Leases:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether Redis may not know all that is held."""
         return bool(self._unsent)
 
     def send_again(self, pairs: Iterable[Pair]) -> None:
@@ -315,7 +308,6 @@ class Leases:
             return list(self._unconfirmed)
 
     def confirm_released(self, *done: Release) -> None:
-        """Redis has confirmed these releases."""
         with self._lock:
             self._unconfirmed.difference_update(done)
             self._released.extend(done)
@@ -330,7 +322,7 @@ class Leases:
         """Leases that Redis has released under the present uid, the last one first."""
         with self._lock:
             last = [one for one in reversed(self._released) if one.uid == self.uid]
-            return [((one.rule_id, one.ident), one.lease) for one in last if not self.has(*one[1:4])]
+            return [((one.rule_id, one.ident), one.lease) for one in last if not self.is_held(*one[1:4])]
 
     def suspect(self, pairs: Iterable[Pair]) -> None:
         """Compare these pairs with Redis later."""

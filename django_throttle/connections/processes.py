@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_throttle.conf import conf
-from django_throttle.connections import process
+from django_throttle.connections import process_identity
 from django_throttle.core.commands import evicted
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import StoreError
-from django_throttle.stores.failures import cause_of
-from django_throttle.stores.pool import text
+from django_throttle.store_time import micros
+from django_throttle.stores.failures import raise_first
+from django_throttle.stores.sync_pool import text
+from django_throttle.stores.transport import BATCH
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
 
 
 T = TypeVar("T")
-BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few milliseconds of Redis' time
 SCANNED: Final = 1000  # keys of one SCAN
 MAX_CLAIMS: Final = 10  # dead processes that one beat claims, to sweep them
 # A sweeper that dies leaves its work to others after this long; each batch renews the claim.
@@ -30,7 +31,7 @@ GRACE_SECONDS: Final = 10.0
 BEATS: Final = 1.2  # within the time of so many beats each process that lives has sent one
 
 
-class Seen(NamedTuple):
+class BeatReply(NamedTuple):
     """The reply to a beat: whether Redis knows the caller, processes alive, dead ones not swept yet, those now ours.
 
     ``silent`` ones are counted as alive, as they may be. ``own`` are those alive that the caller beat for; ``now`` is
@@ -54,7 +55,7 @@ class LastBeat(NamedTuple):
     wrote: int | str
 
 
-class Mark(NamedTuple):
+class ServerMark(NamedTuple):
     """The state of a server: the mark that was set last (-1: none), its run id, how many keys it has evicted.
 
     Run id and number are empty where INFO is forbidden. It ``is_tight`` when it will evict some soon.
@@ -66,7 +67,7 @@ class Mark(NamedTuple):
     is_tight: bool
 
 
-class Found(NamedTuple):
+class IndexLeases(NamedTuple):
     """The leases of a process under one index: how many, and which are to be checked when that is too many."""
 
     leases: int
@@ -91,21 +92,21 @@ class ProcessRecords:
         report: str = "",
         expires: bool | None = None,
         most: int = MAX_CLAIMS,
-    ) -> Seen:
+    ) -> BeatReply:
         """Report processes as living or dead; with a ``report`` the first living uid is the caller's own.
 
         ``expires``: silent processes are dead. By default only for a caller that has itself beaten without
         interruption for a while, since Redis may have been unreachable for all.
         """
-        silence, sent, last = _micros(conf().PROCESS_TTL), self._clock(), self._last
+        silence, sent, last = micros(conf().PROCESS_TTL), self._clock(), self._last
         may_expire = self._is_steady() if expires is None else expires
-        args = [self.store.now_arg(), silence, _micros(CLAIM_SECONDS), int(may_expire), most, self.store.lease_ttl_ms]
-        args += [report, last.now + _micros(sent - last.sent) if last else "", last.wrote if last else ""]
+        args = [self.store.now_arg(), silence, micros(CLAIM_SECONDS), int(may_expire), most, self.store.lease_ttl_ms]
+        args += [report, last.now + micros(sent - last.sent) if last else "", last.wrote if last else ""]
         reply = self._ask("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])
         self._last_beat = time.monotonic()
         known, alive, unswept, claimed, silent, now, written = reply
         self._last = LastBeat(sent, int(now), int(now) if written else "")
-        return Seen(bool(known), alive, unswept, list(map(text, claimed)), silent, written, int(now))
+        return BeatReply(bool(known), alive, unswept, list(map(text, claimed)), silent, written, int(now))
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
         """Report that this process may hold leases under these index keys; False when Redis does not know the uid."""
@@ -117,17 +118,16 @@ class ProcessRecords:
         self.store.call("retire", self._keys(f"held:{uid}"), tuple(indexes))
 
     def census(self) -> dict[str, dict[str, Any]]:
-        """The living processes: uid, and what each reports of itself."""
         reply = list(map(text, self._ask("census", self._keys("live", "meta"), ())))
-        return {uid: process.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
+        return {uid: process_identity.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
 
-    def sweeping(self, uid: str) -> Iterator[int]:
+    def sweep(self, uid: str) -> Iterator[int]:
         """Take a dead process out of every index that it announced, in batches; yields the leases freed by each.
 
         A batch renews the claim. What is left when nobody goes on is found by a later beat; so is what is on a node of
         a Cluster that is away.
         """
-        keys, claim = self._keys("dead", "meta", f"held:{uid}"), _micros(CLAIM_SECONDS)
+        keys, claim = self._keys("dead", "meta", f"held:{uid}"), micros(CLAIM_SECONDS)
         reaped: list[str] = []
         while found := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
             indexes = list(map(text, found))
@@ -135,7 +135,7 @@ class ProcessRecords:
             replies = self.store.pipeline([("reap", group, (uid,)) for group in groups])
             done = [(group, reply) for group, reply in zip(groups, replies, strict=True) if isinstance(reply, list)]
             reaped = [index for group, _ in done for index in group]
-            check(() if reaped else replies)
+            raise_first(() if reaped else replies)
             if lost := [text(lease) for _, reply in done for lease in reply[1:]]:
                 self.store.control.give(evicted(lost))
             yield sum(reply[0] for _, reply in done)
@@ -150,19 +150,19 @@ class ProcessRecords:
             if cursor == "0":
                 return
 
-    def extend(self, uid: str, expected: Mapping[str, int]) -> list[Found | Exception]:
+    def extend(self, uid: str, expected: Mapping[str, int]) -> list[IndexLeases | Exception]:
         """Make the TTL of each index key whole again; ``expected`` says how many leases the process has there.
 
         An error stands in the place of what it is about.
         """
-        common, grace = (self.store.now_arg(), uid, self.store.lease_ttl_ms), _micros(GRACE_SECONDS)
+        common, grace = (self.store.now_arg(), uid, self.store.lease_ttl_ms), micros(GRACE_SECONDS)
         calls = [("extend", (index,), (*common, leases, grace)) for index, leases in expected.items()]
         return [
-            reply if isinstance(reply, Exception) else Found(reply[0], list(map(text, reply[1:])))
+            reply if isinstance(reply, Exception) else IndexLeases(reply[0], list(map(text, reply[1:])))
             for reply in self.store.pipeline(calls)
         ]
 
-    def marks(self, names: Iterable[str], mark: int) -> list[Mark | None]:
+    def set_marks(self, names: Iterable[str], mark: int) -> list[ServerMark | None]:
         """Set the mark of each of these keys; returns what was there, None where the server did not answer."""
         return self._each([("mark", (name,), (self.store.lease_ttl_ms, mark)) for name in names], _mark)
 
@@ -175,18 +175,18 @@ class ProcessRecords:
 
         The server is that of the key ``name``. Its keys are gone through, as nothing else names what came back there.
         """
-        cursor, pattern = "0", _escaped(self.store.prefix) + ":{*}:*:*"
+        cursor, pattern = "0", re.sub(r"[*?\[\]^\\]", r"\\\g<0>", self.store.prefix) + ":{*}:*:*"
         while True:
             cursor, *found = map(text, self.store.call("abandoned", (name,), (cursor, SCANNED, pattern)))
             living = self.census() if found else {}  # read last, as who has leases was announced before it took them
             pairs = [(index, uid) for index, uid in zip(found[::2], found[1::2], strict=True) if uid not in living]
             replies = self.store.pipeline([("reap", (index,), (uid,)) for index, uid in pairs])
-            check(replies)
+            raise_first(replies)
             yield sum(reply[0] for reply in replies)
             if cursor == "0":
                 return
 
-    def holds(self, uid: str, leases: Iterable[tuple[str, str]]) -> list[bool | None]:
+    def are_held(self, uid: str, leases: Iterable[tuple[str, str]]) -> list[bool | None]:
         """Whether each of these (index key, lease) is there; None where the server did not answer."""
         return self._each([("held", (index,), (uid, lease)) for index, lease in leases], bool)
 
@@ -212,37 +212,10 @@ class ProcessRecords:
         return now - self._streak_began > BEATS * conf().BEAT_INTERVAL
 
 
-def check(replies: Iterable[Any]) -> None:
-    """Raises StoreError for the first of a pipeline's replies that is an exception."""
-    for error in errors_of(replies):
-        raise StoreError(cause_of(error), str(error)) from error
-
-
-def errors_of(replies: Iterable[Any]) -> list[Exception]:
-    """Those replies of a pipeline that are exceptions: one node of a Cluster may be away while the others answer."""
-    return [reply for reply in replies if isinstance(reply, Exception)]
-
-
-def batches(whole: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of at most BATCH, in order."""
-    rest = iter(whole)
-    while batch := list(islice(rest, BATCH)):
-        yield batch
-
-
-def _mark(reply: Sequence[Any]) -> Mark:
+def _mark(reply: Sequence[Any]) -> ServerMark:
     found, run_id, evicted = map(text, reply[:3])
     is_tight = reply[3]
-    return Mark(int(found) if found.isdecimal() else -1, run_id, evicted, bool(is_tight))
-
-
-def _escaped(text: str) -> str:
-    """A pattern that matches this text alone."""
-    return "".join("\\" + letter if letter in "*?[]^\\" else letter for letter in text)
-
-
-def _micros(seconds: float) -> int:
-    return round(seconds * 1_000_000)
+    return ServerMark(int(found) if found.isdecimal() else -1, run_id, evicted, bool(is_tight))
 
 
 SHARE_SECONDS: Final = 0.3  # of a turn; the next one comes before a claim ends
@@ -256,9 +229,8 @@ class Sweeper:
         self._waiting: dict[str, Iterator[int]] = {}
 
     def take_on(self, uids: Iterable[str]) -> None:
-        """Sweep these processes."""
         for uid in uids:
-            self._waiting.setdefault(uid, self.records.sweeping(uid))
+            self._waiting.setdefault(uid, self.records.sweep(uid))
 
     def add(self, name: str, batches: Iterator[int]) -> None:
         """Sweep something else; each batch is the number of leases that it has freed."""
@@ -266,7 +238,6 @@ class Sweeper:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is left."""
         return bool(self._waiting)
 
     def go_on(self, seconds: float = SHARE_SECONDS) -> int:
@@ -292,14 +263,14 @@ SWEEP_SECONDS: Final = 5.0  # of one of many passes, as processes wait for its n
 ONLY_SECONDS: Final = 60.0  # of the only pass
 
 
-class Judgement(NamedTuple):
+class HostProcesses(NamedTuple):
     """Uids of this host's processes; those of other hosts are in neither list."""
 
     living: list[str]
     dead: list[str]
 
 
-class Status(NamedTuple):
+class PassResult(NamedTuple):
     """What one pass saw and did: processes alive and found dead, connections held and freed, keys extended."""
 
     alive: int
@@ -322,11 +293,11 @@ class HostRefresher:
         self.sweeper = Sweeper(self.records)
         self._extended: dict[str, float] = {}  # uid: when, on the monotonic clock
 
-    def refresh(self) -> Status:
+    def refresh(self) -> PassResult:
         """One of many passes."""
         return self._pass(SWEEP_SECONDS)[0]
 
-    def once(self) -> Status:
+    def once(self) -> PassResult:
         """The only pass. Silent processes get a beat's time, as Redis may have been unreachable for all."""
         first, seen = self._pass(ONLY_SECONDS)
         if not seen.silent:
@@ -339,10 +310,10 @@ class HostRefresher:
             extended=first.extended + second.extended,
         )
 
-    def _pass(self, seconds: float) -> tuple[Status, Seen]:
-        self.records.store.transport.look()
+    def _pass(self, seconds: float) -> tuple[PassResult, BeatReply]:
+        self.records.store.transport.check_primary()
         census = self.records.census()
-        living, dead = judge(census)
+        living, dead = processes_of_host(census)
         seen = self.records.beat(living, dead)
         self.sweeper.take_on(seen.claimed)
         freed = self.sweeper.go_on(seconds)
@@ -350,7 +321,7 @@ class HostRefresher:
         extended = sum(self._extend(uid) for uid in self._due(idle))
         gone = {*dead, *seen.claimed}
         held = sum(number(meta, "held") for uid, meta in census.items() if uid not in gone)
-        return Status(seen.alive, seen.dead, held, freed, extended), seen
+        return PassResult(seen.alive, seen.dead, held, freed, extended), seen
 
     def _due(self, living: list[str]) -> list[str]:
         now = time.monotonic()
@@ -366,20 +337,20 @@ class HostRefresher:
             # Only the process itself knows what it should hold.
             found = self.records.extend(uid, dict.fromkeys(indexes, MAX_LIMIT))
             # What is on a node of a Cluster that is away has two more turns before it expires.
-            extended += sum(1 for there in found if isinstance(there, Found) and there.leases)
+            extended += sum(1 for there in found if isinstance(there, IndexLeases) and there.leases)
         return extended
 
 
-def judge(census: Mapping[str, Mapping[str, Any]]) -> Judgement:
+def processes_of_host(census: Mapping[str, Mapping[str, Any]]) -> HostProcesses:
     """Which of these processes this host sees running, and which it knows to have ended.
 
     A former uid of a process that runs is in neither list: the process itself sweeps it, or it expires.
     """
-    verdicts = {uid: process.is_alive(meta) for uid, meta in census.items()}
+    verdicts = {uid: process_identity.is_alive(meta) for uid, meta in census.items()}
     present: dict[tuple[Any, ...], int] = {}
     for meta in census.values():
         present[_who(meta)] = max(number(meta, "turn"), present.get(_who(meta), 0))
-    return Judgement(
+    return HostProcesses(
         living=[uid for uid, meta in census.items() if verdicts[uid] and number(meta, "turn") == present[_who(meta)]],
         dead=[uid for uid, alive in verdicts.items() if alive is False],
     )

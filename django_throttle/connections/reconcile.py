@@ -8,19 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.connections.leases import MAX_RELEASED, Pair, Release
-from django_throttle.connections.processes import (
-    BATCH,
-    GRACE_SECONDS,
-    Mark,
-    ProcessRecords,
-    Sweeper,
-    batches,
-    check,
-    errors_of,
-    judge,
-)
+from django_throttle.connections.processes import GRACE_SECONDS, ProcessRecords, ServerMark, Sweeper, processes_of_host
 from django_throttle.exceptions import StoreError
-from django_throttle.stores.pool import text
+from django_throttle.stores.failures import errors_of, raise_first
+from django_throttle.stores.sync_pool import text
+from django_throttle.stores.transport import BATCH, batches
 
 if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
@@ -49,14 +41,14 @@ class LossDetector:
         self.store, self.records = store, records
         own = secrets.token_urlsafe(9)
         self._names = [f"{store.prefix}:{{m{number}}}:mark:{own}" for number in range(SPREAD)]
-        self._last: dict[str, Mark] = {}  # what each server has said, with the mark that it has now
+        self._last: dict[str, ServerMark] = {}  # what each server has said, with the mark that it has now
         self._mark = 0
 
     def detect(self) -> Loss:
         """What was lost since the last time; nothing at the first time. Raises StoreError."""
         self._mark += 1
         names = list({self.store.transport.node_of(name): name for name in reversed(self._names)}.values())
-        now = zip(names, self.records.marks(names, self._mark), strict=True)
+        now = zip(names, self.records.set_marks(names, self._mark), strict=True)
         writes = evicted = False
         older = []
         for name, found in now:
@@ -73,7 +65,7 @@ class LossDetector:
         writes = writes or bool(older) or (not evicted and self._has_lost_the_last())
         return Loss(writes, evicted, tuple(older))
 
-    def leave(self) -> None:
+    def remove_marks(self) -> None:
         """This process ends. Raises StoreError."""
         self.store.pipeline([("forget", (name,), ()) for name in self._last])
 
@@ -83,9 +75,10 @@ class LossDetector:
         for is_held, last in ((True, leases.newest(MAX_RELEASED)), (False, leases.last_released())):
             for pair, lease in last:
                 asked.setdefault((self.store.transport.node_of(key(*pair)), is_held), (pair, lease))
-        found = self.records.holds(leases.uid, [(key(*pair), lease) for pair, lease in asked.values()]) if asked else []
+        places = [(key(*pair), lease) for pair, lease in asked.values()]
+        found = self.records.are_held(leases.uid, places) if asked else []
         return any(
-            there is not None and there != is_held and leases.has(*pair, lease) == is_held
+            there is not None and there != is_held and leases.is_held(*pair, lease) == is_held
             for ((_, is_held), (pair, lease)), there in zip(asked.items(), found, strict=True)
         )
 
@@ -121,8 +114,8 @@ class Refresher:
         A process that Redis does not know any more becomes a new one and registers again what it holds.
         """
         leases = self.leases
-        self.store.transport.look()
-        if leases.introduction:
+        self.store.transport.check_primary()
+        if not leases.is_introduced:
             self._announce(())
         living = [leases.uid, *self._replaced]
         seen = self.records.beat(living, self._dead_neighbours(), report=leases.report())
@@ -131,7 +124,7 @@ class Refresher:
         lost = not seen.known or loss.writes or self.store.transport.failovers != self._failovers
         self.store.processes.note(seen.alive - seen.own + 1, lost=lost)
         if not lost:
-            leases.keep()
+            leases.note_intact()
         else:
             self._restart()
         if loss.evicted:
@@ -151,7 +144,7 @@ class Refresher:
         for lease in self.leases.take_abandoned():
             for pair in lease.holds:
                 self.leases.release(*pair, lease.id)
-        self.store.evictions.look()
+        self.store.evictions.resolve()
         failed = self._register_some()
         releases = self.leases.unconfirmed()
         failed += self._release_some(releases)
@@ -162,29 +155,29 @@ class Refresher:
             self._expire_replaced()
         self.sweeper.go_on()
         self.store.fallback.flush()
-        check(failed)
+        raise_first(failed)
         is_busy = self.leases.has_unsent or self.sweeper.is_busy or len(releases) > BATCH
         return BUSY_SECONDS if is_busy else None
 
     def extend(self) -> None:
         """Renew the TTL of everything held, and make Redis agree with this process."""
-        check([error for pairs in batches(self.leases.holdings()) for error in self._compare(pairs)])
+        raise_first([error for pairs in batches(self.leases.holdings()) for error in self._compare(pairs)])
 
-    def leave(self) -> None:
+    def release_all(self) -> None:
         """Release all that is held, because the process ends; what takes too long is left to other processes."""
-        uids = [*self._replaced, *([] if self.leases.introduction else [self.leases.renew()])]
+        uids = [*self._replaced, *([self.leases.renew()] if self.leases.is_introduced else [])]
         if uids:
             self.records.beat((), uids, expires=False, most=0)
             own = Sweeper(self.records)
             own.take_on(uids)
             own.go_on(SHUTDOWN_SECONDS)
-        self.losses.leave()
+        self.losses.remove_marks()
 
     def _dead_neighbours(self) -> list[str]:
         """Once, at the start: the successor of a crashed worker frees its leases without waiting for its silence."""
         if self._has_judged_neighbours:
             return []
-        dead = judge(self.records.census()).dead
+        dead = processes_of_host(self.records.census()).dead
         self._has_judged_neighbours = True
         return dead
 
@@ -211,7 +204,9 @@ class Refresher:
     def _clear(self, pairs: Iterable[Pair]) -> Iterator[int]:
         """Remove what former uids have there, in batches; a registration of nothing does that."""
         for some in batches(pairs):
-            check(errors_of(self.store.pipeline([self._registration(self.leases.uid, pair, {}) for pair in some])))
+            raise_first(
+                errors_of(self.store.pipeline([self._registration(self.leases.uid, pair, {}) for pair in some]))
+            )
             yield 0
 
     def check_all(self) -> None:
@@ -250,7 +245,7 @@ class Refresher:
 
     def _announce(self, pairs: Iterable[Pair]) -> bool:
         uid, pairs = self.leases.uid, tuple(pairs)
-        known = self.records.announce(uid, self.leases.introduce(uid), self._indexes(pairs))
+        known = self.records.announce(uid, self.leases.introduction_under(uid), self._indexes(pairs))
         self.leases.confirm(uid, known, *pairs)
         return known
 
@@ -304,9 +299,9 @@ class Refresher:
                 continue
             if there.leases < leases.count(*pair):
                 leases.send_again([pair])
-            strange = [lease for lease in there.doubtful if not leases.has(*pair, lease)]
+            strange = [lease for lease in there.doubtful if not leases.is_held(*pair, lease)]
             for lease in strange:
-                leases.release_if_known(*pair, lease, uid)
+                leases.release_uncertain(*pair, lease, uid)
             if there.leases - len(strange) > leases.count(*pair):  # one that came too late is too young to be named
                 leases.suspect([pair])
         return errors_of(found)
@@ -314,17 +309,14 @@ class Refresher:
     def _release_some(self, releases: Iterable[Release]) -> list[Exception]:
         failed, until = [], time.monotonic() + SHARE_SECONDS
         for some in batches(releases):
-            failed += self._release(some)
+            calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in some]
+            replies = self.store.pipeline(calls)
+            done = [one for one, reply in zip(some, replies, strict=True) if not isinstance(reply, Exception)]
+            self.leases.confirm_released(*done)
+            failed += errors_of(replies)
             if time.monotonic() > until:
                 break
         return failed
-
-    def _release(self, releases: list[Release]) -> list[Exception]:
-        calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in releases]
-        replies = self.store.pipeline(calls)
-        done = [one for one, reply in zip(releases, replies, strict=True) if not isinstance(reply, Exception)]
-        self.leases.confirm_released(*done)
-        return errors_of(replies)
 
     def _retire(self) -> None:
         while pairs := self.leases.retire(BATCH):

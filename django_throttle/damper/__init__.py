@@ -1,1 +1,1 @@
-"""Dampers and batched quotas: limits that each process decides by itself, and reports to the store afterwards."""
+"""Dampers: a meter for each ident in each process, and the aggregator that adds up what all of them attempt."""

@@ -55,7 +55,7 @@ class Allowance(NamedTuple):
         return self.limit * 1_000_000 / self.window_us
 
 
-def fast(counts: Counts) -> float:
+def larger_rate(counts: Counts) -> float:
     """The larger of the rates of the sub-interval in progress and the last one, as cost in a sub-interval.
 
     The pace replaces them where it is above both by more than chance explains.
@@ -65,7 +65,7 @@ def fast(counts: Counts) -> float:
     return pace if pace - larger > max(larger * ABOVE, NOISE * sqrt(pace)) else larger
 
 
-def average(counts: Counts) -> float:
+def mean_rate(counts: Counts) -> float:
     """The mean of four sub-intervals; the one in progress is ignored while it is below the mean without it.
 
     So it does not ripple every six seconds, and still reacts to a spike.
@@ -75,7 +75,10 @@ def average(counts: Counts) -> float:
     return mean if current.attempted < mean else (current.attempted + mean * len(whole)) / len(counts)
 
 
-ESTIMATORS: Final[dict[str, tuple[Callable[[Counts], float], int]]] = {"fast": (fast, 2), "average": (average, KEPT)}
+ESTIMATORS: Final[dict[str, tuple[Callable[[Counts], float], int]]] = {
+    "fast": (larger_rate, 2),
+    "average": (mean_rate, KEPT),
+}
 
 
 def attempted(estimator: str, counts: Counts, allowance: Allowance) -> float:
@@ -108,7 +111,7 @@ FIRST_SWEEP: Final = 1024
 RESET_US: Final = 2 * KEPT * SUB_US  # how long a reset is remembered
 
 
-class Own(NamedTuple):
+class MeterCount(NamedTuple):
     """The attempts of one meter in one sub-interval; ``sub`` is its number, counted from the epoch."""
 
     sub: int
@@ -130,7 +133,7 @@ class Report(NamedTuple):
     meter: str
     since: int
     sent_at: int | None
-    counts: tuple[Own, ...]
+    counts: tuple[MeterCount, ...]
 
 
 class Reply(NamedTuple):
@@ -174,11 +177,10 @@ class Aggregate:
         return sum(self.by_sub.pop(index, None) is not None for index in range(current - KEPT + 1, current + 2))
 
     def is_idle(self, now: int) -> bool:
-        """True when all of it has expired."""
         self._expire(now // SUB_US)
         return not self.by_sub and not self._reset_at(now)
 
-    def _count(self, own: Own, meter: str) -> None:
+    def _count(self, own: MeterCount, meter: str) -> None:
         meters = self.by_sub.setdefault(own.sub, {})
         known = meters.get(meter, NOTHING)
         if own.attempted >= known.attempted:
@@ -206,7 +208,6 @@ class Aggregates:
         in_child(self, type(self)._renew)
 
     def damp(self, reports: Sequence[Report]) -> list[Reply]:
-        """Count each report and reply to it."""
         with self._lock:
             now = micros(self.clock())
             replies = [self._find(report.rule_id, report.ident).take(report, now) for report in reports]

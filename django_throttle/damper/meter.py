@@ -1,14 +1,16 @@
-"""The meter of one rule and ident in one process: counts every attempt, and decides which to refuse."""
+"""Meters of dampers: each counts every attempt of one ident in this process, and decides which to refuse."""
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
-from itertools import count
+from itertools import count, islice
 from math import ceil, exp
-from typing import Final
+from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms.base import rate_of
 from django_throttle.core.algorithms.damper import MAX_DAMPED
+from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, Reason
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import (
@@ -17,7 +19,7 @@ from django_throttle.damper.aggregate import (
     SUB,
     SUB_US,
     Allowance,
-    Own,
+    MeterCount,
     Reply,
     Report,
     attempted,
@@ -46,13 +48,12 @@ class Attempts:
         self.restart(now)
 
     def restart(self, now: float) -> None:
-        """Forget everything."""
         self.current = 0
         self._index: int | None = None  # of the sub-interval in progress
         self._before = 0  # attempted until it began
         self._last = (0, 0)  # the index and number of one before it
-        self._unsent: dict[int, Own] = {}
-        self._confirmed: Own | None = None  # of the one in progress
+        self._unsent: dict[int, MeterCount] = {}
+        self._confirmed: MeterCount | None = None  # of the one in progress
         self._opened = now
         self._early: deque[tuple[float, int]] = deque(maxlen=round(KEPT * SUB_US / 1_000_000 / FINE))
         self._marks: deque[tuple[float, int]] = deque([(now, 0)])  # when, attempted until then
@@ -71,21 +72,20 @@ class Attempts:
             self._open(index)
         return ((index + 1) * SUB_US - offset) / 1_000_000
 
-    def unconfirmed(self, now: float) -> tuple[Own, ...]:
+    def unconfirmed(self, now: float) -> tuple[MeterCount, ...]:
         """The counts that the aggregator has not confirmed, once the store's time is known."""
         whole = tuple(self._unsent.values())
         if self._index is None or self.time.offset is None or not (self.current or self._confirmed):
             return whole
         left = (self._index + 1) * SUB_US - micros(now) - self.time.offset
         recent = self._recent(now)
-        known = self._confirmed or Own(self._index, 0, 0, 0)
+        known = self._confirmed or MeterCount(self._index, 0, 0, 0)
         projected, pace = self.current + round(recent * max(0, left)), round(recent * SUB_US)
-        current = Own(self._index, self.current, projected, pace)
+        current = MeterCount(self._index, self.current, projected, pace)
         return (*whole, current) if current != known else whole
 
     @property
     def is_confirmed(self) -> bool:
-        """True when the aggregator has confirmed everything."""
         return not self.current and not self._unsent and not self._early and self._confirmed is None
 
     def mark(self, now: float) -> None:
@@ -94,7 +94,7 @@ class Attempts:
             self._marks.popleft()
         self._marks.append((now, self._before + self.current))
 
-    def confirm(self, counts: tuple[Own, ...]) -> None:
+    def confirm(self, counts: tuple[MeterCount, ...]) -> None:
         """The aggregator has counted these."""
         for own in counts:
             if own.sub == self._index:
@@ -128,7 +128,7 @@ class Attempts:
         self._before += self.current
         self.current = found.pop(index, 0)
         self._before -= self.current
-        whole = {past: Own(past, number, number, 0) for past, number in found.items() if number}
+        whole = {past: MeterCount(past, number, number, 0) for past, number in found.items() if number}
         self._unsent = {past: own for past, own in whole.items() if past > index - KEPT}
         self._index = index
 
@@ -138,8 +138,8 @@ class Attempts:
 
     def _open(self, index: int) -> None:
         assert self._index is not None
-        known = self._confirmed or Own(self._index, 0, 0, 0)
-        whole = Own(self._index, self.current, self.current, known.pace)
+        known = self._confirmed or MeterCount(self._index, 0, 0, 0)
+        whole = MeterCount(self._index, self.current, self.current, known.pace)
         if whole != known:
             self._unsent[self._index] = whole
         self._last, self._confirmed = whole[:2], None
@@ -266,15 +266,13 @@ class Suppression:
         return factor(own, self._allowance.per_sub / max(1, processes))
 
 
-def passing(rule: Rule, ident: str, left: int, rest: float, factor: float) -> Outcome:
-    """The outcome of a call that passes; ``left`` of the limit was not attempted, all of it in ``rest`` seconds."""
-    given = (rule.name, ident, True, rule.plan.limit, left, 0.0, rest, Reason.WITHIN)
-    return Outcome(*given, rule.is_shadow, rule.window, factor=factor, unit=rule.unit)
+def outcome_of(rule: Rule, ident: str, left: int, wait: float, rest: float, factor: float) -> Outcome:
+    """The outcome of a call that passes, or is refused and may be tried again after ``wait`` seconds.
 
-
-def suppressed(rule: Rule, ident: str, wait: float, rest: float, factor: float) -> Outcome:
-    """The outcome of a call that is refused, and may be tried again after ``wait`` seconds."""
-    given = (rule.name, ident, False, rule.plan.limit, 0, wait, max(wait, rest), Reason.SUPPRESSED)
+    ``left`` of the limit was not attempted, all of it in ``rest`` seconds.
+    """
+    reason = Reason.SUPPRESSED if wait else Reason.WITHIN
+    given = (rule.name, ident, not wait, rule.plan.limit, left, wait, rest, reason)
     return Outcome(*given, rule.is_shadow, rule.window, factor=factor, unit=rule.unit)
 
 
@@ -334,16 +332,13 @@ class Meter:
         self.bucket.charge(cost * (1.0 - factor))
         return NEXT if chance < factor else 0.0
 
-    def refused(self, wait: float) -> Outcome:
-        """The outcome of a refused attempt, which may be tried again in ``wait`` seconds, rounded to a millisecond."""
-        return self.refuses(wait).outcomes[0]
-
     def refuses(self, wait: float) -> Decision:
-        """The decision on a refused call under this rule alone."""
+        """The decision on a refused call under this rule alone; ``wait`` is rounded to a millisecond."""
         said = ceil(wait * 1000)
         if said != self._refused_for:
             self._refused_for = said
-            self._refuses = decided(suppressed(self.rule, self.ident, said / 1000, self._rest, self.factor))
+            wait = said / 1000
+            self._refuses = decided(outcome_of(self.rule, self.ident, 0, wait, max(wait, self._rest), self.factor))
         return self._refuses
 
     def roll(self, now: float) -> None:
@@ -396,6 +391,85 @@ class Meter:
         left = self.suppression.left
         self._rest = self.suppression.rest(now_us)
         # Made once here, and returned many times.
-        self.passed = passing(self.rule, self.ident, left, self._rest, self.factor)
+        self.passed = outcome_of(self.rule, self.ident, left, 0.0, self._rest, self.factor)
         self.passes = decided(self.passed)
         self._refused_for = -1
+
+
+LOOKS: Final = 16  # meters among which the one to remove is chosen
+IDLE: Final = 30.0  # seconds after its last attempts in which a meter is forgotten
+ASKS: Final = 60.0  # so long one that suppresses keeps asking, or rare, costly calls of many processes would all pass
+
+Key = tuple[str, str]  # rule id, ident
+
+
+class MeterReport(NamedTuple):
+    """A report to send, and the meter that it is from."""
+
+    meter: Meter
+    report: Report
+
+
+class MeterCache:
+    """Meters by rule and ident, under a name that no other process has; times are seconds on our clock."""
+
+    __slots__ = ("_removed", "meters", "most", "name", "time")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.time = StoreTime()
+        self.name = secrets.token_urlsafe(6)
+        self.meters: dict[Key, Meter] = {}  # those that reported longest ago first
+        self._removed: list[Meter] = []  # removed for lack of room, with counts that are still to be reported
+
+    def __len__(self) -> int:
+        return len(self.meters)
+
+    def find(self, charge: Charge, now: float) -> Meter:
+        rule, ident, _ = charge
+        meter = self.meters.get((rule.id, ident)) or self._add(charge, now)
+        if meter.rule is not rule:
+            meter.adopt(rule, now)
+        if now >= meter.until:
+            meter.roll(now)
+        return meter
+
+    def report(self, key: Key, now: float) -> MeterReport | None:
+        """The report of this meter; None when there is nothing new, and after IDLE seconds of that it is forgotten."""
+        meter = self.meters.get(key)
+        if meter is None:
+            return None
+        sent = _sent(meter, now, asks=meter.factor > 0 and now - meter.seen_at <= ASKS)
+        if sent is not None:
+            self.meters[key] = self.meters.pop(key)  # the order is that of the last report
+        elif now - meter.seen_at > IDLE:
+            del self.meters[key]
+        return sent
+
+    def reports_of_removed(self, now: float) -> list[MeterReport]:
+        """The reports of removed meters, which stay until everything is confirmed."""
+        sent = [one for meter in self._removed if (one := _sent(meter, now))]
+        self._removed = [meter for meter, _ in sent]
+        return sent
+
+    def _add(self, charge: Charge, now: float) -> Meter:
+        if len(self.meters) >= self.most:
+            oldest = self.meters.pop(self._least_used())
+            if len(self._removed) < self.most and not oldest.attempts.is_confirmed:
+                self._removed.append(oldest)
+        meter = Meter(charge.rule, charge.ident, self.name, now, self.time.copy())
+        self.meters[charge.rule.id, charge.ident] = meter
+        return meter
+
+    def _least_used(self) -> Key:
+        """The one that reported longest ago, unless it suppresses: many other idents must not end a suppression."""
+        found = next((key for key, meter in islice(self.meters.items(), LOOKS) if not meter.factor), None)
+        return found or next(iter(self.meters))
+
+
+def _sent(meter: Meter, now: float, *, asks: bool = False) -> MeterReport | None:
+    if meter.attempts.is_confirmed and not asks:
+        meter.attempts.mark(now)
+        return None
+    report = meter.report(now)
+    return None if report is None else MeterReport(meter, report)

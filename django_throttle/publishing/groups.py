@@ -11,14 +11,15 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
-from django_throttle.connections.processes import batches, check, errors_of
 from django_throttle.core.commands import CountMembers
 from django_throttle.core.decide import Flow
 from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child, spawn
 from django_throttle.stores.base import Store, arun
 from django_throttle.stores.commands import tell_calls
+from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.redis import RedisStore
+from django_throttle.stores.transport import batches
 
 
 class LocalMembers:
@@ -175,7 +176,7 @@ class GroupSizeReporter:
                 reported.update(group for group, _ in batch if not errors)
         finally:
             self.own.mark_changed(groups.keys() - reported)
-        check(failed)
+        raise_first(failed)
 
 
 def group_ident(alias: str, group: str) -> str:

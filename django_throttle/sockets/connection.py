@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django_throttle import limiter
 from django_throttle.conf import conf
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Lease
 from django_throttle.identity import ScopeWho
 from django_throttle.lifecycle import spawn
@@ -143,7 +143,7 @@ _DETAILS: Final = {
 
 
 class Connection:
-    """One socket, as its application, its limits and other threads see it (``connections.process``).
+    """One socket, as its application, its limits and other threads see it (``connections.open_sockets``).
 
     ``settings`` are those of its door, ``send_own`` sends our own frames, ``outer`` is a connection of another scope
     around this one and ``inner`` are those within. ``take_dropped`` ends the wait of unsent frames. ``is_open`` is True

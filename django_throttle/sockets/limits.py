@@ -211,11 +211,11 @@ class FrameLimits:
         """Metered rules refuse before the shared ones are asked."""
         metered, store = matched.priced(matched.metered, cost, size), get_store()
         agent.ensure(store)
-        judged = store.meters.judge(metered)
+        judged = store.local_limits.judge(metered)
         if not all(one.allowed or one.shadow for one in judged):
             return conclude(judged)
         decision = await self._by_shared(matched, cost, size)
-        if decision.allowed and (crossed := store.meters.passed(metered)):
+        if decision.allowed and (crossed := store.local_limits.passed(metered)):
             first = await arun(drop_reported(Decision(crossed=crossed)), store)
             decision = decision._replace(crossed=decision.crossed + first.crossed)
         return decision._replace(outcomes=judged + decision.outcomes)

@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.dispatch import receiver
 
 from django_throttle.call_facts import Facts
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import ASK_AGAIN
 from django_throttle.core.decision import conclude
@@ -26,7 +26,7 @@ from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import Close, close_reason, frame_event
 from django_throttle.stores import get_store
-from django_throttle.stores.pool import text
+from django_throttle.stores.sync_pool import text
 
 logger = logging.getLogger("django_throttle")
 

@@ -76,7 +76,7 @@ def _build() -> AnyStore:
     chosen = conf()
     if chosen.STORE == "memory":
         store = MemoryStore()
-        store.meters.interval = chosen.DAMPER_INTERVAL
+        store.local_limits.interval = chosen.DAMPER_INTERVAL
         return store
     if chosen.STORE != "redis":
         raise InvalidSetting(f"STORE is 'redis' or 'memory', not {chosen.STORE!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import signature
@@ -20,6 +20,8 @@ from redis.sentinel import SentinelConnectionPool
 from django_throttle.exceptions import InvalidSetting
 
 Read = Callable[[Any], Any]
+
+MAX_READ_SIZE: Final = 2**24  # a buffer of this size is made for each connection
 
 
 def _among(read: Read, allowed: Container[Any]) -> Read:
@@ -40,98 +42,60 @@ def _client_name(text: Any) -> str:
     return name
 
 
-def _tls_version(text: Any) -> ssl.TLSVersion:
-    return ssl.TLSVersion(int(text))
-
-
 def _verify_flags(text: Any) -> Any:
     return redis_connection.parse_ssl_verify_flags(text)  # redis-py 7 has it, and older ones no such option
 
 
-MAX_READ_SIZE: Final = 2**24  # a buffer of this size is made for each connection
 _WHOLE: Final = _among(int, range(2**31))
 
 # Without these the counters would be somewhere else: a value that cannot be read is no mere blemish.
-WHERE: Final[dict[str, Read]] = {
-    "db": _WHOLE,
-    "host": str,
-    "port": _WHOLE,
-    "path": str,
-    "username": str,
-    "password": str,
-}
+WHERE: Final[dict[str, Read]] = {"db": _WHOLE, "port": _WHOLE} | dict.fromkeys(
+    ("host", "path", "username", "password"), str
+)
 # What text can say, for both drivers.
 TYPED: Final[dict[str, Read]] = {
     **WHERE,
+    **dict.fromkeys(("lib_name", "lib_version", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path"), str),
+    **dict.fromkeys(("ssl_certfile", "ssl_ciphers", "ssl_keyfile", "ssl_password"), str),
+    **dict.fromkeys(("ssl_exclude_verify_flags", "ssl_include_verify_flags"), _verify_flags),
     "client_name": _client_name,
-    "lib_name": str,
-    "lib_version": str,
     "protocol": _among(int, (2, 3)),
     "socket_read_size": _among(int, range(1, MAX_READ_SIZE + 1)),
-    "ssl_ca_certs": str,
-    "ssl_ca_data": str,
-    "ssl_ca_path": str,
     "ssl_cert_reqs": _among(str, ("none", "optional", "required")),
-    "ssl_certfile": str,
     "ssl_check_hostname": to_bool,
-    "ssl_ciphers": str,
-    "ssl_exclude_verify_flags": _verify_flags,
-    "ssl_include_verify_flags": _verify_flags,
-    "ssl_keyfile": str,
-    "ssl_min_version": _tls_version,
-    "ssl_password": str,
+    "ssl_min_version": lambda text: ssl.TLSVersion(int(text)),
 }
 FILES: Final = frozenset(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"))
 # Options that are Python objects: the first for both drivers, the others for the synchronous one.
 SHARED_OBJECTS: Final = frozenset(("credential_provider", "driver_info", "socket_keepalive_options", "socket_type"))
 OBJECTS: Final = SHARED_OBJECTS | {"command_packer", "parser_class"}
 # Options that are ignored, and what holds instead.
-TIME: Final = "DEADLINE bounds each decision"
-RETRIES: Final = "no call is sent twice"
-BYTES: Final = "replies are read as bytes"
 REPLACED: Final = {
-    "socket_timeout": TIME,
-    "socket_connect_timeout": TIME,
-    "timeout": TIME,
+    **dict.fromkeys(("timeout", "socket_timeout", "socket_connect_timeout"), "DEADLINE bounds each decision"),
+    "maint_notifications_config": "DEADLINE bounds each decision",
     "max_connections": "MAX_CONNECTIONS says how many",
-    "retry": RETRIES,
-    "retry_on_error": RETRIES,
-    "retry_on_timeout": RETRIES,
+    **dict.fromkeys(("retry", "retry_on_error", "retry_on_timeout"), "no call is sent twice"),
     "health_check_interval": "idle connections are checked before use",
     "socket_keepalive": "it is always on",
-    "decode_responses": BYTES,
-    "encoding": BYTES,
-    "encoding_errors": BYTES,
-    "legacy_responses": BYTES,
+    **dict.fromkeys(
+        ("decode_responses", "encoding", "encoding_errors", "legacy_responses"), "replies are read as bytes"
+    ),
     "queue_class": "connections are in a pool of this package",
-    "cache": "nothing is cached in the client",
-    "cache_config": "nothing is cached in the client",
-    "maint_notifications_config": TIME,
+    **dict.fromkeys(("cache", "cache_config"), "nothing is cached in the client"),
 }
 # Options that one of the drivers does not support.
 UNFIT: Final = frozenset(
     (
-        "redis_connect_func",
-        "ssl_ocsp_context",
-        "ssl_ocsp_expected_cert",
-        "ssl_validate_ocsp",
-        "ssl_validate_ocsp_stapled",
+        *("redis_connect_func", "ssl_ocsp_context", "ssl_ocsp_expected_cert"),
+        *("ssl_validate_ocsp", "ssl_validate_ocsp_stapled"),
     )
 )
 # What redis-py's pools add by themselves.
 ADDED: Final = frozenset(
     (
-        "connection_class",
-        "connection_pool",
-        "encoder_class",
-        "event_dispatcher",
-        "himport_registry",
-        "maint_notifications_pool_handler",
-        "maintenance_notification_hash",
-        "maintenance_state",
-        "orig_host_address",
-        "orig_socket_connect_timeout",
-        "orig_socket_timeout",
+        *("connection_class", "connection_pool", "encoder_class", "event_dispatcher", "himport_registry"),
+        *("maint_notifications_pool_handler", "maintenance_notification_hash", "maintenance_state"),
+        *("orig_host_address", "orig_socket_connect_timeout", "orig_socket_timeout"),
         "oss_cluster_maint_notifications_handler",
     )
 )
@@ -163,7 +127,8 @@ def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> Op
             if name in WHERE:
                 raise InvalidSetting(f"the option {name!r} makes no sense to redis-py") from error
             wrong.append(f"the option {name!r} has a value that makes no sense")
-    wrong += [f"the option {name!r} names what is not there" for name in _missing(settings)]
+    missing = [name for name in FILES.intersection(settings) if settings[name] and not Path(settings[name]).exists()]
+    wrong += [f"the option {name!r} names what is not there" for name in missing]
     return Options(settings, tuple(wrong), tuple(name for name in given if name in REPLACED))
 
 
@@ -179,12 +144,6 @@ def _objection(name: str, value: Any, connection: type[Any], text: bool) -> str:
         return f"the option {name!r} needs rediss://"
     near = get_close_matches(name, [one for one in TYPED if one in accepted(connection)], n=1)
     return f"redis-py {redis_version} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-
-
-def _missing(settings: Mapping[str, Any]) -> Iterator[str]:
-    for name in FILES.intersection(settings):
-        if settings[name] and not Path(settings[name]).exists():
-            yield name
 
 
 def accepted(connection: type[Any]) -> frozenset[str]:

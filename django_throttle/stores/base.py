@@ -10,7 +10,7 @@ from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Command, ControlMessage, Decide, DecideLocally, Evict, Release
 from django_throttle.core.decide import T
 from django_throttle.core.decision import Lease
-from django_throttle.damper.meters import Meters
+from django_throttle.local_limits import LocalLimits
 from django_throttle.stores.denials import Denials
 
 
@@ -34,20 +34,15 @@ class Store(Protocol):
     suppress. ``leases`` are those that this process holds, ``control`` what other processes ask of it.
     """
 
+    denials: Denials
+    local_limits: LocalLimits
+    leases: Leases
+
     @property
     def is_remote(self) -> bool: ...
 
     @property
     def is_costly(self) -> bool: ...
-
-    @property
-    def denials(self) -> Denials: ...
-
-    @property
-    def meters(self) -> Meters: ...
-
-    @property
-    def leases(self) -> Leases: ...
 
     @property
     def control(self) -> Control: ...

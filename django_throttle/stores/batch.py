@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from django_throttle.core.algorithms import Plan
-from django_throttle.stores.transport import Call, script
+from django_throttle.lifecycle import spawn
+from django_throttle.stores.transport import Call, grouped, script
 
 
 class Announcement(NamedTuple):
@@ -37,7 +38,7 @@ class Ask(NamedTuple):
     abandoned: Callable[[], None] | None = None
 
 
-def together(asks: Sequence[Ask], now_arg: str) -> Call:
+def joined_call(asks: Sequence[Ask], now_arg: str) -> Call:
     """One script call for these decisions."""
     keys = [key for ask in asks for key in ask.keys]
     plans = asks[0].plans.union(*(ask.plans for ask in asks[1:]))
@@ -53,11 +54,12 @@ ANSWER: Final = 24  # bytes of the three numbers of each charge
 Send = Callable[[Sequence[Call]], Awaitable[list[Any]]]
 
 
-Waiting = tuple[Ask, "asyncio.Future[list[Any]]"]
-Announce = Callable[[Announcement], Call]
+A = TypeVar("A")
+Future = asyncio.Future[list[Any]]
+Waiting = tuple[Ask, Future]
 
 
-class Alongside(Exception):
+class BatchFailed(Exception):
     """A call failed because its batch did; another call of the batch reports the ``error``."""
 
     def __init__(self, error: BaseException) -> None:
@@ -76,7 +78,7 @@ class Batcher:
         self,
         send: Send,
         now_arg: Callable[[], str],
-        announce: Announce,
+        announce: Callable[[Announcement], Call],
         slot_of: Callable[[str], int] | None = None,
     ) -> None:
         self._send = send
@@ -84,36 +86,35 @@ class Batcher:
         self._announce = announce
         self._slot_of = slot_of
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()  # an event loop has only weak references to tasks
 
     async def ask(self, ask: Ask) -> list[Any]:
-        """The replies to the announcement, if any, and to the decision; raises what sending raised, or Alongside."""
+        """The replies to the announcement, if any, and to the decision; raises what sending raised, or BatchFailed."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
             waiting = self._waiting[loop] = []
         if not waiting:
             loop.call_soon(self._flush, loop)
-        future: asyncio.Future[list[Any]] = loop.create_future()
+        future: Future = loop.create_future()
         waiting.append((ask, future))
         return await future
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting[loop] = self._waiting[loop], []
-        for load in _loads([one for one in waiting if not one[1].done()]):  # done: cancelled meanwhile
-            task = loop.create_task(self._send_batch(load))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        live = [one for one in waiting if not one[1].done()]  # done: cancelled meanwhile
+        for load in _loads(live, MOST, lambda ask: len(ask.keys)):
+            spawn(self._send_batch(load))
 
     async def _send_batch(self, waiting: list[Waiting]) -> None:
         waiting = [one for one in waiting if not one[1].done()]
         if not waiting:
             return
-        groups = [waiting] if self._slot_of is None else _by_slot(waiting, self._slot_of)
+        slot_of = self._slot_of
+        groups = [waiting] if slot_of is None else grouped(waiting, lambda one: slot_of(one[0].keys[0]))
         announcements = _merged([ask.announcement for ask, _ in waiting if ask.announcement])
         try:
             calls = [self._announce(one) for one in announcements.values()]
-            calls += [together([ask for ask, _ in asks], self._now_arg()) for asks in groups]
+            calls += [joined_call([ask for ask, _ in asks], self._now_arg()) for asks in groups]
             replies = await self._send(calls)
             announced = dict(zip(announcements, replies, strict=False))
             for asks, reply in zip(groups, replies[len(announced) :], strict=True):
@@ -128,15 +129,18 @@ class Batcher:
                     ask.abandoned()
 
 
-def _loads(waiting: list[Waiting]) -> Iterator[list[Waiting]]:
-    load: list[Waiting] = []
+def _loads(
+    waiting: Iterable[tuple[A, Future]], most: int, size: Callable[[A], int]
+) -> Iterator[list[tuple[A, Future]]]:
+    """What waits, in loads of at most ``most``; one that is larger by itself goes alone."""
+    load: list[tuple[A, Future]] = []
     weight = 0
     for one in waiting:
-        if load and weight + len(one[0].keys) > MOST:
+        if load and weight + size(one[0]) > most:
             yield load
             load, weight = [], 0
         load.append(one)
-        weight += len(one[0].keys)
+        weight += size(one[0])
     if load:
         yield load
 
@@ -148,13 +152,6 @@ def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
         known = merged.get(one.uid)
         merged[one.uid] = one if known is None else one._replace(indexes=known.indexes + one.indexes)
     return merged
-
-
-def _by_slot(waiting: list[Waiting], slot_of: Callable[[str], int]) -> list[list[Waiting]]:
-    groups: dict[int, list[Waiting]] = {}
-    for one in waiting:
-        groups.setdefault(slot_of(one[0].keys[0]), []).append(one)
-    return list(groups.values())
 
 
 def _resolve(asks: list[Waiting], reply: bytes | Exception, announced: Mapping[str, Any]) -> None:
@@ -171,8 +168,8 @@ def _resolve(asks: list[Waiting], reply: bytes | Exception, announced: Mapping[s
         at = end
 
 
-def _fail(futures: Iterable[asyncio.Future[list[Any]]], error: BaseException) -> None:
-    """Fail all waiting callers: the first with the error, the others with Alongside."""
+def _fail(futures: Iterable[Future], error: BaseException) -> None:
+    """Fail all waiting callers: the first with the error, the others with BatchFailed."""
     is_reported = False
     for future in futures:
         if future.done():
@@ -180,13 +177,13 @@ def _fail(futures: Iterable[asyncio.Future[list[Any]]], error: BaseException) ->
         if not isinstance(error, Exception):
             future.cancel()
         else:
-            future.set_exception(Alongside(error) if is_reported else error)
+            future.set_exception(BatchFailed(error) if is_reported else error)
         is_reported = True
 
 
 MAX_RELEASES: Final = 100  # calls in one batch: they take Redis about a millisecond
 
-WaitingRelease = tuple[Sequence[Call], "asyncio.Future[list[Any]]"]
+WaitingRelease = tuple[Sequence[Call], Future]
 
 
 class Releases:
@@ -195,26 +192,21 @@ class Releases:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[WaitingRelease]] = WeakKeyDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()  # an event loop has only weak references to tasks
 
     async def send(self, calls: Sequence[Call]) -> list[Any]:
-        """The replies to these calls; raises what sending raised, or Alongside."""
+        """The replies to these calls; raises what sending raised, or BatchFailed."""
         loop = asyncio.get_running_loop()
-        waiting = self._waiting.get(loop)
-        if waiting is None:
-            waiting = self._waiting[loop] = deque()
-        future: asyncio.Future[list[Any]] = loop.create_future()
+        waiting = self._waiting.setdefault(loop, deque())
+        future: Future = loop.create_future()
         waiting.append((calls, future))
         if len(waiting) == 1:  # else the running task sends it
-            task = loop.create_task(self._send_batch(waiting))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            spawn(self._send_batch(waiting))
         return await future
 
     async def _send_batch(self, waiting: deque[WaitingRelease]) -> None:
         """Send batches until none wait; the first stays queued until its reply, so that no second task starts."""
         while waiting:
-            some = _load(waiting)
+            some = next(_loads(waiting, MAX_RELEASES, len))
             try:
                 replies = iter(await self._send([call for calls, _ in some for call in calls]))
             except BaseException as error:  # fail all: each would wait as long for the same error
@@ -228,14 +220,3 @@ class Releases:
                 if not future.done():
                     future.set_result(own)
                 waiting.popleft()
-
-
-def _load(waiting: deque[WaitingRelease]) -> list[WaitingRelease]:
-    load: list[WaitingRelease] = []
-    size = 0
-    for one in waiting:
-        size += len(one[0])
-        if load and size > MAX_RELEASES:
-            break
-        load.append(one)
-    return load

@@ -27,7 +27,7 @@ from redis.sentinel import MasterNotFoundError
 from django_throttle.stores import addresses
 from django_throttle.stores.addresses import Address, Host
 from django_throttle.stores.base import adrive, drive
-from django_throttle.stores.pool import Pool, text
+from django_throttle.stores.sync_pool import Pool, text
 from django_throttle.stores.timeouts import Certificates, Deadline, LoopDeadline, with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
@@ -128,7 +128,7 @@ class LoopClients:
         client = self._clients.get(loop)
         if client is None:
             client, *others = self._make()
-            life = _life(client, *others)
+            life = _closed_with_loop(client, *others)
             with _lock:  # loops live in several threads
                 for closed in [known for known in self._clients if known.is_closed()]:
                     del self._clients[closed]
@@ -147,7 +147,7 @@ class LoopClients:
         return len(self._clients)
 
 
-async def _life(*clients: aioredis.Redis) -> AsyncGenerator[None]:
+async def _closed_with_loop(*clients: aioredis.Redis) -> AsyncGenerator[None]:
     # asyncio.run, async_to_sync and servers all shut a loop's async generators down before closing it.
     try:
         yield
@@ -193,7 +193,7 @@ class KnownPrimary:
         if is_new:
             self._moved()
 
-    def is_left(self, host: object, port: object) -> bool:
+    def is_former(self, host: object, port: object) -> bool:
         """Whether another server than this is the primary."""
         return self.host is not None and self.host != (host, port)
 
@@ -254,7 +254,7 @@ class Sentinels:
     def find(self, *, everyone: bool = False) -> Host:
         return drive(self._primary.search(everyone=everyone), self._ask)
 
-    def look(self) -> None:
+    def check_primary(self) -> None:
         """Ask every Sentinel for the primary: an old one that is partitioned may still accept commands."""
         with suppress(MasterNotFoundError, ResponseError):
             self.find(everyone=True)
@@ -287,7 +287,7 @@ def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Ho
             await super()._connect()
 
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
-            if self.is_connected and known.is_left(self.host, self.port):
+            if self.is_connected and known.is_former(self.host, self.port):
                 await self.disconnect()
             await super().send_packed_command(*args, **options)
 
@@ -295,7 +295,9 @@ def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Ho
 
 
 def async_clients(address: Address, seconds: float, most: int, known: KnownPrimary) -> list[aioredis.Redis]:
-    """The running loop's client of the primary, then its clients of the Sentinels."""
+    """The running loop's client of the server, or of the primary; then its clients of the Sentinels."""
+    if not address.service:
+        return [async_client(address.settings, seconds, most)]
     settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
     share = seconds / (len(address.hosts) + 1)
     asked = [async_client(one, share, most) for one in settings]

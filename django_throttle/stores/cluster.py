@@ -13,27 +13,18 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from redis import exceptions as errors
 from redis.connection import AbstractConnection
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import (
-    AskError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    NoScriptError,
-    ResponseError,
-    TryAgainError,
-)
 
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.stores.addresses import Address, Host, find_address
 from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.clients import LoopClients, async_client, sync_client
-from django_throttle.stores.failures import COUNTED, Breaker, Unbroken, cause_of, waited
-from django_throttle.stores.pool import Pool
+from django_throttle.stores.failures import COUNTED, Breaker, ClosedBreaker, cause_of, waited
+from django_throttle.stores.sync_pool import Pool, text
 from django_throttle.stores.timeouts import EVENTLET, Deadline, LoopDeadline, heed_cancellation, is_patched_by_eventlet
-from django_throttle.stores.transport import Call, Transport
+from django_throttle.stores.transport import Call, Transport, send_pipeline
 
 LEARN_EVERY: Final = 0.1
 MOST_ASKED: Final = 3  # nodes, for the map
@@ -43,7 +34,7 @@ ASKING: Final = ("ASKING",)
 HALF_MOVED: Final = "attempted to access a non local key"
 
 
-class Round(NamedTuple):
+class NodeRequests(NamedTuple):
     """What to send to each node, after ``pause`` seconds, within a ``share`` of the time left.
 
     The reply has for each node a list of replies or errors, one for each command, or one error for all.
@@ -55,14 +46,14 @@ class Round(NamedTuple):
 
 
 NodeReplies = dict[Host, list[Any] | Exception]
-Journey = Generator[Round, NodeReplies, list[Any]]
+Routing = Generator[NodeRequests, NodeReplies, list[Any]]
 
 
 def slot_of(key: str) -> int:
     return key_slot(key.encode())
 
 
-class Slots:
+class SlotMap:
     """The last known slot map."""
 
     def __init__(self, seeds: Iterable[Host]) -> None:
@@ -70,7 +61,7 @@ class Slots:
         self._owners: list[Host | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._learned_at = float("-inf")
         self.hosts: frozenset[Host] = frozenset(self._seeds)
-        self.is_doubtful = True
+        self.is_outdated = True
         self.failovers = 0
 
     def owner(self, slot: int) -> Host | None:
@@ -80,7 +71,7 @@ class Slots:
         """A node has redirected the slot to another one."""
         self._owners[slot] = host
         self.hosts |= {host}
-        self.is_doubtful = True
+        self.is_outdated = True
 
     def is_due(self) -> bool:
         """True for one caller each LEARN_EVERY seconds, which then asks for the map."""
@@ -99,20 +90,19 @@ class Slots:
             owners[first : last + 1] = served[:1] * (last + 1 - first)
             hosts.update(served)
         self.failovers += any(self._owners) and owners != self._owners
-        self._owners, self.hosts, self.is_doubtful = owners, frozenset(hosts), False
+        self._owners, self.hosts, self.is_outdated = owners, frozenset(hosts), False
 
-    def someone(self) -> Host:
+    def any_node(self) -> Host:
         """Any node: its error says what is wrong with a slot that no node serves."""
         return next(filter(None, self._owners), self._seeds[0])
 
 
 def _host(node: Sequence[Any], asked: Host) -> Host:
-    name = node[0].decode() if isinstance(node[0], bytes) else node[0]
-    return name or asked[0], int(node[1])
+    return text(node[0]) or asked[0], int(node[1])
 
 
 @dataclass(slots=True)
-class Parcel:
+class RoutedCall:
     """One call to be routed; ``host`` is where a node has redirected it, None for the slot's owner."""
 
     call: Call
@@ -131,77 +121,77 @@ class Parcel:
 class Router:
     """Routes calls by the map, and corrects it; ``is_failing`` tells which nodes fail."""
 
-    def __init__(self, slots: Slots, is_failing: Callable[[Host], bool]) -> None:
+    def __init__(self, slots: SlotMap, is_failing: Callable[[Host], bool]) -> None:
         self.slots = slots
         self._is_failing = is_failing
 
-    def deliver(self, calls: Sequence[Call], is_over: Callable[[], bool]) -> Journey:
+    def deliver(self, calls: Sequence[Call], is_over: Callable[[], bool]) -> Routing:
         """The reply of each call, or the error that stands for it."""
-        parcels = [Parcel(call, slot_of(call.keys[0])) for call in calls]
+        routed = [RoutedCall(call, slot_of(call.keys[0])) for call in calls]
         for leading in (True, False):
-            waiting = [parcel for parcel in parcels if parcel.call.leads is leading]
+            waiting = [one for one in routed if one.call.leads is leading]
             turn = 0
             while waiting and not (turn and is_over()):
                 yield from self._send(waiting, turn)
-                again = [parcel for parcel in waiting if self._goes_again(parcel)]
-                slots = {parcel.slot for parcel in again if not parcel.call.follows}
+                again = [one for one in waiting if self._goes_again(one)]
+                slots = {one.slot for one in again if not one.call.follows}
                 waiting = again + [
                     one for one in waiting if one.call.follows and one.slot in slots and one not in again
                 ]
                 turn += 1
-            if leading and (failed := [parcel.reply for parcel in parcels if isinstance(parcel.reply, Exception)]):
+            if leading and (failed := [one.reply for one in routed if isinstance(one.reply, Exception)]):
                 return failed[:1] * len(calls)
-        return [parcel.reply for parcel in parcels]
+        return [one.reply for one in routed]
 
-    def _send(self, waiting: list[Parcel], turn: int) -> Generator[Round, NodeReplies, None]:
+    def _send(self, waiting: list[RoutedCall], turn: int) -> Generator[NodeRequests, NodeReplies, None]:
         failure = None
-        if self.slots.is_doubtful or any(map(self._is_failing, map(self._target, waiting))):
+        if self.slots.is_outdated or any(map(self._is_failing, map(self._target, waiting))):
             failure = yield from self._learn()
         loads: dict[Host, list[Sequence[Any]]] = {}
-        for parcel in waiting:
-            parcel.host = self._target(parcel)
-            loads.setdefault(parcel.host, []).extend(parcel.commands())
-        pauses = turn > 2 or any(parcel.waits for parcel in waiting)
-        outcomes = {} if failure else (yield Round(loads, PAUSE if pauses else 0.0))
+        for one in waiting:
+            one.host = self._target(one)
+            loads.setdefault(one.host, []).extend(one.commands())
+        pauses = turn > 2 or any(one.waits for one in waiting)
+        outcomes = {} if failure else (yield NodeRequests(loads, PAUSE if pauses else 0.0))
         replies = {host: iter(outcome) for host, outcome in outcomes.items() if isinstance(outcome, list)}
-        for parcel in waiting:
-            assert parcel.host is not None
-            if parcel.host not in replies:
-                parcel.reply = failure or outcomes[parcel.host]
+        for one in waiting:
+            assert one.host is not None
+            if one.host not in replies:
+                one.reply = failure or outcomes[one.host]
                 continue
-            if parcel.asks:
-                next(replies[parcel.host])
-            parcel.reply = next(replies[parcel.host])
+            if one.asks:
+                next(replies[one.host])
+            one.reply = next(replies[one.host])
 
-    def _target(self, parcel: Parcel) -> Host:
-        return parcel.host or self.slots.owner(parcel.slot) or self.slots.someone()
+    def _target(self, one: RoutedCall) -> Host:
+        return one.host or self.slots.owner(one.slot) or self.slots.any_node()
 
-    def _goes_again(self, parcel: Parcel) -> bool:
-        asked, parcel.host, parcel.asks, parcel.waits = parcel.host, None, False, False
-        match parcel.reply:
-            case NoScriptError():
-                again, parcel.by_text = not parcel.by_text, True
+    def _goes_again(self, one: RoutedCall) -> bool:
+        asked, one.host, one.asks, one.waits = one.host, None, False, False
+        match one.reply:
+            case errors.NoScriptError():
+                again, one.by_text = not one.by_text, True
                 return again
-            case MovedError() as moved:
-                self.slots.move(parcel.slot, _redirected(moved, asked))
-            case AskError() as ask if not parcel.call.derives:
-                parcel.host, parcel.asks = _redirected(ask, asked), True
-            case AskError() | TryAgainError():
-                parcel.waits = True  # for the slot to have moved as a whole
-            case ResponseError() as error if HALF_MOVED in str(error):
-                parcel.waits = True
+            case errors.MovedError() as moved:
+                self.slots.move(one.slot, _redirected(moved, asked))
+            case errors.AskError() as ask if not one.call.derives:
+                one.host, one.asks = _redirected(ask, asked), True
+            case errors.AskError() | errors.TryAgainError():
+                one.waits = True  # for the slot to have moved as a whole
+            case errors.ResponseError() as error if HALF_MOVED in str(error):
+                one.waits = True
             case _:
                 return False
         return True
 
-    def _learn(self) -> Generator[Round, NodeReplies, Exception | None]:
+    def _learn(self) -> Generator[NodeRequests, NodeReplies, Exception | None]:
         """Ask nodes for the map; returns the last error when none has answered and nothing is known."""
         if not self.slots.is_due():
             return None
         failure: Exception | None = None
         hosts = random.sample(sorted(self.slots.hosts), len(self.slots.hosts))
         for host in sorted(hosts, key=self._is_failing)[:MOST_ASKED]:
-            outcome = (yield Round({host: [("CLUSTER", "SLOTS")]}, share=1 / 3))[host]
+            outcome = (yield NodeRequests({host: [("CLUSTER", "SLOTS")]}, share=1 / 3))[host]
             reply = outcome[0] if isinstance(outcome, list) else outcome
             if not isinstance(reply, Exception):
                 self.slots.learn(reply, host)
@@ -210,7 +200,7 @@ class Router:
         return None if any(map(self.slots.owner, range(REDIS_CLUSTER_HASH_SLOTS))) else failure
 
 
-def _redirected(error: AskError, asked: Host | None) -> Host:
+def _redirected(error: errors.AskError, asked: Host | None) -> Host:
     return error.host or (asked or ("", 0))[0], error.port
 
 
@@ -219,13 +209,13 @@ logger = logging.getLogger("django_throttle")
 Commands = Sequence[Sequence[Any]]
 Outcome = list[Any] | Exception
 # redis-py 5 gives these errors their class only in connections of its own cluster client.
-_ERRORS: Final[dict[str, Callable[[str], ResponseError]]] = {
-    "ASK": AskError,
-    "CLUSTERDOWN": ClusterDownError,
-    "CROSSSLOT": ClusterCrossSlotError,
-    "MASTERDOWN": MasterDownError,
-    "MOVED": MovedError,
-    "TRYAGAIN": TryAgainError,
+_ERRORS: Final[dict[str, Callable[[str], errors.ResponseError]]] = {
+    "ASK": errors.AskError,
+    "CLUSTERDOWN": errors.ClusterDownError,
+    "CROSSSLOT": errors.ClusterCrossSlotError,
+    "MASTERDOWN": errors.MasterDownError,
+    "MOVED": errors.MovedError,
+    "TRYAGAIN": errors.TryAgainError,
 }
 
 
@@ -305,7 +295,7 @@ class Node:
 
 
 def _classed(reply: Any) -> Any:
-    if type(reply) is not ResponseError:
+    if type(reply) is not errors.ResponseError:
         return reply
     code, _, rest = str(reply).partition(" ")
     return _ERRORS[code](rest) if code in _ERRORS else reply
@@ -313,20 +303,17 @@ def _classed(reply: Any) -> Any:
 
 def _is_failure(reply: object) -> bool:
     # A node that says of a slot that it moves, or that nobody serves it, is well itself.
-    of_a_slot = isinstance(reply, (ClusterDownError, TryAgainError))
+    of_a_slot = isinstance(reply, (errors.ClusterDownError, errors.TryAgainError))
     return isinstance(reply, Exception) and not of_a_slot and cause_of(reply) in COUNTED
 
 
 async def _send(client: Any, commands: Commands) -> list[Any]:
-    if len(commands) == 1:
-        try:
-            return [await client.execute_command(*commands[0])]
-        except ResponseError as error:
-            return [error]
-    pipeline = client.pipeline(transaction=False)
-    for parts in commands:
-        pipeline.execute_command(*parts)
-    return list(await pipeline.execute(raise_on_error=False))
+    if len(commands) > 1:
+        return await send_pipeline(client, commands)
+    try:
+        return [await client.execute_command(*commands[0])]
+    except errors.ResponseError as error:
+        return [error]
 
 
 LATE: Final = "deadline passed"
@@ -340,10 +327,10 @@ class ClusterTransport:
 
     def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
         self.seconds = seconds
-        self.breaker = Unbroken()
+        self.breaker = ClosedBreaker()
         self._arguments = (address.settings, seconds, max_connections)
         self._nodes: dict[Host, Node] = {}
-        self._router = Router(Slots(address.hosts), self._is_failing)
+        self._router = Router(SlotMap(address.hosts), self._is_failing)
 
     @property
     def breakers(self) -> tuple[Breaker, ...]:
@@ -352,14 +339,13 @@ class ClusterTransport:
 
     @property
     def failovers(self) -> int:
-        """How many failovers were noticed."""
         return self._router.slots.failovers
 
-    def server_says(self, section: str) -> str:
+    def server_state(self, section: str) -> str:
         """Empty: each node has its own settings."""
         return ""
 
-    def look(self) -> None:
+    def check_primary(self) -> None:
         """Does nothing: a primary that is partitioned from its Cluster refuses commands by itself."""
 
     def node_of(self, key: str) -> object:
@@ -369,18 +355,18 @@ class ClusterTransport:
     def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """One round trip to all nodes at once, as long as each is where it was."""
         until = time.monotonic() + (seconds or self.seconds)
-        journey = self._router.deliver(calls, lambda: time.monotonic() > until)
+        routing = self._router.deliver(calls, lambda: time.monotonic() > until)
         with Deadline(seconds or self.seconds):
-            return drive(journey, lambda round_: self._exchange(round_, until))
+            return drive(routing, lambda round_: self._exchange(round_, until))
 
     async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
         """The same without blocking the event loop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + (seconds or self.seconds)
-        journey = self._router.deliver(calls, lambda: loop.time() > until)
-        return await adrive(journey, lambda round_: self._aexchange(round_, until))
+        routing = self._router.deliver(calls, lambda: loop.time() > until)
+        return await adrive(routing, lambda round_: self._aexchange(round_, until))
 
-    def _exchange(self, round_: Round, until: float) -> NodeReplies:
+    def _exchange(self, round_: NodeRequests, until: float) -> NodeReplies:
         left = until - time.monotonic()
         if left <= 0:
             return dict.fromkeys(round_.loads, TimeoutError(LATE))
@@ -407,7 +393,7 @@ class ClusterTransport:
                 node.drop(connection)
         return replies
 
-    async def _aexchange(self, round_: Round, until: float) -> NodeReplies:
+    async def _aexchange(self, round_: NodeRequests, until: float) -> NodeReplies:
         loop = asyncio.get_running_loop()
         left = until - loop.time()
         if left <= 0:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -33,10 +34,10 @@ from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.store_time import Calendar
-from django_throttle.stores.batch import Alongside, Announcement, Ask
+from django_throttle.stores.batch import Announcement, Ask, BatchFailed
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.transport import Call, script
+from django_throttle.stores.transport import Call, grouped, script
 
 logger = logging.getLogger("django_throttle")
 
@@ -53,12 +54,18 @@ class RedisCommand:
     As a context manager it asks the breaker before, reports to it after, and turns every failure into a StoreError.
     """
 
-    __slots__ = ("calls", "context", "seconds")
+    __slots__ = ("_read", "calls", "context", "seconds")
 
-    def __init__(self, context: RedisContext) -> None:
-        self.context = context
-        self.calls: list[Call] = []
-        self.seconds: float | None = None  # less than the transport's own deadline
+    def __init__(
+        self,
+        context: RedisContext,
+        calls: Sequence[Call] = (),
+        read: Callable[[Sequence[Any]], Any] = bool,
+        seconds: float | None = None,
+    ) -> None:
+        self.context, self._read = context, read
+        self.calls = list(calls)
+        self.seconds = seconds  # less than the transport's own deadline
 
     def __enter__(self) -> None:
         breaker = self.context.breaker
@@ -74,15 +81,15 @@ class RedisCommand:
         self.give_up()
         if isinstance(error, StoreError):  # of a node that was not asked
             return
-        cause = error.error if isinstance(error, Alongside) else error
+        cause = error.error if isinstance(error, BatchFailed) else error
         if isinstance(cause, LoopBlocked) and self.is_idempotent:
             self.context.breaker.abandoned()
             raise RepeatCommand(Cause.BLOCKED) from error
-        if isinstance(error, Alongside):
+        if isinstance(error, BatchFailed):
             self.context.breaker.abandoned()
             raise StoreError(cause_of(error.error), str(error)) from error
         if isinstance(error, Exception):
-            raise self.context.failed(error) from error
+            raise self.context.note_failure(error) from error
         self.context.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
 
     def finish(self, replies: Sequence[Any]) -> Any:
@@ -93,7 +100,7 @@ class RedisCommand:
         return self.read(replies)
 
     def read(self, replies: Sequence[Any]) -> Any:
-        raise TypeError(f"{type(self).__name__} cannot read")
+        return self._read(replies)
 
     @property
     def is_idempotent(self) -> bool:
@@ -193,7 +200,7 @@ class LeaseCommand(DecideCommand):
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
         if self.unannounced:
             indexes = tuple([context.key(*pair) for pair in self.unannounced])
-            announcement = Announcement(self.uid, leases.introduce(self.uid), indexes)
+            announcement = Announcement(self.uid, leases.introduction_under(self.uid), indexes)
             self.ask = self.ask._replace(announcement=announcement)
             self.calls.insert(0, announce_call(context, announcement))
         self.ask = self.ask._replace(abandoned=partial(_owe, leases, self.pairs, command.lease or "", self.uid))
@@ -223,7 +230,7 @@ class LeaseCommand(DecideCommand):
 
 def _owe(leases: Leases, pairs: Sequence[Pair], lease: str, uid: str) -> None:
     for pair in pairs:
-        leases.release_if_known(*pair, lease, uid)
+        leases.release_uncertain(*pair, lease, uid)
 
 
 class ReleaseCommand(RedisCommand):
@@ -252,92 +259,66 @@ def release_call(context: RedisContext, uid: str, rule_id: str, ident: str, leas
     return Call(script("release"), (context.key(rule_id, ident),), (uid, lease), derives=True)
 
 
-class ResetCommand(RedisCommand):
+def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
     """Rates become full again."""
+    local = [charge for charge in command.charges if charge.rule.is_local]
+    damped = [charge for charge in local if charge.rule.is_damper]
+    exact = [charge for charge in command.charges if not (charge.rule.is_damper or charge.rule.is_concurrency)]
 
-    __slots__ = ("local",)
+    def keys(charges: Sequence[Charge]) -> list[list[str]]:
+        places = context.by_slot(charges) if charges else []
+        return [[context.key(charges[at].rule.id, charges[at].ident) for at in part] for part in places]
 
-    def __init__(self, context: RedisContext, command: Reset) -> None:
-        super().__init__(context)
-        self.local = [charge for charge in command.charges if charge.rule.is_local]
-        damped = [charge for charge in self.local if charge.rule.is_damper]
-        exact = [charge for charge in command.charges if not (charge.rule.is_damper or charge.rule.is_concurrency)]
-        self.calls += [Call(script("forget"), keys, ()) for keys in self._keys(exact)]
-        now = context.now_arg()
-        self.calls += [Call(script("undamp"), keys, (now,), derives=True) for keys in self._keys(damped)]
-
-    def read(self, replies: Sequence[Any]) -> int:
-        self.context.denials.clear()  # what was refused while this travelled
-        for charge in self.local:
-            self.context.meters.forget(charge.rule.id, charge.ident)
+    def read(replies: Sequence[Any]) -> int:
+        context.denials.clear()  # what was refused while this travelled
+        for charge in local:
+            context.local_limits.forget(charge.rule.id, charge.ident)
         return sum(map(int, replies))
 
-    def _keys(self, charges: Sequence[Charge]) -> list[list[str]]:
-        places = self.context.by_slot(charges) if charges else []
-        return [[self.context.key(charges[at].rule.id, charges[at].ident) for at in part] for part in places]
+    calls = [Call(script("forget"), some, ()) for some in keys(exact)]
+    calls += [Call(script("undamp"), some, (context.now_arg(),), derives=True) for some in keys(damped)]
+    return RedisCommand(context, calls, read)
 
 
-class SetMarksCommand(RedisCommand):
+def set_marks_command(context: RedisContext, command: SetMarks) -> RedisCommand:
     """One call a mark, each in the slot of its rule's counter."""
-
-    __slots__ = ()
-
-    def __init__(self, context: RedisContext, command: SetMarks) -> None:
-        super().__init__(context)
-        # The decision that it follows may have taken a whole deadline.
-        self.seconds = context.transport.seconds / 2
-        for mark in command.marks:
-            key = context.key(f"{mark.rule_id}:{mark.name}", mark.ident)
-            self.calls.append(Call(script("once"), (key,), (context.now_arg(), mark.lasts)))
-
-    def read(self, replies: Sequence[Any]) -> tuple[bool, ...]:
-        return tuple([reply == 1 for reply in replies])
+    calls = []
+    for mark in command.marks:
+        key = context.key(f"{mark.rule_id}:{mark.name}", mark.ident)
+        calls.append(Call(script("once"), (key,), (context.now_arg(), mark.lasts)))
+    # The decision that it follows may have taken a whole deadline.
+    return RedisCommand(
+        context, calls, lambda replies: tuple([reply == 1 for reply in replies]), context.transport.seconds / 2
+    )
 
 
 MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or longer
 
 
-class CountCommand(RedisCommand):
-    """One command, within half of the deadline: the decision that it is for has all of its own."""
-
-    __slots__ = ()
-
-    def __init__(self, context: RedisContext, command: CountMembers) -> None:
-        super().__init__(context)
-        self.seconds = context.transport.seconds / 2
-        args = (context.now_arg(), command.process, round(command.silence * 1_000_000))
-        self.calls.append(Call(script("group_size"), (context.key(MEMBERS, command.group),), args))
-
-    def read(self, replies: Sequence[Any]) -> int:
-        return int(replies[0])
+def count_command(context: RedisContext, command: CountMembers) -> RedisCommand:
+    """One call, within half of the deadline: the decision that it is for has all of its own."""
+    args = (context.now_arg(), command.process, round(command.silence * 1_000_000))
+    call = Call(script("group_size"), (context.key(MEMBERS, command.group),), args)
+    return RedisCommand(context, [call], lambda replies: int(replies[0]), context.transport.seconds / 2)
 
 
 def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], seconds: float) -> list[Call]:
     """The calls that say how many members this process has in these groups: one, or one for each slot of a Cluster."""
-    slots: dict[object, dict[str, int]] = defaultdict(dict)
-    for group, count in counts.items():
-        key = context.key(MEMBERS, group)
-        slots[context.transport.slot_of(key) if context.transport.slot_of else None][key] = count
+    members = {context.key(MEMBERS, group): count for group, count in counts.items()}
     first = (context.now_arg(), process, round(seconds * 1000))
-    return [Call(script("group_tell"), tuple(found), (*first, *found.values())) for found in slots.values()]
+    parts = grouped(members, context.transport.slot_of or (lambda _: None))
+    return [Call(script("group_tell"), keys, (*first, *(members[key] for key in keys))) for keys in parts]
 
 
 REFUND: Final = Struct(">Bddddddd").pack
 
 
-class RefundCommand(RedisCommand):
+def refund_command(context: RedisContext, command: Refund) -> RedisCommand:
     """Sent once: a failed refund may have been executed, and a second one would give back too much."""
-
-    __slots__ = ()
-
-    def __init__(self, context: RedisContext, command: Refund) -> None:
-        super().__init__(context)
-        paid = command.paid
-        for places in context.by_slot([one.charge for one in paid]):
-            self.calls.append(refund_call(context, [paid[place] for place in places]))
-
-    def read(self, replies: Sequence[Any]) -> int:
-        return sum(map(int, replies))
+    paid = command.paid
+    parts = context.by_slot([one.charge for one in paid])
+    calls = [refund_call(context, [paid[place] for place in places]) for places in parts]
+    return RedisCommand(context, calls, lambda replies: sum(map(int, replies)))
 
 
 def refund_call(context: RedisContext, paid: Sequence[PastCharge]) -> Call:
@@ -348,3 +329,124 @@ def refund_call(context: RedisContext, paid: Sequence[PastCharge]) -> Call:
         packed.append(REFUND(rule.plan.code, cost, *rule.plan.numbers, at, reset))
     plans = frozenset([type(one.charge.rule.plan) for one in paid])
     return Call(script("refund", plans), keys, (context.now_arg(), b"".join(packed)))
+
+
+LEAST_SECONDS: Final = 0.02  # for undoing what only some slots have granted
+
+
+@dataclass(slots=True)
+class _SlotPart:
+    """What one slot is asked, and its replies."""
+
+    decide: DecideCommand
+    places: Sequence[int]
+    replies: Sequence[Any] = ()
+    undone: int = 0  # calls that refund or release
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        return self.decide.command.charges
+
+    def answers(self) -> tuple[Answer, ...]:
+        """Empty when the slot has not decided."""
+        reply = self.replies[-1]
+        if isinstance(reply, BaseException) or HEAD.unpack_from(reply)[0] == TOO_OLD:
+            return ()
+        return tuple(Answer(*map(int, numbers)) for numbers in ANSWER.iter_unpack(reply[HEAD.size :]))
+
+    def is_granted(self) -> bool:
+        answers = self.answers()
+        return bool(answers) and all(map(passes, self.charges, answers))
+
+
+class MultiSlotCommand(LongCommand):
+    """Asks every slot; where one refuses, undoes what the others granted, and asks those how things stand."""
+
+    __slots__ = ("_undone", "command", "parts")
+
+    def __init__(self, context: RedisContext, command: Decide, slots: Sequence[Sequence[int]]) -> None:
+        super().__init__(context)
+        self.command = command
+        self.parts = [_SlotPart(self._part(command, places), places) for places in slots]
+        self.calls = [call for part in self.parts for call in part.decide.calls]
+        self._undone: list[_SlotPart] = []
+
+    def steps(self) -> Generator[RoundTrip, Sequence[Any], tuple[Answer, ...]]:
+        until = time.monotonic() + (self.seconds or self.context.transport.seconds)
+        if undo := self.undo_calls((yield RoundTrip(self.calls, self.seconds, self.asks))):
+            self.note_undone((yield RoundTrip(undo, max(until - time.monotonic(), LEAST_SECONDS))))
+        return self.answers()
+
+    @property
+    def asks(self) -> list[Ask]:
+        """What travels in an event loop's batch: nothing when a part takes leases, which has arguments of its own."""
+        if any(part.decide.ask.own for part in self.parts):
+            return []
+        return [part.decide.ask for part in self.parts]
+
+    def undo_calls(self, replies: Sequence[Any]) -> list[Call]:
+        """Note the replies; returns the calls that undo what was granted, unless every slot has granted."""
+        rest = iter(replies)
+        for part in self.parts:
+            part.replies = [next(rest) for _ in part.decide.calls]
+        granted = [part for part in self.parts if part.is_granted()]
+        if not self.command.commit or len(granted) == len(self.parts):
+            return []
+        self._undone = granted
+        return [call for part in granted for call in self._undo(part)]
+
+    def note_undone(self, replies: Sequence[Any]) -> None:
+        """Note how things stand after that; a lease that may not have been released is owed."""
+        rest = iter(replies)
+        for part in self._undone:
+            *undone, stands = [next(rest) for _ in range(part.undone + 1)]
+            if any(isinstance(reply, Exception) for reply in undone):
+                part.decide.give_up()
+            if isinstance(stands, bytes) and HEAD.unpack_from(stands)[0] != TOO_OLD:
+                part.replies = (*part.replies[:-1], stands)
+
+    def answers(self) -> tuple[Answer, ...]:
+        """The answers in the order of the charges; raises the first failure."""
+        for part in self.parts:
+            for reply in part.replies:
+                if isinstance(reply, BaseException):
+                    raise reply
+        found: dict[int, Answer] = {}
+        for part in self.parts:
+            found.update(zip(part.places, DecideCommand.read(part.decide, part.replies), strict=True))
+        for part in self.parts:
+            if isinstance(part.decide, LeaseCommand):
+                part.decide.confirm(part.replies)
+                if self.command.commit and not self._undone and part.is_granted():
+                    part.decide.hold()
+        return tuple(found[place] for place in sorted(found))
+
+    def give_up(self) -> None:
+        for part in self.parts:
+            part.decide.give_up()
+
+    def _part(self, command: Decide, places: Sequence[int]) -> DecideCommand:
+        charges = tuple(command.charges[place] for place in places)
+        leases = command.lease is not None and any(charge.rule.is_concurrency for charge in charges)
+        made = LeaseCommand if leases else DecideCommand
+        return made(self.context, Decide(charges, command.commit, command.lease if leases else None))
+
+    def _undo(self, part: _SlotPart) -> list[Call]:
+        paid = _paid(part)
+        calls = [refund_call(self.context, paid)] if paid else []
+        if isinstance(part.decide, LeaseCommand):
+            lease = self.command.lease or ""
+            calls += [release_call(self.context, part.decide.uid, *pair, lease) for pair in part.decide.pairs]
+        part.undone = len(calls)
+        stands = DecideCommand(self.context, Decide(part.charges, commit=False)).calls
+        return calls + [call._replace(follows=True) for call in stands]
+
+
+def _paid(part: _SlotPart) -> list[PastCharge]:
+    """What was charged because all charges of the slot passed."""
+    (_, at) = HEAD.unpack_from(part.replies[-1])
+    return [
+        PastCharge(charge, int(at), answer.reset)
+        for charge, answer in zip(part.charges, part.answers(), strict=True)
+        if charge.cost and answer.retry == 0 and not charge.rule.count_denied and not charge.rule.is_concurrency
+    ]

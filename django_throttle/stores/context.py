@@ -10,15 +10,16 @@ from typing import Any, Final
 from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Charge
 from django_throttle.core.key import key_root, secret_bytes
-from django_throttle.damper.meters import Meters
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.local_limits import LocalLimits
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.store_time import Calendar
 from django_throttle.stores.cluster import ClusterTransport
 from django_throttle.stores.denials import Denials, NoDenials
 from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited
-from django_throttle.stores.shares import ProcessCount, Remaining
-from django_throttle.stores.transport import Call, Transport, script
+from django_throttle.stores.fallback_shares import ProcessCount, Remaining
+from django_throttle.stores.sync_pool import text
+from django_throttle.stores.transport import Call, Transport, grouped, script
 
 logger = logging.getLogger("django_throttle")
 
@@ -55,8 +56,8 @@ class RedisContext:
         self.leases = Leases()
         # A clock that is set leaves ours behind: nothing is remembered by it, nor prepaid.
         self.is_costly = clock is None
-        self.denials = Denials() if self.is_costly else NoDenials()
-        self.meters = Meters(clock or time.monotonic)
+        self.denials: Denials = Denials() if self.is_costly else NoDenials()
+        self.local_limits = LocalLimits(clock or time.monotonic)
         self.processes = ProcessCount(processes, lambda: any(one.is_open for one in transport.breakers))
         self.remaining = Remaining(self.processes)
 
@@ -81,8 +82,7 @@ class RedisContext:
     def rules_version(self, given: str, *, publish: bool) -> str:
         """The version of the rules: ``given`` where it is to ``publish``, or where there is none. Raises StoreError."""
         name = "publish_rules" if publish else "rules_version"
-        reply = self.call(name, [self.process_key("rules")], [given, RULES_TTL_MS])
-        return reply.decode() if isinstance(reply, bytes) else str(reply)
+        return text(self.call(name, [self.process_key("rules")], [given, RULES_TTL_MS]))
 
     @property
     def open_breakers(self) -> int:
@@ -103,14 +103,12 @@ class RedisContext:
 
     def by_slot(self, charges: Sequence[Charge]) -> list[list[int]]:
         """The indexes of the charges that one call may carry: of all of them, without a Cluster."""
-        if self.transport.slot_of is None:
-            return [list(range(len(charges)))]
-        parts: dict[int, list[int]] = {}
-        for place, charge in enumerate(charges):
-            parts.setdefault(self.transport.slot_of(self.key(charge.rule.id, charge.ident)), []).append(place)
-        return list(parts.values())
+        slot_of, places = self.transport.slot_of, range(len(charges))
+        if slot_of is None:
+            return [list(places)]
+        return grouped(places, lambda place: slot_of(self.key(charges[place].rule.id, charges[place].ident)))
 
-    def failed(self, error: Exception) -> StoreError:
+    def note_failure(self, error: Exception) -> StoreError:
         """Tell the breaker of a failure; returns it with its cause.
 
         The log has one line when the breaker opens, and for causes that do not open it one a minute.

@@ -22,8 +22,8 @@ T = TypeVar("T")
 LONGEST: Final = 1.0
 MOST: Final = 10_000
 # A slot may come back at any moment: only from so many refusals on, none a second after the last, is one remembered.
-INSISTENT: Final = 10
-A_MOMENT: Final = 0.1
+MANY_REFUSALS: Final = 10
+SLOT_SECONDS: Final = 0.1
 PUBLISH: Final = "publish"
 
 
@@ -45,7 +45,7 @@ class Refusal(NamedTuple):
         return self.decision.later(now - self.at)
 
 
-class _Least(NamedTuple):
+class _PublishRefusal(NamedTuple):
     """What refused a charge of this cost."""
 
     outcome: Outcome
@@ -71,7 +71,7 @@ class Denials:
         self._clock = clock
         self.known: dict[tuple[Charge, ...], Refusal] = {}
         self._full: dict[tuple[Charge, ...], _Streak] = {}
-        self._least: dict[tuple[Rule, str], _Least] = {}  # of publications, whose costs differ
+        self._publish_refusals: dict[tuple[Rule, str], _PublishRefusal] = {}  # of publications, whose costs differ
         self.epoch = 0  # budgets given back so far
         self._lock = Lock()
         in_child(self, type(self)._renew)
@@ -105,18 +105,18 @@ class Denials:
             if epoch != self.epoch:
                 return
             if not waits:
-                wait = self._insisted(charges, now)
+                wait = self._slots_remembered(charges, now)
             if wait:
                 _keep(self.known, charges, Refusal(decision, now, now + wait))
             for (rule, ident, cost), outcome in zip(charges, decision.outcomes, strict=False):
                 if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
                     wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)
-                    _keep(self._least, (rule, ident), _Least(outcome, cost, now, now + wait))
+                    _keep(self._publish_refusals, (rule, ident), _PublishRefusal(outcome, cost, now, now + wait))
 
     @property
     def knows_publications(self) -> bool:
         """Whether ``refused`` may find anything."""
-        return bool(self._least)
+        return bool(self._publish_refusals)
 
     def refused(self, charges: tuple[Charge, ...]) -> tuple[Outcome, ...]:
         """The outcomes of rules that refused a publication of no higher cost a moment ago."""
@@ -124,20 +124,20 @@ class Denials:
             return ()
         now, found = self._clock(), []
         for rule, ident, cost in charges:
-            one = self._least.get((rule, ident))
+            one = self._publish_refusals.get((rule, ident))
             most = min(rule.plan.limit, rule.burst or rule.plan.limit)  # what can never pass is refused in other words
             if one and now < one.until and one.cost <= cost <= most:
                 found.append(one.outcome.later(now - one.at))
         return tuple(found)
 
-    def _insisted(self, charges: tuple[Charge, ...], now: float) -> float:
+    def _slots_remembered(self, charges: tuple[Charge, ...], now: float) -> float:
         """For how long a refusal by slots is remembered: not at all where one of them makes room."""
         if any(charge.rule.at_limit != "reject" for charge in charges):
             return 0.0
         before = self._full.pop(charges, None)
         count = before.refusals + 1 if before is not None and now - before.last < LONGEST else 1
         _keep(self._full, charges, _Streak(count, now))
-        return A_MOMENT if count >= INSISTENT else 0.0
+        return SLOT_SECONDS if count >= MANY_REFUSALS else 0.0
 
     def _renew(self) -> None:
         self._lock = Lock()
@@ -148,7 +148,7 @@ class Denials:
             self.epoch += 1
             self.known.clear()
             self._full.clear()
-            self._least.clear()
+            self._publish_refusals.clear()
 
 
 class NoDenials(Denials):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from redis import exceptions as errors
 
@@ -110,6 +110,17 @@ def advice(error: BaseException) -> str:
 def text_of(error: Exception) -> str:
     """The class of the error and its text: redis-py's repr names a category instead."""
     return f"{type(error).__name__}: {error}"
+
+
+def errors_of(replies: Iterable[Any]) -> list[Exception]:
+    """The errors among them."""
+    return [reply for reply in replies if isinstance(reply, Exception)]
+
+
+def raise_first(replies: Iterable[Any]) -> None:
+    """Raise the first error among them, as a StoreError."""
+    for error in errors_of(replies):
+        raise StoreError(cause_of(error), str(error)) from error
 
 
 FAILURES_IN_A_ROW: Final = 5
@@ -242,7 +253,7 @@ class Breaker:
         return len(self._calls) >= SAMPLE_LEAST and 2 * sum(failed for _, failed in self._calls) >= len(self._calls)
 
 
-class Unbroken(Breaker):
+class ClosedBreaker(Breaker):
     """A breaker that never opens: the nodes of a Cluster have one each."""
 
     def succeeded(self) -> float:

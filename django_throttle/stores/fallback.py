@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from struct import Struct
 from threading import Lock
@@ -16,8 +16,8 @@ from django_throttle.core.rule import Rule
 from django_throttle.lifecycle import in_child
 from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip
 from django_throttle.stores.context import RedisContext
+from django_throttle.stores.fallback_shares import LastRemaining, share_of, with_limit
 from django_throttle.stores.memory import MemoryStore
-from django_throttle.stores.shares import Left, of_limit, share_of
 from django_throttle.stores.transport import Call, script
 
 CHARGE: Final = Struct(">Bdddddd").pack
@@ -128,10 +128,10 @@ class Fallback:
         admitted, unconfirmed = self.admitted, self.unconfirmed
         return any(charge.ident in admitted or charge.ident in unconfirmed for charge in charges)
 
-    def _shared(self, charge: Charge, left: Left | None) -> Charge:
+    def _shared(self, charge: Charge, left: LastRemaining | None) -> Charge:
         share = share_of(charge.rule, self.context.processes.sharing)
         if left is not None and share.factor <= left.units < share.plan.limit:
-            share = of_limit(share, left.units)
+            share = with_limit(share, left.units)
         return charge._replace(rule=share)
 
     def _owe(self, charges: Sequence[Charge], shares: Sequence[Charge]) -> None:
@@ -172,19 +172,6 @@ class Fallback:
         return round(self.local.clock() * 1_000_000)
 
 
-class LocalCommand(RedisCommand):
-    """Nothing is sent: this process decides, or refunds, alone."""
-
-    __slots__ = ("answer",)
-
-    def __init__(self, context: RedisContext, answer: Callable[[], Any]) -> None:
-        super().__init__(context)
-        self.answer = answer
-
-    def read(self, replies: Sequence[Any]) -> Any:
-        return self.answer()
-
-
 class LateCommand(LongCommand):
     """A decision for idents of whom something is owed: that is charged first, within the same deadline."""
 
@@ -215,7 +202,7 @@ class LateCommand(LongCommand):
         return max(self._until - time.monotonic(), LEAST_SECONDS)
 
 
-def _bounded(charge: Charge, left: Left | None, answer: Answer) -> Answer:
+def _bounded(charge: Charge, left: LastRemaining | None, answer: Answer) -> Answer:
     """The local answer, by what the store said was left."""
     if left is None or left.units >= charge.cost:
         return answer

@@ -32,10 +32,10 @@ from django_throttle.core.commands import (
 )
 from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
-from django_throttle.damper.meters import Meters, flush
 from django_throttle.lifecycle import in_child
+from django_throttle.local_limits import LocalLimits, flush
 from django_throttle.store_time import Calendar
-from django_throttle.stores.denials import NoDenials
+from django_throttle.stores.denials import Denials, NoDenials
 
 FIRST_SWEEP: Final = 1024
 
@@ -60,9 +60,9 @@ class MemoryStore:
         max_entries: int = 100_000,
     ) -> None:
         self.clock = clock or time.time
-        self.denials = NoDenials()
+        self.denials: Denials = NoDenials()
         self.aggregates = Aggregates(self.clock)
-        self.meters = Meters(self.clock, on_due=self._report)
+        self.local_limits = LocalLimits(self.clock, on_due=self._report)
         self.leases = Leases() if leases is None else leases
         self.control = LocalControl()
         self._sent = leases is None
@@ -103,7 +103,7 @@ class MemoryStore:
         self._lock = Lock()
 
     def _report(self) -> None:
-        flush(self.meters, self)
+        flush(self.local_limits, self)
 
     def damp(self, reports: Sequence[Report]) -> list[Reply]:
         """What dampers report: the store is their aggregator too."""
@@ -115,7 +115,7 @@ class MemoryStore:
 
     def _forget(self, charge: Charge) -> int:
         if charge.rule.is_local:
-            self.meters.forget(*_key(charge))
+            self.local_limits.forget(*_key(charge))
         if charge.rule.is_damper:
             return self.aggregates.reset(*_key(charge))
         return self._counters.pop(_key(charge), None) is not None
@@ -137,7 +137,7 @@ class MemoryStore:
         if rule.is_concurrency:
             self._release_abandoned()
             held = self.leases.count(rule.id, charge.ident)
-            mine = command.lease is not None and self.leases.has(rule.id, charge.ident, command.lease)
+            mine = command.lease is not None and self.leases.is_held(rule.id, charge.ident, command.lease)
             return rule.plan.step((held, mine), now, charge.cost, False)
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
@@ -243,5 +243,4 @@ class LocalControl:
 
     @staticmethod
     def tag(ident: str) -> str:
-        """How a control message names an ident."""
         return ident_tag(ident, b"")

@@ -33,23 +33,24 @@ from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.batch import Batcher, Releases
 from django_throttle.stores.cluster import connect
 from django_throttle.stores.commands import (
-    CountCommand,
     DecideCommand,
     LeaseCommand,
     LongCommand,
+    MultiSlotCommand,
     RedisCommand,
-    RefundCommand,
     ReleaseCommand,
-    ResetCommand,
     RoundTrip,
-    SetMarksCommand,
     announce_call,
+    count_command,
+    refund_command,
+    reset_command,
+    set_marks_command,
 )
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.control import EvictCommand, Evictions, RedisControl, SendControlCommand
+from django_throttle.stores.control_messages import RedisControl, send_control_command
+from django_throttle.stores.evictions import EvictCommand, UncertainEvictions
 from django_throttle.stores.failures import cause_of
-from django_throttle.stores.fallback import Fallback, LateCommand, LocalCommand
-from django_throttle.stores.split import SplitCommand
+from django_throttle.stores.fallback import Fallback, LateCommand
 
 
 class RedisAggregator:
@@ -132,13 +133,13 @@ class RedisStore(RedisContext):
         super().__init__(transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, processes=processes)
         self.fallback = Fallback(self)
         self.control = RedisControl(self)
-        self.evictions = Evictions(self, self.control)
+        self.evictions = UncertainEvictions(self, self.control)
         self.aggregates = RedisAggregator(self)  # what dampers report to
         self.batcher = Batcher(transport.asend_all, self.now_arg, partial(announce_call, self), transport.slot_of)
         self.releases = Releases(transport.asend_all)
 
     def execute(self, command: Command) -> Any:
-        made = self._made(command)
+        made = self._redis_command(command)
         if not made.calls:  # nothing to send, which says nothing of Redis either
             return made.read(())
         with made:
@@ -147,7 +148,7 @@ class RedisStore(RedisContext):
             return made.finish(self.transport.send_all(made.calls, made.seconds))
 
     async def aexecute(self, command: Command) -> Any:
-        made = self._made(command)
+        made = self._redis_command(command)
         if not made.calls:
             return made.read(())
         with made:
@@ -168,38 +169,38 @@ class RedisStore(RedisContext):
         replies = await asyncio.gather(*map(self.batcher.ask, trip.asks), return_exceptions=True)
         return [reply if isinstance(reply, BaseException) else reply[-1] for reply in replies]
 
-    def _made(self, command: Command) -> RedisCommand:
+    def _redis_command(self, command: Command) -> RedisCommand:
         """The command as it is sent: a decision after what is owed for its idents."""
         if not isinstance(command, Decide):
-            return self._made_otherwise(command)
+            return self._other_command(command)
         made: RedisCommand
         if self.transport.slot_of and len(slots := self.by_slot(command.charges)) > 1:
-            made = SplitCommand(self, command, slots)
+            made = MultiSlotCommand(self, command, slots)
         else:
             made = (DecideCommand if command.lease is None else LeaseCommand)(self, command)
         if (self.fallback.admitted or self.fallback.unconfirmed) and self.fallback.owes(command.charges):
             return LateCommand(self.fallback, dict.fromkeys(charge.ident for charge in command.charges), made)
         return made
 
-    def _made_otherwise(self, command: Command) -> RedisCommand:
+    def _other_command(self, command: Command) -> RedisCommand:
         match command:
             case DecideLocally(decide=decide):
-                return LocalCommand(self, partial(self.fallback.decide, decide))
+                return RedisCommand(self, read=lambda _: self.fallback.decide(decide))
             case Refund(locally=True):
-                return LocalCommand(self, partial(self.fallback.refund, command))
+                return RedisCommand(self, read=lambda _: self.fallback.refund(command))
             case Evict():
                 return EvictCommand(self, command, self.evictions)
             case SendControl():
-                return SendControlCommand(self, command, self.control)
+                return send_control_command(self, command, self.control)
         if type(command) not in _COMMANDS:
             raise TypeError(f"not a command: {command!r}")
         return _COMMANDS[type(command)](self, command)
 
 
 _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand]]] = {
-    CountMembers: CountCommand,
-    Reset: ResetCommand,
-    SetMarks: SetMarksCommand,
-    Refund: RefundCommand,
+    CountMembers: count_command,
+    Reset: reset_command,
+    SetMarks: set_marks_command,
+    Refund: refund_command,
     Release: ReleaseCommand,
 }

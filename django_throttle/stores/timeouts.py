@@ -24,43 +24,43 @@ from django_throttle.stores.failures import LoopBlocked
 
 # With this share of the deadline left, a socket timeout of the whole deadline is precise enough.
 NEARLY: Final = 0.9
-LOOK: Final = 0.001  # seconds; 0 would make the socket non-blocking
+LAST_READ: Final = 0.001  # seconds; 0 would make the socket non-blocking
 
 
 @dataclass(slots=True)
-class _Block:
-    """When the I/O of one block ends, in monotonic seconds; ``looked`` once something was read after that."""
+class _TimeLimit:
+    """When the I/O of one block ends, in monotonic seconds; ``read_late`` once something was read after that."""
 
     until: float
-    looked: bool = False
+    read_late: bool = False
 
 
 # By context, not by thread: under gevent one thread runs many contexts, also if it was patched after this import.
-_block: ContextVar[_Block | None] = ContextVar("django_throttle.deadline", default=None)
+_limit: ContextVar[_TimeLimit | None] = ContextVar("django_throttle.deadline", default=None)
 
 
 def _to_write(otherwise: float | None) -> float | None:
     """The seconds left, or ``otherwise`` without a deadline. Raises TimeoutError when none are left."""
-    block = _block.get()
-    if block is None:
+    limit = _limit.get()
+    if limit is None:
         return otherwise
-    left = block.until - time.monotonic()
+    left = limit.until - time.monotonic()
     if left <= 0:
         raise TimeoutError("deadline passed")
     return left
 
 
 def _to_read(otherwise: float | None) -> float | None:
-    """The same for a read; once after the deadline LOOK seconds, so that a paused process reads what has arrived."""
-    block = _block.get()
-    if block is None or block.looked or block.until > time.monotonic():
+    """The same for a read; after the deadline once LAST_READ seconds: a paused process reads what has arrived."""
+    limit = _limit.get()
+    if limit is None or limit.read_late or limit.until > time.monotonic():
         return _to_write(otherwise)
-    block.looked = True
-    return LOOK
+    limit.read_late = True
+    return LAST_READ
 
 
 class Deadline:
-    """All Redis I/O of this context inside the block ends within ``seconds``, and within any outer block."""
+    """All Redis I/O of this context inside the block ends within ``seconds``, and within any outer limit."""
 
     __slots__ = ("_seconds", "_token")
 
@@ -68,11 +68,11 @@ class Deadline:
         self._seconds = seconds
 
     def __enter__(self) -> None:
-        around, until = _block.get(), time.monotonic() + self._seconds
-        self._token = _block.set(_Block(until if around is None or until < around.until else around.until))
+        around, until = _limit.get(), time.monotonic() + self._seconds
+        self._token = _limit.set(_TimeLimit(until if around is None or until < around.until else around.until))
 
     def __exit__(self, *_: object) -> None:
-        _block.reset(self._token)
+        _limit.reset(self._token)
 
 
 EVENTLET: Final = "eventlet has replaced this process's sockets, on which no deadline holds: use gevent, or threads"
@@ -87,7 +87,7 @@ def is_patched_by_eventlet() -> bool:
 KERNEL_WATCHES: Final = sys.platform == "linux"  # on other systems the option has another format
 
 
-def _watch(sock: socket.socket, seconds: float) -> None:
+def _set_kernel_timeouts(sock: socket.socket, seconds: float) -> None:
     sock.settimeout(None)
     value = struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))  # a timeval
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -111,15 +111,15 @@ class DeadlineSocket:
         self._socket.settimeout(timeout)
 
     def recv(self, *args: Any) -> bytes:
-        self._hurry(_to_read)
+        self._set_timeout(_to_read)
         return self._socket.recv(*args)
 
     def recv_into(self, *args: Any) -> int:
-        self._hurry(_to_read)
+        self._set_timeout(_to_read)
         return self._socket.recv_into(*args)
 
     def sendall(self, *args: Any) -> None:
-        self._hurry(_to_write)
+        self._set_timeout(_to_write)
         self._socket.sendall(*args)
 
     def bare(self) -> socket.socket | None:
@@ -134,10 +134,10 @@ class DeadlineSocket:
         if not whole or left is None or not NEARLY * whole <= left <= whole:
             return None
         if self._socket.gettimeout() is not None:
-            _watch(self._socket, whole)
+            _set_kernel_timeouts(self._socket, whole)
         return self._socket
 
-    def _hurry(self, left: Callable[[float | None], float | None]) -> None:
+    def _set_timeout(self, left: Callable[[float | None], float | None]) -> None:
         if self._timeout != 0:  # 0 asks whether something is there, and does not wait
             self._socket.settimeout(left(self._timeout))
 

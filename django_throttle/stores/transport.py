@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from redis import asyncio as aioredis
 from redis.connection import Connection
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -21,15 +21,15 @@ from django_throttle.stores.clients import (
     KnownPrimary,
     LoopClients,
     Sentinels,
-    async_client,
     async_clients,
     following,
     sync_client,
 )
 from django_throttle.stores.failures import Breaker
-from django_throttle.stores.pool import Pool, is_demotion, text
+from django_throttle.stores.sync_pool import Pool, is_demotion, text
 from django_throttle.stores.timeouts import Deadline, LoopDeadline, heed_cancellation
 
+T = TypeVar("T")
 # Begins a section of an algorithm's file, and stands in a script where those of all its algorithms go.
 _SECTION: Final = re.compile(r"^ *--- (\w+)\n", re.MULTILINE)
 
@@ -54,8 +54,8 @@ def script(name: str, plans: frozenset[type[Plan]] = frozenset()) -> Script:
     paths = sorted({path for plan in plans for path in plan.lua or (f"{plan.name}.lua",)})
     sections = [_sections(path) for path in paths]
     frame = _text(f"{name}.lua")
-    whole = _SECTION.sub(lambda mark: "".join([found.get(mark[1], "") for found in sections]), frame)
-    return Script(whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
+    text = _SECTION.sub(lambda mark: "".join([found.get(mark[1], "") for found in sections]), frame)
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 @cache
@@ -67,6 +67,24 @@ def _sections(path: str) -> dict[str, str]:
 def _text(path: str) -> str:
     # importlib.resources imports at its first use, and a fork meanwhile would leave that lock taken in the child.
     return (LUA / path).read_text(encoding="utf-8")
+
+
+BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few milliseconds of Redis' time
+
+
+def batches(whole: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of at most BATCH, in order."""
+    rest = iter(whole)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+def grouped(whole: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+    """Lists of those with the same key, in the order of their first."""
+    groups: dict[object, list[T]] = {}
+    for one in whole:
+        groups.setdefault(key(one), []).append(one)
+    return list(groups.values())
 
 
 ASK_SECONDS: Final = 1.0
@@ -115,7 +133,7 @@ class Transport:
         self.breaker = Breaker(fails_over=bool(address.service))
         self.client = sync_client(settings, seconds, max_connections)
         self.pool = Pool(self.client.connection_pool, max_connections, seconds / 2)
-        self.loops = LoopClients(partial(_async_clients, address, seconds, max_connections, known))
+        self.loops = LoopClients(partial(async_clients, address, seconds, max_connections, known))
 
     @property
     def breakers(self) -> tuple[Breaker, ...]:
@@ -135,7 +153,7 @@ class Transport:
             replies = self.pool.collect(self.pool.post([call.by_sha() for call in calls]), len(calls))
             if lost := _lost(replies):
                 again = _with_texts([calls[at] for at in lost])
-                _put(replies, lost, self.pool.collect(self.pool.post(again), len(again)))
+                _fill(replies, lost, self.pool.collect(self.pool.post(again), len(again)))
             return replies
 
     async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
@@ -150,15 +168,15 @@ class Transport:
         try:
             if len(calls) == 1:
                 return [await self._asend(client, calls[0])]
-            replies = await self._pipeline(client, [call.by_sha() for call in calls]).execute(raise_on_error=False)
+            replies = await send_pipeline(client, [call.by_sha() for call in calls])
             if lost := _lost(replies):
                 again = _with_texts([calls[at] for at in lost])
-                _put(replies, lost, await self._pipeline(client, again).execute(raise_on_error=False))
+                _fill(replies, lost, await send_pipeline(client, again))
         except ResponseError as error:
-            await _leave_replica(client, [error])
+            await _disconnect_demoted(client, [error])
             raise
-        await _leave_replica(client, replies)
-        return list(replies)
+        await _disconnect_demoted(client, replies)
+        return replies
 
     def _send(self, call: Call) -> Any:
         try:
@@ -173,42 +191,37 @@ class Transport:
         except NoScriptError:
             return await client.execute_command(*call.by_text())
 
-    @staticmethod
-    def _pipeline(client: Any, commands: Sequence[tuple[Any, ...]]) -> Any:
-        pipeline = client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        return pipeline
-
     @property
     def has_sentinels(self) -> bool:
         return self._sentinels is not None
 
-    def server_says(self, section: str) -> str:
+    def server_state(self, section: str) -> str:
         """A part of what INFO tells of the server."""
         with Deadline(ASK_SECONDS):
             return text(self.pool.call(("INFO", section)))
 
-    def look(self) -> None:
+    def check_primary(self) -> None:
         """Whether another server has taken over while this one goes on; nothing where no Sentinels are."""
         if self._sentinels:
-            self._sentinels.look()
+            self._sentinels.check_primary()
 
     def _moved(self) -> None:
         self.failovers += 1
         self.pool.close_idle()
 
 
-async def _leave_replica(client: Any, replies: Sequence[Any]) -> None:
+async def send_pipeline(client: Any, commands: Iterable[Sequence[Any]]) -> list[Any]:
+    """The replies to several commands, errors in their places."""
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return list(await pipeline.execute(raise_on_error=False))
+
+
+async def _disconnect_demoted(client: Any, replies: Sequence[Any]) -> None:
     """Where the server has become a replica, whoever connects anew finds the master."""
     if any(map(is_demotion, replies)):
         await client.connection_pool.disconnect()
-
-
-def _async_clients(address: Address, seconds: float, max_connections: int, known: KnownPrimary) -> list[aioredis.Redis]:
-    if address.service:
-        return async_clients(address, seconds, max_connections, known)
-    return [async_client(address.settings, seconds, max_connections)]
 
 
 def _with_texts(calls: Sequence[Call]) -> list[tuple[Any, ...]]:
@@ -221,7 +234,7 @@ def _with_texts(calls: Sequence[Call]) -> list[tuple[Any, ...]]:
     return commands
 
 
-def _put(replies: list[Any], places: Sequence[int], found: Sequence[Any]) -> None:
+def _fill(replies: list[Any], places: Sequence[int], found: Sequence[Any]) -> None:
     for place, reply in zip(places, found, strict=True):
         replies[place] = reply
 

@@ -16,7 +16,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import KEPT, SUB, Aggregates
-from django_throttle.damper.meters import Meters
+from django_throttle.local_limits import LocalLimits
 
 QUIET: Final = 12.0  # seconds before anything happens
 SHAPES: Final = "step:5x, steady:0.9x, fall:5x-0.8x, ramp:0.5x-5x, bursts:5x-0.2x"
@@ -122,7 +122,7 @@ class Damped:
     """Ours: the very meters that a process has."""
 
     def __init__(self, rule: Rule, clock: Callable[[], float], random: Random, interval: float, nodes: int) -> None:
-        self.meters = Meters(clock, random.random, interval=interval)
+        self.meters = LocalLimits(clock, random.random, interval=interval)
         self.meters.processes = nodes
         self._charges = {cost: Charge(rule, IDENT, cost) for cost in (1,)}
         self._rule = rule

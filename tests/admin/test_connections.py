@@ -14,9 +14,9 @@ from django.test import Client
 from django.urls import NoReverseMatch, reverse
 
 from django_throttle.connections import overview
-from django_throttle.connections.control import SocketControl
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.models import ThrottleConnection
 from django_throttle.stores import RedisStore
 from tests import doors

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis import Redis
 
-from django_throttle.stores.pool import pack
+from django_throttle.stores.sync_pool import pack
 from tests.benchmarks.player import Play
 
 IN_FLIGHT = 50

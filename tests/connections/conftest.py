@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Decision, Rule
@@ -18,10 +19,13 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.clock import FrozenClock
 from tests.connections.worker import RULE, SECRET
+from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
 # A tenth of the defaults; assertions are in proportion.
 QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
+
+BATCHING = ("connections.processes", "connections.reconcile", "stores.transport")  # modules with a BATCH
 
 
 class Site:
@@ -110,3 +114,36 @@ def make_site(redis_url: str, clock: FrozenClock) -> Callable[..., Site]:
         return Site(redis_url, **{"clock": clock, **options})
 
     return make
+
+
+@pytest.fixture
+def steady_at_the_second_beat(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Any:
+    with redis_server.client() as client:
+        yield client
+
+
+def go_on(clock: FrozenClock, seconds: float, *living: Site) -> None:
+    """Time passes, in which these processes beat."""
+    for _ in range(4):
+        clock.step(seconds / 4)
+        for site in living:
+            site.beat()
+
+
+def commands(redis: Redis) -> int:
+    """Every command that Redis has carried out, those inside scripts included, save for asking this."""
+    stats: dict[str, Any] = redis.info("commandstats")  # type: ignore[assignment]
+    return sum(figures["calls"] for name, figures in stats.items() if name != "cmdstat_info")
+
+
+def keys(redis: Redis) -> dict[str, int]:
+    return {key: redis.pttl(key) for key in redis.scan_iter()}  # type: ignore[misc]
+
+
+def raise_unavailable(*_: Any) -> None:
+    raise ConnectionError("away")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Lease
 from django_throttle.sockets.error_frames import Close, close_code
 

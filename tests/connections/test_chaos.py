@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.connections.conftest import Site
+from tests.connections.conftest import BATCHING, Site
 from tests.servers import RedisServer
 
 IDENTS = [f"user:{number}" for number in range(6)]
@@ -24,8 +24,8 @@ PLAYED = [(0, 2.0), (1, 2.0), (2, 2.0), *([(3, 600.0)] if "LONG_OUTAGES" in os.e
 def hasty(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that usually takes seconds happens all the time."""
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
-    for module in ("reconcile", "processes"):
-        monkeypatch.setattr(f"django_throttle.connections.{module}.BATCH", 3)
+    for module in BATCHING:
+        monkeypatch.setattr(f"django_throttle.{module}.BATCH", 3)
 
 
 @pytest.mark.row("F55")

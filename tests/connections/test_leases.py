@@ -26,7 +26,7 @@ def test_holds_and_drops_once() -> None:
     registry.hold(*PAIR, "a")
     registry.hold(*PAIR, "a")
     registry.hold(*PAIR, "b")
-    assert (len(registry), registry.count(*PAIR), registry.has(*PAIR, "a")) == (2, 2, True)
+    assert (len(registry), registry.count(*PAIR), registry.is_held(*PAIR, "a")) == (2, 2, True)
     assert registry.holdings() == {PAIR: ("a", "b")}
     assert registry.drop(*PAIR, "a")
     assert not registry.drop(*PAIR, "a")
@@ -38,11 +38,11 @@ def test_holds_and_drops_once() -> None:
 def test_introduces_itself_until_redis_knows_it() -> None:
     registry = Leases()
     assert len(registry.uid) == 12
-    assert json.loads(registry.introduction)["pid"] == os.getpid()
+    assert json.loads(registry.introduction_under(registry.uid))["pid"] == os.getpid()
     registry.confirm("another", 1, PAIR)  # a reply to a call made under a uid that was replaced meanwhile
-    assert registry.introduction and not registry.is_announced(*PAIR)
+    assert not registry.is_introduced and not registry.is_announced(*PAIR)
     registry.confirm(registry.uid, 1, PAIR)
-    assert registry.introduction == "" and registry.is_announced(*PAIR)
+    assert registry.is_introduced and registry.is_announced(*PAIR)
     registry.confirm(registry.uid, 0, PAIR)
     assert registry.lost
 
@@ -77,7 +77,7 @@ def test_renewing_sends_everything_again(registry: Leases) -> None:
     registry.lost = True
     registry.renew()
     assert list(registry.take_unsent(10)) == [PAIR]
-    assert registry.introduction and not registry.is_announced(*PAIR) and not registry.lost
+    assert not registry.is_introduced and not registry.is_announced(*PAIR) and not registry.lost
 
 
 def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Leases) -> None:
@@ -113,7 +113,7 @@ def test_what_redis_cannot_know_of_leaves_no_debt(registry: Leases) -> None:
 @pytest.mark.parametrize("how", ["registered", "called", "granted"])
 def test_what_redis_may_know_of_is_owed(how: str, registry: Leases) -> None:
     if how == "called":  # in vain, as far as is known here
-        registry.release_if_known(*PAIR, "a", registry.uid)
+        registry.release_uncertain(*PAIR, "a", registry.uid)
     registry.hold(*PAIR, "a", sent=False)
     if how == "registered":  # on its way, or lost on it
         registry.to_register(registry.take_unsent(10))
@@ -134,14 +134,14 @@ def test_owed_until_settled(registry: Leases) -> None:
 def test_a_caller_with_a_replaced_uid_introduces_nobody() -> None:
     registry = Leases()
     uid = registry.uid
-    assert registry.introduce(uid)
+    assert registry.introduction_under(uid)
     registry.renew()
-    assert registry.introduce(uid) == ""
-    assert registry.introduce(registry.uid)
+    assert registry.introduction_under(uid) == ""
+    assert registry.introduction_under(registry.uid)
 
 
 def test_a_failed_acquire_granted_locally_is_not_released(registry: Leases) -> None:
-    registry.release_if_known(*PAIR, "a", registry.uid)
+    registry.release_uncertain(*PAIR, "a", registry.uid)
     registry.hold(*PAIR, "a", sent=False)
     assert registry.unconfirmed() == []
     assert registry.take_suspect(0, 10) == [PAIR]

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.connections import control, overview
-from django_throttle.connections.control import Reporter, SocketControl
-from django_throttle.connections.overview import Overview, look
-from django_throttle.connections.process import OpenSockets, open_sockets
+from django_throttle.connections import overview
+from django_throttle.connections.open_sockets import OpenSockets, open_sockets
+from django_throttle.connections.overview import Overview, SocketReporter, look
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.publishing.groups import members
 from django_throttle.stores import RedisStore
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
 from tests.forks import holds_in_child
-from tests.servers import RedisServer
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +31,6 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(overview, "QUIET_MS", 1)
     yield
     open_sockets.clear()
-
-
-@pytest.fixture
-def redis(redis_server: RedisServer) -> Iterator[Redis]:
-    with redis_server.client() as client:
-        yield client
 
 
 class Site:
@@ -80,8 +73,7 @@ class TestCounts:
         self, redis_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Each lists three; user:x is the first in one process and the last in two others."""
-        for module in (overview, control):
-            monkeypatch.setattr(module, "MOST_IDENTS", 3)
+        monkeypatch.setattr(overview, "MOST_IDENTS", 3)
         sites = [Site(redis_url, a=4, b=4, c=4, x=2), Site(redis_url, d=4, e=4, f=4, x=3), Site(redis_url, x=5)]
         store = redis_store(redis_url)
         seen(store, *sites)
@@ -98,8 +90,7 @@ class TestCounts:
             assert (again.idents, again.is_whole) == (third.idents, True)
 
     def test_so_it_is_with_a_search(self, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (overview, control):
-            monkeypatch.setattr(module, "MOST_IDENTS", 2)
+        monkeypatch.setattr(overview, "MOST_IDENTS", 2)
         sites = [Site(redis_url, aa=4, ab=4, ac=2, b=9), Site(redis_url, ac=5, b=9)]
         for _ in range(3):
             found = look(sites[0].store, "user:a")
@@ -127,7 +118,7 @@ class TestCounts:
 
     def test_a_thousand_processes_are_asked(self) -> None:
         assert overview.MOST_PROCESSES >= 1000
-        assert overview.MOST_PROCESSES * control.IDENTS_A_SOCKET * 2 <= 10_000, "rows of idents that one look reads"
+        assert overview.MOST_PROCESSES * overview.IDENTS_A_SOCKET * 2 <= 10_000, "rows of idents that one look reads"
 
 
 class TestNotYet:
@@ -203,48 +194,48 @@ class TestList:
         sent: list[int] = []
         pipeline = site.store.pipeline
         monkeypatch.setattr(site.store, "pipeline", lambda calls: (sent.append(len(calls)), pipeline(calls))[1])
-        reporter = Reporter(site.store, site.sockets)
+        reporter = SocketReporter(site.store, site.sockets)
         for number in range(8):
             reporter.want(ControlMessage(REPORT, search=f"nobody {number}", most=1))
         for _ in range(2):
             reporter.pauses_until = 0.0
-            reporter.keep_up()
+            reporter.write()
         assert (len(worded), len(tags), sent) == (50, 50, [8, 8])
         reporter.pauses_until = time.monotonic() + 60
-        reporter.keep_up()
+        reporter.write()
         assert sent == [8, 8]
 
     def test_it_rests_four_times_as_long_as_it_took(self, redis_url: str, monkeypatch: Any) -> None:
         site = Site(redis_url, a=1)
-        reporter = Reporter(site.store, site.sockets)
+        reporter = SocketReporter(site.store, site.sockets)
         reporter.want(ControlMessage(REPORT))
         pipeline = site.store.pipeline
         monkeypatch.setattr(site.store, "pipeline", lambda calls: (time.sleep(0.05), pipeline(calls))[1])
         began = time.monotonic()
-        reporter.keep_up()
-        assert reporter.pauses_until >= began + 0.05 * (1 + control.PAUSE)
+        reporter.write()
+        assert reporter.pauses_until >= began + 0.05 * (1 + overview.PAUSE)
 
     def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str, monkeypatch: Any) -> None:
         site = Site(redis_url, a=3)
-        reporter = Reporter(site.store, site.sockets)
+        reporter = SocketReporter(site.store, site.sockets)
         reporter.want(ControlMessage(REPORT))
-        reporter.keep_up()
+        reporter.write()
         assert remembered(reporter)[0] == 3
-        monkeypatch.setattr(control, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(overview, "LOOK_SECONDS", 0.0)
         reporter.want(ControlMessage(REPORT))
-        reporter.keep_up()
+        reporter.write()
         assert remembered(reporter)[0] == 0
 
     def test_a_socket_that_has_gone_is_forgotten(self, redis_url: str) -> None:
         site = Site(redis_url, a=1)
-        reporter = Reporter(site.store, site.sockets)
+        reporter = SocketReporter(site.store, site.sockets)
         reporter.listed("", 10)
         site.sockets.clear()
         assert remembered(reporter) == (0, 0)
 
     def test_other_leases_are_seen(self, redis_url: str) -> None:
         site = Site(redis_url, a=1)
-        reporter = Reporter(site.store, site.sockets)
+        reporter = SocketReporter(site.store, site.sockets)
         assert reporter.listed("user:a", 10)["open"] == 1
         (one,) = site.sockets.everyone()
         one.leases = ()

@@ -58,12 +58,6 @@ def site(redis_url: str, quick: None) -> Site:
 
 
 @pytest.fixture
-def redis(redis_server: RedisServer) -> Any:
-    with redis_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def refreshing(redis_url: str) -> Iterator[Callable[..., Refreshing]]:
     started: list[Refreshing] = []
 

@@ -206,13 +206,13 @@ def test_a_lease_that_is_released_while_redis_is_asked_for_it_is_no_loss(
     released = site.take("user:1", 2)[-1].lease
     site.refresher.resend()
     records, uid = site.refresher.losses.records, site.leases.uid
-    ask = records.holds
+    ask = records.are_held
 
     def holds(*asked: Any) -> list[bool | None]:
         site.limiter.release(released)
         return ask(*asked)
 
-    monkeypatch.setattr(records, "holds", holds)
+    monkeypatch.setattr(records, "are_held", holds)
     site.beat()
     assert not site.leases.lost and site.leases.uid == uid
     assert site.count("user:1") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django_throttle.connections.processes import BATCH
+from django_throttle.stores.transport import BATCH
 from tests.connections.conftest import Site
 from tests.connections.worker import RULE
 

@@ -27,7 +27,7 @@ def server() -> Iterator[SteppingServer]:
 @pytest.fixture
 def command(server: SteppingServer, quick: None, monkeypatch: pytest.MonkeyPatch) -> HostRefresher:
     """On another host: it sees none of the processes."""
-    monkeypatch.setattr("django_throttle.connections.process.host", lambda: "another/1/2")
+    monkeypatch.setattr("django_throttle.connections.process_identity.host", lambda: "another/1/2")
     return HostRefresher(Site(server.url).store)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,21 +15,10 @@ from django_throttle.connections import processes
 from django_throttle.connections.processes import CLAIM_SECONDS, HostRefresher, Sweeper
 from django_throttle.exceptions import Cause, StoreError
 from tests.clock import FrozenClock
-from tests.connections.conftest import Site
-from tests.servers import RedisServer
+from tests.connections.conftest import BATCHING, Site, go_on, keys
 
 Make = Callable[..., Site]
-
-
-@pytest.fixture(autouse=True)
-def steady_at_the_second_beat(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
-
-
-@pytest.fixture
-def redis(redis_server: RedisServer) -> Iterator[Redis]:
-    with redis_server.client() as client:
-        yield client
+pytestmark = pytest.mark.usefixtures("steady_at_the_second_beat")
 
 
 def test_by_default_slots_are_free_within_half_a_minute() -> None:
@@ -43,7 +32,8 @@ class TestShare:
     @pytest.fixture
     def graves(self, make_site: Make, monkeypatch: pytest.MonkeyPatch) -> list[Site]:
         """Two dead processes that held twenty leases each, two batches of it."""
-        monkeypatch.setattr("django_throttle.connections.processes.BATCH", 10)
+        for module in BATCHING:
+            monkeypatch.setattr(f"django_throttle.{module}.BATCH", 10)
         dead = [make_site(), make_site()]
         for site in dead:
             for number in range(20):
@@ -113,7 +103,7 @@ class TestOnce:
 
     @pytest.fixture
     def command(self, make_site: Make, monkeypatch: pytest.MonkeyPatch) -> HostRefresher:
-        monkeypatch.setattr("django_throttle.connections.process.host", lambda: "another/1/2")
+        monkeypatch.setattr("django_throttle.connections.process_identity.host", lambda: "another/1/2")
         return HostRefresher(make_site().store)
 
     @pytest.mark.parametrize("seconds", [19, 25, 3600])
@@ -167,7 +157,7 @@ def test_a_pass_that_failed_at_its_first_question_begins_anew(
     """Redis was away for less than a silence, so that others have not come back yet."""
     silent, command = make_site(), HostRefresher(make_site().store)
     silent.take("user:1")
-    monkeypatch.setattr("django_throttle.connections.process.host", lambda: "another/1/2")
+    monkeypatch.setattr("django_throttle.connections.process_identity.host", lambda: "another/1/2")
     for _ in range(2):
         command.refresh()
     with monkeypatch.context() as broken:
@@ -185,7 +175,8 @@ def _away(*_: Any) -> None:
 
 def test_the_agent_s_thread_is_free_after_its_share(make_site: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch takes long here; one turn has no more of them than fit in its share, and one."""
-    monkeypatch.setattr("django_throttle.connections.processes.BATCH", 10)
+    for module in BATCHING:
+        monkeypatch.setattr(f"django_throttle.{module}.BATCH", 10)
     dead, living = make_site(), make_site()
     for number in range(60):
         dead.take(f"user:{number}")
@@ -206,3 +197,67 @@ def test_the_agent_s_thread_is_free_after_its_share(make_site: Make, monkeypatch
         turns.append(round(now[0] - before, 1))
     assert max(turns) <= processes.SHARE_SECONDS + 0.2
     assert sum(turns) == pytest.approx(1.2)
+
+
+def test_two_sweep_at_once(make_site: Make, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, one, two = make_site(), make_site(), make_site()
+    for number in range(40):
+        dead.take(f"user:{number}", 2)
+    one.take("user:1")
+    for module in BATCHING:
+        monkeypatch.setattr(f"django_throttle.{module}.BATCH", 10)
+    pipeline = one.store.pipeline
+
+    def meddle(calls: Any) -> Any:
+        sum(two.refresher.records.sweep(dead.leases.uid))
+        return pipeline(calls)
+
+    monkeypatch.setattr(one.store, "pipeline", meddle)
+    one.beat(2)
+    go_on(clock, 21, one)
+    assert [one.count(f"user:{number}") for number in (0, 1, 39)] == [0, 1, 0]
+
+
+def test_a_sweeper_that_dies_leaves_its_work_to_the_next(
+    make_site: Make, clock: FrozenClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, dying, next_one = make_site(), make_site(), make_site()
+    for number in range(40):
+        dead.take(f"user:{number}")
+    for module in BATCHING:
+        monkeypatch.setattr(f"django_throttle.{module}.BATCH", 10)
+    pipeline, passed = dying.store.pipeline, []
+
+    def once(calls: Any) -> Any:
+        if calls[0][0] == "reap":
+            passed.append(calls)
+            if len(passed) > 1:
+                raise StoreError(Cause.UNAVAILABLE)
+        return pipeline(calls)
+
+    monkeypatch.setattr(dying.store, "pipeline", once)
+    dying.beat(2)
+    next_one.beat(2)
+    redis.zincrby("dt:{p}:live", -30_000_000, dead.leases.uid)
+    with pytest.raises(StoreError):
+        dying.beat()
+    left = redis.scard(f"dt:{{p}}:held:{dead.leases.uid}")
+    assert 0 < left < 40
+    next_one.beat()
+    assert redis.scard(f"dt:{{p}}:held:{dead.leases.uid}") == left, "the claim holds for a while"
+    clock.step(3.1)
+    next_one.beat()
+    assert sum(next_one.count(f"user:{number}") for number in range(40)) == 0
+    assert not [key for key in keys(redis) if dead.leases.uid in key]
+
+
+def test_a_dead_process_is_handed_to_one_sweeper_at_a_time(make_site: Make, clock: FrozenClock) -> None:
+    dead, one, two = make_site(), make_site(), make_site()
+    dead.take("user:1")
+    uid = dead.leases.uid
+    assert one.refresher.records.beat((), [uid]).claimed == [uid]
+    assert two.refresher.records.beat((), [uid]).claimed == []
+    clock.step(-3600)  # a claim from the future is one from before the clock went back
+    assert two.refresher.records.beat(()).claimed == [uid]
+    clock.step(3)
+    assert one.refresher.records.beat(()).claimed == [uid]

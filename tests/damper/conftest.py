@@ -10,8 +10,8 @@ import pytest
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.damper.aggregate import Aggregates
-from django_throttle.damper.meters import Meters, flush
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.local_limits import LocalLimits, flush
 from tests.clock import START, FrozenClock
 
 RULE = Rule("account", "100/s", algorithm="damper")
@@ -37,7 +37,7 @@ class Process:
 
     def __init__(self, clock: FrozenClock, store: Away, rule: Rule = RULE, seed: int = 7) -> None:
         self.clock, self.store, self.rule = clock, store, rule
-        self.meters = Meters(lambda: clock() - START + 5.0, random.Random(seed).random)
+        self.meters = LocalLimits(lambda: clock() - START + 5.0, random.Random(seed).random)
         self.flush_at = clock.now_us + 2_000_000
 
     def attempt(self, ident: str = "u", cost: int = 1) -> Decision:

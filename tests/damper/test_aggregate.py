@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.damper.aggregate import EMPTY, KEPT, SUB, SUB_US, Aggregates, Count, Own, Reply, Report
+from django_throttle.damper.aggregate import EMPTY, KEPT, SUB, SUB_US, Aggregates, Count, MeterCount, Reply, Report
 from django_throttle.stores import RedisStore
 from tests.clock import START, FrozenClock
 from tests.conftest import immortal_keys
@@ -41,11 +41,11 @@ def aggregates(request: pytest.FixtureRequest, clock: FrozenClock) -> Both:
     return Aggregates(clock) if request.param == "memory" else InRedis(request.getfixturevalue("redis_url"), clock)
 
 
-def report(clock: FrozenClock, *counts: Own, meter: str = "one", ident: str = "u", **given: Any) -> Report:
+def report(clock: FrozenClock, *counts: MeterCount, meter: str = "one", ident: str = "u", **given: Any) -> Report:
     return Report(RULE.id, ident, meter, given.get("since", 0), given.get("sent_at", clock.now_us), counts)
 
 
-def tell(aggregates: Both, clock: FrozenClock, *counts: Own, **given: Any) -> Reply:
+def tell(aggregates: Both, clock: FrozenClock, *counts: MeterCount, **given: Any) -> Reply:
     (reply,) = aggregates.damp([report(clock, *counts, **given)])
     assert isinstance(reply, Reply), reply
     return reply
@@ -53,14 +53,14 @@ def tell(aggregates: Both, clock: FrozenClock, *counts: Own, **given: Any) -> Re
 
 def test_everybody_is_told_what_everybody_attempted(aggregates: Both, clock: FrozenClock) -> None:
     clock.to(2)
-    tell(aggregates, clock, Own(INDEX, 100, 300, 310), meter="one")
-    assert tell(aggregates, clock, Own(INDEX, 50, 150, 140), meter="two") == Reply(
+    tell(aggregates, clock, MeterCount(INDEX, 100, 300, 310), meter="one")
+    assert tell(aggregates, clock, MeterCount(INDEX, 50, 150, 140), meter="two") == Reply(
         clock.now_us, True, 0, (Count(150, 450, 450), *EMPTY[1:])
     )
 
 
 def test_a_report_that_comes_twice_or_late_changes_nothing(aggregates: Both, clock: FrozenClock) -> None:
-    first, second = Own(INDEX, 100, 300, 300), Own(INDEX, 180, 320, 310)
+    first, second = MeterCount(INDEX, 100, 300, 300), MeterCount(INDEX, 180, 320, 310)
     clock.to(1)
     for own in (first, second, second, first):
         reply = tell(aggregates, clock, own)
@@ -69,13 +69,21 @@ def test_a_report_that_comes_twice_or_late_changes_nothing(aggregates: Both, clo
 
 def test_what_is_reported_late_counts_where_it_happened(aggregates: Both, clock: FrozenClock) -> None:
     clock.to(2 * SUB + 0.1)
-    reply = tell(aggregates, clock, Own(INDEX, 5, 5, 5), Own(INDEX + 1, 7, 7, 7), Own(INDEX + 2, 1, 9, 60))
+    reply = tell(
+        aggregates, clock, MeterCount(INDEX, 5, 5, 5), MeterCount(INDEX + 1, 7, 7, 7), MeterCount(INDEX + 2, 1, 9, 60)
+    )
     assert [count.attempted for count in reply.counts] == [1, 7, 5, 0]
 
 
 def test_what_no_estimator_looks_at_is_dropped(aggregates: Both, clock: FrozenClock) -> None:
     clock.to(KEPT * SUB)
-    reply = tell(aggregates, clock, Own(INDEX, 5, 5, 5), Own(INDEX + 1, 7, 7, 7), Own(INDEX + KEPT + 2, 3, 3, 3))
+    reply = tell(
+        aggregates,
+        clock,
+        MeterCount(INDEX, 5, 5, 5),
+        MeterCount(INDEX + 1, 7, 7, 7),
+        MeterCount(INDEX + KEPT + 2, 3, 3, 3),
+    )
     assert [count.attempted for count in reply.counts] == [0, 0, 0, 7]
     clock.step(2 * SUB)
     assert tell(aggregates, clock).counts[0].attempted == 0, "nor what lies too far ahead"
@@ -83,7 +91,7 @@ def test_what_no_estimator_looks_at_is_dropped(aggregates: Both, clock: FrozenCl
 
 def test_a_clock_a_little_ahead_is_heard(aggregates: Both, clock: FrozenClock) -> None:
     clock.to(SUB - 0.001)
-    assert tell(aggregates, clock, Own(INDEX + 1, 3, 3, 3)).counts == EMPTY
+    assert tell(aggregates, clock, MeterCount(INDEX + 1, 3, 3, 3)).counts == EMPTY
     clock.to(SUB)
     assert tell(aggregates, clock).counts[0].attempted == 3
 
@@ -94,41 +102,41 @@ def test_a_sender_whose_clock_is_off_is_told_the_time_and_not_counted(
 ) -> None:
     clock.to(3)
     sent_at = clock.now_us + round(away * 1_000_000)
-    reply = tell(aggregates, clock, Own(INDEX, 100, 100, 100), sent_at=sent_at)
+    reply = tell(aggregates, clock, MeterCount(INDEX, 100, 100, 100), sent_at=sent_at)
     assert reply == Reply(clock.now_us, False, 0, EMPTY)
     assert tell(aggregates, clock, sent_at=None) == Reply(clock.now_us, False, 0, EMPTY)
 
 
 def test_after_a_reset_only_what_is_new_counts(aggregates: Both, clock: FrozenClock) -> None:
     clock.to(2)
-    tell(aggregates, clock, Own(INDEX, 100, 300, 300), since=NOW)
+    tell(aggregates, clock, MeterCount(INDEX, 100, 300, 300), since=NOW)
     assert aggregates.reset(RULE.id, "u") == 1
     given_back = clock.now_us
     clock.to(3)
-    again = tell(aggregates, clock, Own(INDEX, 150, 300, 300), since=NOW)
+    again = tell(aggregates, clock, MeterCount(INDEX, 150, 300, 300), since=NOW)
     assert again == Reply(clock.now_us, False, given_back, EMPTY)
-    assert tell(aggregates, clock, Own(INDEX, 7, 9, 9), since=given_back, meter="new").counts[0].attempted == 7
+    assert tell(aggregates, clock, MeterCount(INDEX, 7, 9, 9), since=given_back, meter="new").counts[0].attempted == 7
     clock.to(2 + 2 * KEPT * SUB)
     assert tell(aggregates, clock).reset_at == 0, "and then it is forgotten"
 
 
 def test_idents_are_apart(aggregates: Both, clock: FrozenClock) -> None:
-    tell(aggregates, clock, Own(INDEX, 5, 5, 5), ident="u")
-    assert tell(aggregates, clock, Own(INDEX, 6, 6, 6), ident="v").counts[0].attempted == 6
+    tell(aggregates, clock, MeterCount(INDEX, 5, 5, 5), ident="u")
+    assert tell(aggregates, clock, MeterCount(INDEX, 6, 6, 6), ident="v").counts[0].attempted == 6
 
 
 def test_many_reports_are_one_round_trip(aggregates: Both, clock: FrozenClock) -> None:
-    replies = aggregates.damp([report(clock, Own(INDEX, at, at, at), ident=f"u{at}") for at in range(100)])
+    replies = aggregates.damp([report(clock, MeterCount(INDEX, at, at, at), ident=f"u{at}") for at in range(100)])
     assert [reply.counts[0].attempted for reply in replies] == list(range(100))
 
 
 def test_idle_idents_are_forgotten(clock: FrozenClock) -> None:
     aggregates = Aggregates(clock)
-    aggregates.damp([report(clock, Own(INDEX, 1, 1, 1), ident=f"u{at}") for at in range(1000)])
+    aggregates.damp([report(clock, MeterCount(INDEX, 1, 1, 1), ident=f"u{at}") for at in range(1000)])
     clock.step(3600)
     for _ in range(2):
         later = clock.now_us // SUB_US
-        aggregates.damp([report(clock, Own(later, 1, 1, 1), ident=f"v{at}") for at in range(100)])
+        aggregates.damp([report(clock, MeterCount(later, 1, 1, 1), ident=f"v{at}") for at in range(100)])
     assert len(aggregates) == 100
 
 
@@ -141,7 +149,7 @@ def test_a_foreign_value_is_replaced(redis_server: RedisServer, redis_url: str, 
         client.expire(f"{counter}:reset", 600)
         client.hset(f"{counter}:{INDEX - 1}", mapping={"=": "many", "one": "some"})
         client.expire(f"{counter}:{INDEX - 1}", 600)
-    reply = tell(ours, clock, Own(INDEX, 5, 6, 7), Own(INDEX - 1, 3, 3, 3))
+    reply = tell(ours, clock, MeterCount(INDEX, 5, 6, 7), MeterCount(INDEX - 1, 3, 3, 3))
     assert reply == Reply(clock.now_us, True, 0, (Count(5, 6, 7), Count(3, 3, 3), *EMPTY[2:]))
 
 
@@ -150,7 +158,7 @@ def test_nothing_lives_longer_than_it_matters(redis_server: RedisServer, redis_u
     (reply,) = store.aggregates.damp([Report(RULE.id, "u", "one", 0, None, ())])
     assert isinstance(reply, Reply)
     index = reply.now // SUB_US
-    owns = tuple(Own(index - age, 5, 5, 5) for age in range(-1, KEPT))
+    owns = tuple(MeterCount(index - age, 5, 5, 5) for age in range(-1, KEPT))
     store.aggregates.damp([Report(RULE.id, "u", "one", reply.now, reply.now, owns)])
     store.call("undamp", (store.key(RULE.id, "v"),), ("",))
     with redis_server.client() as client:
@@ -200,7 +208,7 @@ def test_both_say_the_same_of_any_history(redis_server: RedisServer, history: li
         else:
             meter, owns, off, before = rest
             index = clock.now_us // SUB_US
-            counts = tuple(Own(index + age, *numbers) for age, *numbers in owns)
+            counts = tuple(MeterCount(index + age, *numbers) for age, *numbers in owns)
             sent_at = None if off is None else clock.now_us + off
             told = Report(RULE.id, "u", meter, clock.now_us - before, sent_at, counts)
             assert memory.damp([told]) == ours.damp([told])

@@ -57,7 +57,7 @@ def enforce(
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
     store = build(request, clock)
     count_in(store, monkeypatch)
-    monkeypatch.setattr(store.meters, "clock", clock)
+    monkeypatch.setattr(store.local_limits, "clock", clock)
 
     def enforce(*overrides: Override, rules: tuple[Rule, ...] = (DAMPER,)) -> Store:
         rulebook.pin(rulebook.Snapshot(rules, overrides=overrides, now=clock))

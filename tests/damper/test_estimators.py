@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.damper.aggregate import EMPTY, KEPT, Allowance, Count, attempted, average, factor, fast, shifted
+from django_throttle.damper.aggregate import (
+    EMPTY,
+    KEPT,
+    Allowance,
+    Count,
+    attempted,
+    factor,
+    larger_rate,
+    mean_rate,
+    shifted,
+)
 
 TEN = Allowance(10, 1_000_000)  # 10/s: 60 in a sub-interval
 numbers = st.integers(0, 10**9)
@@ -29,19 +39,19 @@ def test_the_factor_leaves_what_is_allowed(attempted: float, allowed: float, exp
 
 
 def test_fast_takes_the_larger_of_the_last_two() -> None:
-    assert fast(whole(100, 300, 900)) == 300
-    assert fast(whole(300, 100, 900)) == 300
+    assert larger_rate(whole(100, 300, 900)) == 300
+    assert larger_rate(whole(300, 100, 900)) == 300
 
 
 def test_fast_takes_a_pace_that_chance_does_not_explain() -> None:
-    assert fast((Count(1000, 1200, 60_000), *whole(500)[1:])) == 60_000
-    assert fast((Count(1000, 6000, 6100), *whole(0)[1:])) == 6000, "5 square roots of it and more could be chance"
+    assert larger_rate((Count(1000, 1200, 60_000), *whole(500)[1:])) == 60_000
+    assert larger_rate((Count(1000, 6000, 6100), *whole(0)[1:])) == 6000, "5 square roots of it could be chance"
 
 
 def test_the_average_ignores_a_sub_interval_in_progress_that_is_below_the_others() -> None:
-    assert average(whole(0, 100, 200, 300)) == 200
-    assert average(whole(199, 100, 200, 300)) == 200, "no ripple while it fills up"
-    assert average(whole(600, 100, 200, 300)) == 300, "yet quick on a spike"
+    assert mean_rate(whole(0, 100, 200, 300)) == 200
+    assert mean_rate(whole(199, 100, 200, 300)) == 200, "no ripple while it fills up"
+    assert mean_rate(whole(600, 100, 200, 300)) == 300, "yet quick on a spike"
 
 
 @pytest.mark.parametrize("estimator", ["fast", "average"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_throttle.damper.aggregate import KEPT, SUB, Reply
-from django_throttle.damper.meters import JITTER, Flusher
+from django_throttle.local_limits import JITTER, Flusher
 from tests.clock import FrozenClock
 from tests.damper.conftest import Away, Process
 
@@ -60,7 +60,7 @@ def test_attempts_before_the_time_is_known_go_where_they_belong(process: Process
 def test_of_very_many_reports_the_last_are_counted_too(
     process: Process, store: Away, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_throttle.damper.meters.BATCH", 10)
+    monkeypatch.setattr("django_throttle.local_limits.BATCH", 10)
     process.run(1, 10)
     process.flush()
     taken = []

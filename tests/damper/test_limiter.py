@@ -14,10 +14,10 @@ from django_throttle import agent
 from django_throttle import limiter as doors
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
-from django_throttle.damper.meters import Meters, flush
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Refused, StoreError
 from django_throttle.limiter import Limiter
+from django_throttle.local_limits import LocalLimits, flush
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
@@ -35,14 +35,14 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
         store: Store = MemoryStore(clock)
     else:
         store = RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
-    store.meters.chance = random.Random(7).random
+    store.local_limits.chance = random.Random(7).random
     return store
 
 
 def report(store: Store) -> None:
     """Redis is told by hand; the store in memory tells itself when it is time."""
     if isinstance(store, RedisStore):
-        flush(store.meters, store.aggregates)
+        flush(store.local_limits, store.aggregates)
 
 
 def flood(limiter: Limiter, clock: FrozenClock, seconds: float, rate: float) -> list[Decision]:
@@ -208,11 +208,11 @@ def test_the_agent_reports(redis_url: str, settings: Any) -> None:
     for _ in range(30):
         limiter.acquire("user:1")
     wait_until(lambda: client_counts(other, "user:1") == 30, timeout=slack(5))
-    assert store.meters.interval == 0.5 and store.meters.due > store.meters.clock() - 1
+    assert store.local_limits.interval == 0.5 and store.local_limits.due > store.local_limits.clock() - 1
     limiter.acquire("user:1", 12)
     agent.stop()
     assert client_counts(other, "user:1") == 42, "and what was left, at the end"
 
 
 def test_meters_without_a_clock_of_the_test_are_real() -> None:
-    assert Meters().clock() > 0 and 0 <= Meters().chance() < 1
+    assert LocalLimits().clock() > 0 and 0 <= LocalLimits().chance() < 1

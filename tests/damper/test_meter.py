@@ -13,7 +13,7 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.damper.aggregate import SUB_US, Aggregates, Allowance, Reply
 from django_throttle.damper.meter import Bucket
-from django_throttle.damper.meters import Meters, Sent
+from django_throttle.local_limits import LocalLimits, MeterReport
 from tests.clock import START, FrozenClock
 
 INTERVAL = 2.0
@@ -26,9 +26,9 @@ class Node:
     def __init__(self, clock: FrozenClock, began: float, aggregates: Aggregates) -> None:
         self.clock, self.began, self.aggregates = clock, began, aggregates
         # Nobody is lucky: whatever may be refused is.
-        self.meters = Meters(self.now, lambda: 0.0, interval=INTERVAL)
-        self.outward: list[tuple[list[Sent], float]] = []
-        self.homeward: list[tuple[list[Sent], list[Reply], float]] = []
+        self.meters = LocalLimits(self.now, lambda: 0.0, interval=INTERVAL)
+        self.outward: list[tuple[list[MeterReport], float]] = []
+        self.homeward: list[tuple[list[MeterReport], list[Reply], float]] = []
 
     def now(self) -> float:
         return (self.clock.now_us - round(self.began * 1_000_000)) / 1_000_000

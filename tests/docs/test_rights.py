@@ -11,17 +11,17 @@ import pytest
 from django.test import override_settings
 from redis.exceptions import NoPermissionError, ResponseError
 
-from django_throttle.connections.control import SocketControl
 from django_throttle.connections.overview import look
 from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import Charge, CountMembers, Evict, Mark, PastCharge, SetMarks, charge
 from django_throttle.core.decide import release_lease
-from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.local_limits import flush
 from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
@@ -102,7 +102,7 @@ def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
         assert decision.allowed and not decision.degraded
     assert not limiter.peek("user:1").degraded
     assert not limiter.acquire("user:1", cost=99).degraded
-    flush(store.meters, store.aggregates)
+    flush(store.local_limits, store.aggregates)
     limiter.reset("user:1")
     limiter.release(decision.lease)
     assert denied(server) == []
@@ -142,7 +142,7 @@ def test_what_keeps_connections_counted(server: RedisServer) -> None:
     for work in (refresher.beat, refresher.resend, refresher.extend):
         work()
     limiter.release(second.lease)
-    refresher.leave()
+    refresher.release_all()
     host.refresh()
     assert denied(server) == []
 
@@ -154,7 +154,7 @@ def test_a_dead_process_is_swept(server: RedisServer) -> None:
     Refresher(store).beat()
     ledger = HostRefresher(other).records
     seen = ledger.beat((), [store.leases.uid], expires=True)
-    assert sum(ledger.sweeping(*seen.claimed)) == 1
+    assert sum(ledger.sweep(*seen.claimed)) == 1
     assert denied(server) == []
 
 
@@ -176,8 +176,8 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
         assert decision.allowed and not decision.degraded
     assert decision.lease is not None
     other.call("touch", (other.key(rule.id, "user:1"),), ("", other.leases.uid, decision.lease.id, 0))
-    other.evictions.doubt(Evict(charge(rule, "user:1", 1), "~another"), withdraws=True)
-    other.evictions.look()
+    other.evictions.add(Evict(charge(rule, "user:1", 1), "~another"), withdraws=True)
+    other.evictions.resolve()
     look(other)
     SocketControl(store)()
     assert look(other).processes

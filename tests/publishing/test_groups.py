@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from django_throttle.conf import conf
-from django_throttle.connections.processes import BATCH
 from django_throttle.exceptions import StoreError
 from django_throttle.publishing.groups import GroupSizeReporter, GroupSizes, LocalMembers, group_ident
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun, run
 from django_throttle.stores.commands import MEMBERS
+from django_throttle.stores.transport import BATCH
 from testproject.check.standstill import elapsed
 from tests.clock import FrozenClock
 from tests.doors import REDIS, Enforce

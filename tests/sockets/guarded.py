@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.process import OpenSocket, open_sockets
+from django_throttle.connections.open_sockets import OpenSocket, open_sockets
 from django_throttle.sockets.error_frames import Event
 from django_throttle.stores import RedisStore, get_store
 from tests.servers import slack

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import error_frames
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
 from tests.doors import Enforce, enforcer

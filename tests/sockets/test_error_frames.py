@@ -16,7 +16,7 @@ import pytest
 from django.utils.translation import gettext_lazy
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import connection, error_frames, messages
 from django_throttle.sockets.error_frames import encode
 from django_throttle.sockets.prepaid import MAX_DELAY

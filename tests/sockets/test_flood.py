@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, live_enforcer, texts

@@ -18,7 +18,7 @@ from rest_framework.test import APIRequestFactory, force_authenticate
 from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision
 from django_throttle.drf import RuleThrottle
 from django_throttle.sockets import messages

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Rule
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, Decide, Refund
 from django_throttle.core.decision import Decision

@@ -12,9 +12,9 @@ import pytest
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
-from django_throttle.connections.control import SocketControl
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter

@@ -12,7 +12,7 @@ import pytest
 from django_throttle import limiter, rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.conf import conf
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.limiter import decide_flow

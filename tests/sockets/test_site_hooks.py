@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import settings
 from django_throttle.sockets.error_frames import Close, notice_payload
 from tests.consumers import held

@@ -19,12 +19,12 @@ from django_throttle.connections.reconcile import Refresher
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decide import decide_and_evict, decide_charges
-from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
+from django_throttle.local_limits import flush
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun, run
-from django_throttle.stores.cluster import Slots, slot_of
+from django_throttle.stores.cluster import SlotMap, slot_of
 from django_throttle.stores.denials import NoDenials
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
@@ -106,7 +106,7 @@ class TestReports:
         for store, limiter in zip(stores, limiters, strict=True):
             for ident in idents:
                 limiter.acquire(ident, 50)
-            flush(store.meters, store.aggregates)
+            flush(store.local_limits, store.aggregates)
         left = [[outcome.remaining for outcome in limiters[1].peek(ident).outcomes] for ident in idents]
         assert left == [[83, 900]] * 20, "a hundred of six seconds' six hundred, and of a day's thousand"
         assert [limiters[0].reset(ident) for ident in idents] == [2] * 20
@@ -129,7 +129,7 @@ class TestLeases:
         assert asyncio.run(limiter.aacquire(idents[0])).remaining == 2
         status = HostRefresher(other).refresh()
         assert (status.alive, status.dead) == (1, 0)
-        refresher.leave()
+        refresher.release_all()
         assert [limiter.peek(ident).remaining for ident in idents] == [3] * 20
 
     def test_a_pair_is_announced_before_a_lease_is_taken(self, cluster: RedisCluster) -> None:
@@ -328,13 +328,13 @@ def test_the_slot_of_a_key_is_that_of_its_tag(key: str, slot: int) -> None:
 
 
 def test_nobody_is_known_until_a_node_has_told() -> None:
-    slots = Slots([SEED])
+    slots = SlotMap([SEED])
     assert slots.owner(0) is None
-    assert slots.someone() == SEED
+    assert slots.any_node() == SEED
 
 
 def test_each_slot_is_asked_of_the_first_node_that_serves_it() -> None:
-    slots = Slots([SEED])
+    slots = SlotMap([SEED])
     slots.learn([[0, 99, node(*SEED), node("10.0.0.9", 7009)], [100, 16383, node(*OTHER)]], SEED)
     assert [slots.owner(slot) for slot in (0, 99, 100, 16383)] == [SEED, SEED, OTHER, OTHER]
     slots.move(99, OTHER)
@@ -342,6 +342,6 @@ def test_each_slot_is_asked_of_the_first_node_that_serves_it() -> None:
 
 
 def test_a_node_without_an_address_is_the_one_that_was_asked() -> None:
-    slots = Slots([SEED])
+    slots = SlotMap([SEED])
     slots.learn([[0, 16383, node("", 7000)]], SEED)
     assert slots.owner(5) == SEED

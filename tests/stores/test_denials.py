@@ -12,7 +12,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.denials import A_MOMENT, INSISTENT, LONGEST, MOST, Denials, NoDenials
+from django_throttle.stores.denials import LONGEST, MANY_REFUSALS, MOST, SLOT_SECONDS, Denials, NoDenials
 
 RULE = Rule("api", "2/hour")
 CAP = Rule("cap", limit=2, algorithm="concurrency")
@@ -116,12 +116,12 @@ def test_only_refusals_by_rates_that_charge_nothing_are_remembered(rule: Rule, d
 def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_asking() -> None:
     now = [100.0]
     denials, charges = Denials(lambda: now[0]), charges_of(CAP, "user:1", 1)
-    for _ in range(INSISTENT - 1):
+    for _ in range(MANY_REFUSALS - 1):
         denials.note(charges, FULL, 0)
         now[0] += 0.99
         assert denials.find(charges) is None
     denials.note(charges, FULL, 0)
-    now[0] += A_MOMENT - 0.001
+    now[0] += SLOT_SECONDS - 0.001
     assert denials.find(charges) is not None
     now[0] += 0.002
     assert denials.find(charges) is None
@@ -135,7 +135,7 @@ def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_a
 def test_where_room_is_made_every_newcomer_asks() -> None:
     denials = Denials()
     charges = charges_of(Rule("cap", limit=2, algorithm="concurrency", at_limit="evict_oldest"), "user:1", 1)
-    for _ in range(2 * INSISTENT):
+    for _ in range(2 * MANY_REFUSALS):
         denials.note(charges, FULL, 0)
         assert denials.find(charges) is None
 

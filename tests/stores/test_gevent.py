@@ -189,7 +189,7 @@ def degraded():
     return rate.acquire("user:1").degraded or cap.acquire("user:1").degraded
 
 def settle():
-    while store.leases.introduction:
+    while not store.leases.is_introduced:
         time.sleep(0.01)
 
 assert not degraded()

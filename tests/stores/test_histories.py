@@ -15,7 +15,7 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.failures import Unbroken
+from django_throttle.stores.failures import ClosedBreaker
 from tests.crew import Crew
 from tests.proxy import Proxy
 from tests.servers import RedisServer
@@ -28,7 +28,7 @@ PROCESSES, THREADS, CALLS = 4, 3, 60
 def history(number: int, url: str) -> tuple[int, int]:
     """Calls of threads and of tasks of one process: how many were surely counted, how many perhaps."""
     store = RedisStore(url, deadline=0.15, max_connections=THREADS + 1)
-    store.breaker = Unbroken()  # each call is to be sent, however many before it were lost
+    store.breaker = ClosedBreaker()  # each call is to be sent, however many before it were lost
     limiter = Limiter([RULE], store)
 
     def in_thread() -> list[bool]:

@@ -171,7 +171,7 @@ def test_the_sentinel_that_knows_of_the_latest_failover_is_right() -> None:
     after: dict[str, list[str] | Exception] = {**before, "b": TimeoutError(), "c": reply(2, 1)}
     assert asked(primary, after, everyone=True) == ["cut off", "b", "c"]
     assert (known.host, moves) == (("10.0.0.1", 2), [("10.0.0.1", 2)])
-    assert known.is_left("10.0.0.1", 1) and not known.is_left("10.0.0.1", 2)
+    assert known.is_former("10.0.0.1", 1) and not known.is_former("10.0.0.1", 2)
     assert asked(primary, {**after, "c": TimeoutError(), "b": reply(2, 1)}) == ["c", "cut off", "b"]
     down = {**after, "c": reply(2, 1, "master,o_down"), "b": TimeoutError()}
     with pytest.raises(MasterNotFoundError):

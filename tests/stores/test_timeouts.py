@@ -17,7 +17,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.pool import Pool
+from django_throttle.stores.sync_pool import Pool
 from django_throttle.stores.timeouts import Deadline, heed_cancellation
 from testproject.check.standstill import elapsed
 from tests.proxy import Mode, Proxy

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_throttle.connections.processes import HostRefresher, Status
+from django_throttle.connections.processes import HostRefresher, PassResult
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store
 
@@ -68,7 +68,7 @@ class Command(BaseCommand):
         self.stdout.flush()
 
 
-def _line(status: Status) -> str:
+def _line(status: PassResult) -> str:
     return (
         f"processes {status.alive} alive, {status.dead} dead; connections {status.held} held, {status.freed} freed; "
         f"keys {status.extended} extended"

@@ -9,7 +9,7 @@
 -- Reply: first living uid known (1 or 0), live processes, dead ones not swept yet, claimed uids, how many of the
 -- live ones are silent (not declared dead yet, as it is not certain), now, how many of the given uids live.
 local live, dead, meta = KEYS[1], KEYS[2], KEYS[3]
-local silence, claim, buries, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
+local silence, claim, expires, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
 local ttl, report, expected, wrote, living = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local FIRST = 11 -- of the uids
 local now = tonumber(ARGV[1])
@@ -54,12 +54,12 @@ end
 -- The time shows others that the process sends heartbeats itself.
 if mine then redis.call('HSET', meta, ARGV[FIRST], string.sub(report, 1, -2) .. ',"at":' .. text(now) .. '}') end
 
-local function bury(uid)
+local function expire(uid)
   if redis.call('ZREM', live, uid) == 1 then redis.call('ZADD', dead, text(now), uid) end
 end
-for i = FIRST + living, #ARGV do bury(ARGV[i]) end
-if buries then
-  for _, uid in ipairs(redis.call('ZRANGEBYSCORE', live, '-inf', '(' .. text(now - silence))) do bury(uid) end
+for i = FIRST + living, #ARGV do expire(ARGV[i]) end
+if expires then
+  for _, uid in ipairs(redis.call('ZRANGEBYSCORE', live, '-inf', '(' .. text(now - silence))) do expire(uid) end
 end
 
 local claimed = redis.call('ZRANGEBYSCORE', dead, '-inf', text(now), 'LIMIT', 0, most)

@@ -21,7 +21,7 @@ reset_at = type(reset_at) == 'string' and tonumber(reset_at) or 0
 if now < reset_at or now - reset_at >= RESET then reset_at = 0 end
 
 -- Three numbers of a sub-interval: those of one meter, or, under "=", the sums of all.
-local function told(key, field)
+local function numbers_of(key, field)
   local found = redis.pcall('HGET', key, field)
   if type(found) == 'table' then -- a foreign value
     redis.call('DEL', key)
@@ -33,9 +33,9 @@ end
 
 local function count(index, attempted, projected, pace)
   local key = string.format('%s:%d', counter, index)
-  local a, p, r = told(key, meter)
+  local a, p, r = numbers_of(key, meter)
   if attempted >= a then -- else a newer report has come before
-    local all_a, all_p, all_r = told(key, '=')
+    local all_a, all_p, all_r = numbers_of(key, '=')
     all_a, all_p, all_r = all_a + attempted - a, math.max(0, all_p + projected - p), math.max(0, all_r + pace - r)
     redis.call('HSET', key, '=', string.format('%d:%d:%d', all_a, all_p, all_r),
       meter, string.format('%d:%d:%d', attempted, projected, pace))
@@ -56,6 +56,6 @@ end
 
 local reply = { now, taken and 1 or 0, reset_at }
 for age = 0, KEPT - 1 do
-  reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = told(string.format('%s:%d', counter, current - age), '=')
+  reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = numbers_of(string.format('%s:%d', counter, current - age), '=')
 end
 return reply

@@ -7,7 +7,7 @@
 -- the time, then three a charge: retry (-1 never), remaining, reset; times in microseconds, as they stand afterwards.
 -- Where a line says "--- name", the sections of that name stand in the script, of all algorithms that are asked for:
 -- "before" defines functions. "decide" is a branch of the loop over the charges: it reads key, state, cost, limit, a, b,
--- c and counts_denied, writes nothing, and sets the Step of core/algorithms/base.py: retry, remaining, reset,
+-- c and counts_denied, writes nothing, and sets the StepResult of core/algorithms/base.py: retry, remaining, reset,
 -- charged_remaining, charged_reset, and as texts charged_state and refused_state. An algorithm whose state is no text
 -- (its number is 10 or more) sets `writes` instead of charged_state where it may be charged, and has a section "write".
 -- Times are microseconds.
@@ -20,7 +20,7 @@ if not now then
 end
 local NEVER, MAX_COUNT, EXACT = -1, 999999999999999, 9007199254740992
 local blob = ARGV[2]
-local repaired, place, charges, told, reply = 0, 1, 0, 1, {}
+local repaired, place, charges, answers, reply = 0, 1, 0, 1, {}
 local uid, lease, ttl
 local own = 3 -- where in ARGV the next call with a lease has its own arguments
 
@@ -86,8 +86,8 @@ for i = 1, total do
       redis.call('PEXPIRE', key, lifetime(reset))
     end
   end
-  told = told + 1
-  reply[told] = struct.pack('>ddd', retry, remaining, reset)
+  answers = answers + 1
+  reply[answers] = struct.pack('>ddd', retry, remaining, reset)
 end
 end
 reply[1] = struct.pack('>dd', repaired, now)

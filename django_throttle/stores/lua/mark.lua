@@ -5,13 +5,13 @@
 local found = redis.pcall('GET', KEYS[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[1]) -- needs no memory: after it a full Redis accepts the next
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[1])
-local function told(section, pattern)
+local function info(section, pattern)
   local text = redis.pcall('INFO', section) -- an error: it is forbidden
   return type(text) == 'string' and string.match(text, pattern) or ''
 end
-local evicted, is_tight = told('stats', 'evicted_keys:(%d+)'), 0
-local limit = tonumber(told('memory', 'maxmemory:(%d+)')) or 0
-if limit > 0 and tonumber(told('memory', 'used_memory:(%d+)')) > 0.8 * limit then
-  is_tight = told('memory', 'maxmemory_policy:(%S+)') == 'noeviction' and 0 or 1
+local evicted, is_tight = info('stats', 'evicted_keys:(%d+)'), 0
+local limit = tonumber(info('memory', 'maxmemory:(%d+)')) or 0
+if limit > 0 and tonumber(info('memory', 'used_memory:(%d+)')) > 0.8 * limit then
+  is_tight = info('memory', 'maxmemory_policy:(%S+)') == 'noeviction' and 0 or 1
 end
-return { type(found) == 'string' and found or '', told('server', 'run_id:(%w+)'), evicted, is_tight }
+return { type(found) == 'string' and found or '', info('server', 'run_id:(%w+)'), evicted, is_tight }

@@ -9,9 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_throttle.connections import overview
-from django_throttle.connections.control import SocketControl
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.management.commands import throttle_inspect
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import sockets

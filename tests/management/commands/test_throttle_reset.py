@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
-from django_throttle.connections.control import SocketControl
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.management.commands import throttle_reset

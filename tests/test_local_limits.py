@@ -1,4 +1,4 @@
-"""Meters by the clock: who is refused how often, and what is told when."""
+"""A process' own limits by the clock: who is refused how often, and what is reported when."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import pytest
 
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
-from django_throttle.damper.meters import IDLE
+from django_throttle.local_limits import IDLE
 from tests.clock import START, FrozenClock
 from tests.damper.conftest import RULE, Away, Process
 from tests.forks import holds_in_child
 from tests.inside import lock_of
+
+
+@pytest.fixture
+def store(clock: FrozenClock) -> Away:
+    return Away(clock)
+
+
+@pytest.fixture
+def process(clock: FrozenClock, store: Away) -> Process:
+    return Process(clock, store)
 
 
 def test_a_shadow_counts_and_records(clock: FrozenClock, store: Away) -> None:

@@ -71,13 +71,15 @@ class TestSeveralSlots:
         first, second = different_slots(ours, 2)
         refused = Decide((Charge(rule, first, 2), Charge(NARROW, second, 2)))
         for wait in (0.0, 0.001, 0.1, 0.4, 1.0, 7.0):
-            command: Any = ours._made(refused)
+            command: Any = ours._redis_command(refused)
             replies = ours.transport.send_all(command.calls)
             clock.step(wait)
             for store in (ours, oracle):
                 decide(store, False, Charge(rule, first, 1))
             clock.step(wait)
-            assert not any(isinstance(reply, Exception) for reply in ours.transport.send_all(command.take(replies)))
+            assert not any(
+                isinstance(reply, Exception) for reply in ours.transport.send_all(command.undo_calls(replies))
+            )
             for _ in range(4):
                 stands = [decide(store, False, Charge(rule, first, 0)) for store in (ours, oracle)]
                 assert (stands[0].remaining or 0) <= (stands[1].remaining or 0)

@@ -11,7 +11,7 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.core.commands import Evict
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.stores import MemoryStore, RedisStore, control
+from django_throttle.stores import MemoryStore, RedisStore, control_messages
 from django_throttle.stores.base import arun, run
 from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
 from tests.inside import evictions_fail
@@ -135,7 +135,7 @@ class TestLostOrder:
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:
             evictions_fail(broken)
-            broken.setattr(control, "KEEP_SECONDS", 0.0)
+            broken.setattr(control_messages, "KEEP_SECONDS", 0.0)
             assert two.open().allowed
         two.store.control.resend()
         assert one.closed() == []
@@ -152,7 +152,7 @@ class TestLostOrder:
             assert two.open().allowed
         ledger = three.refresher().records
         (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed
-        assert sum(ledger.sweeping(claimed)) == 1
+        assert sum(ledger.sweep(claimed)) == 1
         assert one.closed() == leases[:1]
         assert one.count() == 2
 

@@ -12,11 +12,11 @@ from channels.testing import WebsocketCommunicator
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
-from django_throttle.connections import control, overview
-from django_throttle.connections.control import Activity, Reporter, SocketControl
-from django_throttle.connections.overview import Overview, look
-from django_throttle.connections.process import open_sockets
+from django_throttle.connections import overview, socket_control
+from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.overview import Overview, SocketReporter, look
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
 from django_throttle.identity import ScopeWho
@@ -110,7 +110,7 @@ class TestCarriedOut:
         self, enforce: Enforce, clock: FrozenClock, monkeypatch: Any
     ) -> None:
         """It holds its lease while it waits for its turn."""
-        monkeypatch.setattr(control, "SOCKET_TIMEOUT", 0.0)
+        monkeypatch.setattr(socket_control, "SOCKET_TIMEOUT", 0.0)
         store = enforce(sockets=EVICTING)
         leases = []
         for _ in range(3):
@@ -127,7 +127,7 @@ class TestCarriedOut:
 
     async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: Any) -> None:
         """Nobody waits for it for longer than an answer of the store may take."""
-        monkeypatch.setattr(control, "SOCKET_TIMEOUT", 0.0)
+        monkeypatch.setattr(socket_control, "SOCKET_TIMEOUT", 0.0)
         store = enforce(sockets=EVICTING)
         leases = [(await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease for _ in "123"]
         work = SocketControl(store)
@@ -346,7 +346,7 @@ class TestOverview:
     async def test_no_more_is_listed_than_is_wanted(self, enforce: Enforce) -> None:
         store = enforce(sockets={**TWO_SOCKETS, "limit": 999, "key": "ip"})
         sockets = [await opened(client=["192.0.2.1", 5]) for _ in range(30)]
-        told = Reporter(store, open_sockets).listed("", most=20)
+        told = SocketReporter(store, open_sockets).listed("", most=20)
         assert (told["open"], len(told["sockets"])) == (30, 20)
         assert told["idents"] == [["ip:192.0.2.1", store.control.tag("ip:192.0.2.1"), 30]]
         for one in sockets:
@@ -370,7 +370,7 @@ class TestOverview:
 
     @BOTH
     async def test_a_session_s_key_is_nobody_s_business(self, enforce: Enforce, redis_server: RedisServer) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "key": "tests.connections.test_control.session"})
+        store = enforce(sockets={**TWO_SOCKETS, "key": "tests.connections.test_socket_control.session"})
         introduce(store)
         one = await opened()
         open_sockets.everyone()[0].leases = (limiter.Lease("~1", (("rule", "session:canary"),)),)

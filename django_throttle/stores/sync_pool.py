@@ -37,15 +37,10 @@ def exchange(connection: AbstractConnection, command: bytes) -> Any:
         head = chunk.find(b"\r\n") + 2
         if head > 1 and len(chunk) == head + int(chunk[1:head]) + 2:
             return chunk[head:-2]
-    return Reply(chunk, line.recv, connection._parser.parse_error).read()
+    return ReplyReader(chunk, line.recv, connection._parser.parse_error).read()
 
 
-def text(value: Any) -> str:
-    """Of a reply, however the client decodes it."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-class Reply:
+class ReplyReader:
     """Parses RESP, as far as scripts use it, from ``chunk`` and what ``more`` reads."""
 
     __slots__ = ("_at", "_error", "_more", "_text")
@@ -103,7 +98,7 @@ class Reply:
 
 
 # Seconds; a connection that was idle for longer is checked before use: the server may have closed it.
-RESTED: Final = 0.5
+IDLE_SECONDS: Final = 0.5
 
 
 class Pool:
@@ -129,13 +124,13 @@ class Pool:
         self._end = finalize(self, _close, self._free)
         self._end.atexit = False
         self._made: list[AbstractConnection] = []
-        self._left: set[AbstractConnection] = set()  # to be closed as soon as nobody uses them
+        self._outdated: set[AbstractConnection] = set()  # to be closed as soon as nobody uses them
         self._waiting = 0
         self._freed = Condition()
 
     def _forked(self) -> None:
         """Under gevent, greenlets that waited in the parent wait here too, for replies that are the parent's."""
-        _shut(self._made)
+        _replace_sockets(self._made)
         self.restart()
 
     def call(self, parts: Sequence[Any]) -> Any:
@@ -182,7 +177,7 @@ class Pool:
 
     def close_idle(self) -> None:
         """Reconnect every connection before its next use: the server is another now."""
-        self._left = set(self._made)
+        self._outdated = set(self._made)
         for _ in range(len(self._free)):
             try:
                 connection, _since = self._free.pop(0)
@@ -198,13 +193,13 @@ class Pool:
         except IndexError:
             return self._wait()
         # redis-py 5 has no public name for being connected.
-        if time.monotonic() - since > RESTED and connection._sock is not None and _is_stale(connection):
+        if time.monotonic() - since > IDLE_SECONDS and connection._sock is not None and _is_stale(connection):
             connection.disconnect()
         return connection  # one that is not connected connects as it sends
 
     def _give(self, connection: AbstractConnection) -> None:
-        if self._left and connection in self._left:
-            self._left.discard(connection)
+        if self._outdated and connection in self._outdated:
+            self._outdated.discard(connection)
             connection.disconnect()
         self._free.append((connection, time.monotonic()))
         if self._waiting:  # whoever begins to wait looks once more after saying so
@@ -239,7 +234,7 @@ def _close(free: list[tuple[AbstractConnection, float]]) -> None:
             connection.disconnect()
 
 
-def _shut(connections: Iterable[AbstractConnection]) -> None:
+def _replace_sockets(connections: Iterable[AbstractConnection]) -> None:
     """Replace the sockets by closed ones, in this process only: another process shares them."""
     ended, end = os.pipe()
     os.close(end)
@@ -276,3 +271,8 @@ def _is_stale(connection: AbstractConnection) -> bool:
         return bool(connection.can_read())  # nothing was asked, so all there can be is an end
     except (RedisError, OSError):
         return True
+
+
+def text(value: Any) -> str:
+    """A reply as text, however the client decodes it."""
+    return value.decode() if isinstance(value, bytes) else str(value)

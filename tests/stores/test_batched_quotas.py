@@ -12,10 +12,9 @@ from django_throttle import signals
 from django_throttle.call_facts import Facts
 from django_throttle.core import Reason, Rule
 from django_throttle.core.commands import Answer, Charge
-from django_throttle.damper.batched import IDLE, MOST, BatchedQuotas
-from django_throttle.damper.meters import flush
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
+from django_throttle.local_limits import IDLE, MOST, BatchedQuotas, flush
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
@@ -37,7 +36,7 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
 
 
 def report(store: Store) -> int:
-    return flush(store.meters, store.aggregates if isinstance(store, RedisStore) else store)
+    return flush(store.local_limits, store.aggregates if isinstance(store, RedisStore) else store)
 
 
 def charged(store: Store, rule: Rule) -> int:

@@ -46,7 +46,7 @@ class ProcessCount:
             self._settling -= 1
 
 
-class Left(NamedTuple):
+class LastRemaining(NamedTuple):
     """What Redis last said of a budget: ``units``, and until when no more comes back (monotonic seconds)."""
 
     units: int
@@ -58,7 +58,7 @@ class Remaining:
 
     def __init__(self, processes: ProcessCount) -> None:
         self._processes = processes
-        self._left: dict[tuple[str, str], Left] = {}
+        self._left: dict[tuple[str, str], LastRemaining] = {}
         in_child(self, lambda remaining: remaining._left.clear())
 
     def note(self, charges: Sequence[Charge], answers: Iterable[Answer]) -> None:
@@ -67,11 +67,11 @@ class Remaining:
         for (rule, ident, _), answer in zip(charges, answers, strict=True):
             if answer.remaining * sharing < rule.plan.limit and rule.rate and rule.on_store_failure == "local":
                 known = self._left
-                known[rule.id, ident] = Left(answer.remaining, time.monotonic() + answer.reset / 1_000_000)
+                known[rule.id, ident] = LastRemaining(answer.remaining, time.monotonic() + answer.reset / 1_000_000)
                 if len(known) > MAX_KNOWN:
                     known.pop(next(iter(known)), None)
 
-    def of(self, charge: Charge) -> Left | None:
+    def of(self, charge: Charge) -> LastRemaining | None:
         """What is left of the budget of a charge; None when nothing is known, or more has come back since."""
         left = self._left.get((charge.rule.id, charge.ident))
         return left if left is not None and left.until > time.monotonic() else None
@@ -87,6 +87,6 @@ def share_of(rule: Rule, processes: int) -> Rule:
 
 
 @lru_cache(maxsize=1024)
-def of_limit(rule: Rule, limit: int) -> Rule:
+def with_limit(rule: Rule, limit: int) -> Rule:
     """The same rule with another limit, and that as its burst."""
     return replace(rule, rate=replace(rule.rate, limit=limit), limit=None, burst=None) if rule.rate else rule

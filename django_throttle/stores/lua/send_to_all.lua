@@ -5,7 +5,7 @@
 -- (0: always queued, nothing is noted), milliseconds after which it counts as asked for the first time, the message.
 -- Reply: the number of processes, -1 when it was queued a moment ago; milliseconds since it was asked first.
 local live, asked = KEYS[1], KEYS[2]
-local ttl, most, quiet, order = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
+local ttl, most, quiet, message = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5]
 local time, since = redis.call('TIME'), 0
 local now = time[1] * 1000000 + time[2]
 if quiet > 0 then
@@ -20,18 +20,18 @@ if quiet > 0 then
   redis.call('HSET', asked, 'first', string.format('%.0f', first), 'last', string.format('%.0f', now))
   redis.call('PEXPIRE', asked, ARGV[4])
 end
-local written = string.format('%s,"at":%.0f}', string.sub(order, 1, -2), now)
+local written = string.format('%s,"at":%.0f}', string.sub(message, 1, -2), now)
 local uids = redis.call('ZRANGE', live, 0, -1)
 for _, uid in ipairs(uids) do
-  local orders = string.gsub(live, 'live$', 'orders:') .. uid
-  local there = redis.pcall('LLEN', orders)
+  local queue = string.gsub(live, 'live$', 'orders:') .. uid
+  local there = redis.pcall('LLEN', queue)
   if type(there) ~= 'number' then -- a foreign value
-    redis.call('DEL', orders)
+    redis.call('DEL', queue)
     there = 0
   end
   if there < most then
-    redis.call('RPUSH', orders, written)
-    if there == 0 then redis.call('PEXPIRE', orders, ttl) end -- else each new one would keep the old ones alive
+    redis.call('RPUSH', queue, written)
+    if there == 0 then redis.call('PEXPIRE', queue, ttl) end -- else each new one would keep the old ones alive
   end
 end
 return { #uids, since }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.shares import ProcessCount, share_of
+from django_throttle.stores.fallback_shares import ProcessCount, share_of
 from tests.strategies import rules
 
 MONTHLY = Rule("monthly", "1000/month", algorithm="fixed_window")

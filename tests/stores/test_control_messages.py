@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.control import SocketControl
 from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import CLOSE, CLOSED, RESET, ControlMessage, Evict
 from django_throttle.core.decide import release_lease
@@ -21,7 +21,7 @@ from django_throttle.exceptions import Cause, InvalidRule, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
-from django_throttle.stores.control import TTL_MS
+from django_throttle.stores.control_messages import TTL_MS
 from tests.connections.evictions import Door, lease_of, redis_store
 from tests.inside import evictions_fail
 from tests.servers import Proxy, RedisServer, free_port
@@ -327,7 +327,7 @@ class TestOtherProcesses:
         (order,) = one.messages()
         assert (order.lease, order.why, order.rule, order.limit) == (leases[0], "evicted", "sockets", 3)
         assert one.messages() == []
-        assert two.store.leases.has(OLDEST.id, "user:1", newcomer)
+        assert two.store.leases.is_held(OLDEST.id, "user:1", newcomer)
         assert one.count() == two.count() == 3
 
     def test_the_oldest_of_all(self, site: MakeDoor) -> None:
@@ -363,7 +363,7 @@ class TestOtherProcesses:
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
         dead = two.refresher().records.beat((), [one.store.leases.uid])
-        assert sum(two.refresher().records.sweeping(*dead.claimed)) == 2
+        assert sum(two.refresher().records.sweep(*dead.claimed)) == 2
         one.refresher().beat()
         assert (two.count(), one.gone) == (3, [leases[0]])
 
@@ -395,7 +395,7 @@ class TestOtherProcesses:
             one.open()
         two.open()
         swept = two.refresher().records.beat((), [one.store.leases.uid]).claimed
-        assert [sum(two.refresher().records.sweeping(uid)) for uid in swept] == [2]
+        assert [sum(two.refresher().records.sweep(uid)) for uid in swept] == [2]
         assert two.count() == 1
 
 

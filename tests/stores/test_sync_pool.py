@@ -13,11 +13,11 @@ import pytest
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, pool
+from django_throttle.stores import RedisStore, sync_pool
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import Breaker
-from django_throttle.stores.pool import RESTED, Pool
+from django_throttle.stores.sync_pool import IDLE_SECONDS, Pool
 from tests.inside import nobody_wakes
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
@@ -38,7 +38,7 @@ def probe(limiter: Limiter) -> bool:
 
 
 def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "RESTED", -1.0)  # as if every probe came after a long pause
+    monkeypatch.setattr(sync_pool, "IDLE_SECONDS", -1.0)  # as if every probe came after a long pause
     store = RedisStore(server.url, deadline=5.0, max_connections=2)
     limiter = Limiter([replace(RULE, on_store_failure="allow")], store)
     assert limiter.acquire("user:1").remaining == 999
@@ -67,7 +67,7 @@ def test_a_rested_connection_that_the_server_has_closed_is_noticed(server: Redis
     assert not limiter.acquire("user:1").degraded
     with server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
-    time.sleep(RESTED + 0.05)
+    time.sleep(IDLE_SECONDS + 0.05)
     assert not limiter.acquire("user:1").degraded
 
 
@@ -117,7 +117,7 @@ def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
 def test_waiting_ends_with_the_error_of_a_pool(redis_url: str) -> None:
     line = Pool(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 0.01)
     held = line.post([("PING",)])
-    with pytest.raises(pool.RedisConnectionError, match="Too many connections"):
+    with pytest.raises(sync_pool.RedisConnectionError, match="Too many connections"):
         line.call(("PING",))
     line.collect(held, 1)
     assert line.call(("PING",)) in (b"PONG", True)

@@ -1,4 +1,4 @@
-"""This process: who it is, whether another still runs as far as this host can tell, and the WebSockets open here."""
+"""Who a process is, as it tells others, and whether it still runs, as far as this host can tell."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
-
-from django_throttle.core import Lease
-from django_throttle.lifecycle import in_child, shutdown
+from typing import Any
 
 PROC = Path("/proc")
 
@@ -83,70 +80,3 @@ def _is_gone(pid: int) -> bool:
     except OSError:
         return False
     return False
-
-
-class OpenSocket(Protocol):
-    """What others see of an open socket, from any thread.
-
-    ``id`` is its own in this process, ``scope`` names its rules, ``path`` is where it was opened. ``leases`` are what
-    it holds of concurrency rules, ``idents`` all that it counts for. ``opened`` and ``last_received``, when its last
-    frame came in, are on time.monotonic's clock. ``received``, ``refused``, ``sent`` and ``lost`` are numbers of
-    frames: refused ones came in, lost ones were to go out. ``address`` is empty when nobody knows it.
-    """
-
-    id: str
-    scope: str
-    path: str
-    leases: tuple[Lease, ...]
-    opened: float
-    last_received: float
-    received: int
-    refused: int
-    sent: int
-    lost: int
-
-    @property
-    def idents(self) -> frozenset[str]: ...
-
-    @property
-    def address(self) -> str: ...
-
-    def close_code(self, reason: str) -> int:
-        """The code that it is closed with for this reason."""
-
-    def close(self, code: int, reason: str, payload: object = None) -> None:
-        """Have its event loop close it; a second time, or when it has closed, changes nothing."""
-
-    def reset(self) -> None:
-        """Have it forget the refusals that it remembers: its budgets were given back."""
-
-
-class OpenSockets:
-    """All guarded sockets of this process; none in a forked child."""
-
-    def __init__(self) -> None:
-        self._sockets: dict[int, OpenSocket] = {}
-        in_child(self, OpenSockets.clear)
-
-    def add(self, socket: OpenSocket) -> None:
-        """It has been let in."""
-        self._sockets[id(socket)] = socket
-        shutdown.watch()
-
-    def remove(self, socket: OpenSocket) -> None:
-        """It has ended; a second time changes nothing."""
-        self._sockets.pop(id(socket), None)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._sockets.clear()
-
-    def everyone(self) -> tuple[OpenSocket, ...]:
-        """All of them, as they are at this moment."""
-        return tuple(self._sockets.values())
-
-    def __len__(self) -> int:
-        return len(self._sockets)
-
-
-open_sockets = OpenSockets()

@@ -1,0 +1,122 @@
+"""Evictions: a socket of a full rule loses its slot to another at once, and is closed when its process hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from django_throttle.core.commands import Charge, ControlMessage, Evict, closing, evicted
+from django_throttle.lifecycle import in_child
+from django_throttle.stores.commands import LongCommand, RoundTrip
+from django_throttle.stores.context import RedisContext
+from django_throttle.stores.control_messages import RedisControl
+from django_throttle.stores.sync_pool import text
+from django_throttle.stores.transport import BATCH, Call, script
+
+LATE_MS: Final = 60_000  # by then a command that timed out has arrived, or never will
+
+
+class UncertainEviction(NamedTuple):
+    """An eviction whose outcome is unknown; ``withdraws`` is the newcomer's lease where it gave up, else empty."""
+
+    charge: Charge
+    withdraws: str
+
+    def closing(self, lost: Iterable[str | bytes]) -> tuple[ControlMessage, ...]:
+        """The messages that close the sockets of these leases."""
+        leases = map(text, lost)
+        return evicted(leases, self.charge.rule.name, self.charge.rule.plan.limit)
+
+
+class UncertainEvictions:
+    """Evictions of which the evicted may not have been told: the agent asks Redis who lost a slot, and tells them.
+
+    Safe to use from any thread.
+    """
+
+    def __init__(self, context: RedisContext, control: RedisControl) -> None:
+        self.context, self.control = context, control
+        self._renew()
+        in_child(self, type(self)._renew)
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+        self._uncertain: dict[tuple[str, ...], UncertainEviction] = {}
+
+    def add(self, command: Evict, *, withdraws: bool) -> None:
+        """The eviction may have been executed. ``withdraws`` when the newcomer was not told so, and gives up."""
+        with self._lock:
+            self._uncertain[_name(command)] = UncertainEviction(command.charge, command.lease if withdraws else "")
+
+    def discard(self, command: Evict) -> None:
+        with self._lock:
+            self._uncertain.pop(_name(command), None)
+
+    def resolve(self) -> None:
+        """Ask about each one, and tell the evicted; what fails is asked again. Raises StoreError."""
+        with self._lock:
+            uncertain = dict(islice(self._uncertain.items(), BATCH))
+        if not uncertain:
+            return
+        pairs = [(self.context.key(one.charge.rule.id, one.charge.ident), one.withdraws) for one in uncertain.values()]
+        replies = self.context.pipeline([("withdraw", (key,), (lease, LATE_MS)) for key, lease in pairs])
+        answered = [(one, lost) for one, lost in zip(uncertain.values(), replies, strict=True) if type(lost) is list]
+        closing = dict.fromkeys(message for one, lost in answered for message in one.closing(lost))
+        settled = set() if self.control.send(self.control.keep(closing)) else {id(one) for one, _ in answered}
+        with self._lock:
+            for name, one in uncertain.items():
+                if self._uncertain.get(name) is one:
+                    del self._uncertain[name]
+                    if id(one) not in settled:  # last, so that a node that is away delays no other
+                        self._uncertain[name] = one
+
+
+def _name(command: Evict) -> tuple[str, ...]:
+    return command.charge.rule.id, command.charge.ident, command.lease
+
+
+class EvictCommand(LongCommand):
+    """Takes the slot, then tells the evicted; where telling fails they are told later, and the newcomer stays."""
+
+    __slots__ = ("command", "evicted", "evictions", "uid")
+
+    def __init__(self, context: RedisContext, command: Evict, evictions: UncertainEvictions) -> None:
+        super().__init__(context)
+        self.command, self.evictions = command, evictions
+        self.uid = context.leases.uid
+        self.evicted: tuple[ControlMessage, ...] = ()
+        rule, ident, _ = command.charge
+        args = (context.now_arg(), self.uid, command.lease, context.lease_ttl_ms, rule.plan.limit)
+        self.calls.append(Call(script("evict"), (context.key(rule.id, ident),), args, derives=True))
+
+    def steps(self) -> Generator[RoundTrip, Sequence[Any], bool]:
+        taken = bool(self.finish((yield RoundTrip(self.calls))))
+        if self.evicted:
+            with suppress(Exception):
+                replies = yield RoundTrip(self._tell(), self.context.transport.seconds / 2)
+                if not self.evictions.control.sent(self.evicted, replies):
+                    self.evictions.discard(self.command)
+        return taken
+
+    def read(self, replies: Sequence[Any]) -> bool:
+        taken, *found = replies[-1]
+        names = list(map(text, found))
+        victims = zip(names[::2], names[1::2], strict=True)
+        self.evicted = self.evictions.control.keep(closing(self.command.charge.rule, victims))
+        if self.evicted:
+            self.evictions.add(self.command, withdraws=False)
+        if taken:
+            rule, ident, _ = self.command.charge
+            self.context.leases.hold(rule.id, ident, self.command.lease, self.uid)
+        return bool(taken)
+
+    def give_up(self) -> None:
+        rule, ident, _ = self.command.charge
+        self.context.leases.release_uncertain(rule.id, ident, self.command.lease, self.uid)
+        self.evictions.add(self.command, withdraws=True)
+
+    def _tell(self) -> list[Call]:
+        return self.evictions.control.calls(self.evicted)

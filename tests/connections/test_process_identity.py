@@ -1,0 +1,98 @@
+"""A host judges its own processes only, and only when it is sure."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_throttle.connections import process_identity
+from tests.servers import wait_until
+
+
+def of(pid: int) -> dict[str, Any]:
+    started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # proc(5), field 22
+    return {"host": process_identity.host(), "pid": pid, "started": int(started)}
+
+
+@pytest.fixture
+def child() -> Any:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield child
+    child.kill()
+    child.wait()
+    child.stdin.close()
+
+
+def test_describes_this_process() -> None:
+    meta = process_identity.read(process_identity.describe(7))
+    assert meta == {**of(os.getpid()), "held": 7, "turn": 0}
+    assert process_identity.is_alive(meta) is True
+
+
+def test_a_child_lives_until_it_ends(child: Any) -> None:
+    meta = of(child.pid)
+    assert process_identity.is_alive(meta) is True
+    child.kill()
+    wait_until(lambda: process_identity.is_alive(meta) is False)  # defunct: nobody has waited for it yet
+    child.wait()
+    assert process_identity.is_alive(meta) is False
+
+
+def test_a_pid_with_another_start_is_another_process(child: Any) -> None:
+    meta = of(child.pid)
+    assert process_identity.is_alive({**meta, "started": meta["started"] - 1}) is False
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"host": "elsewhere"}, {"host": ""}, {"pid": "1"}, {"pid": -1}, {"pid": None}, {"pid": True}, {"started": None}],
+)
+def test_what_cannot_be_told_is_not_judged(changed: dict[str, Any]) -> None:
+    assert process_identity.is_alive({**of(os.getpid()), **changed}) is None
+    assert process_identity.is_alive({}) is None
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[1]", "null", b"\xff"])
+def test_reads_anything(text: Any) -> None:
+    assert process_identity.read(text) == {}
+
+
+def test_a_hidden_process_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Any) -> None:
+    """As under hidepid, or in a container without /proc."""
+    meta = of(child.pid)
+    monkeypatch.setattr(process_identity, "PROC", tmp_path)
+    assert process_identity.is_alive(meta) is None
+    child.kill()
+    child.wait()
+    assert process_identity.is_alive(meta) is False
+
+
+def test_a_host_that_cannot_name_itself_judges_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = of(os.getpid())
+    process_identity.host.cache_clear()
+    monkeypatch.setattr(process_identity, "PROC", tmp_path)
+    try:
+        assert process_identity.host() == ""
+        assert process_identity.is_alive(meta) is None
+    finally:
+        process_identity.host.cache_clear()
+
+
+def test_a_forked_child_is_another_process() -> None:
+    mine = process_identity.describe(0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, process_identity.describe(0).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        theirs = json.load(pipe)
+    os.waitpid(child, 0)
+    assert theirs["pid"] == child != json.loads(mine)["pid"]
