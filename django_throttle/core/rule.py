@@ -9,7 +9,7 @@ from itertools import chain
 from math import ceil
 from typing import Any, Final
 
-from django_throttle.core.algorithms import ALGORITHMS, Plan
+from django_throttle.core.algorithms import ALGORITHMS, Plan, Uncounted
 from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.exceptions import InvalidRule
@@ -281,7 +281,7 @@ def _key_faults(rule: Rule) -> Faults:
 
 def _plan(rule: Rule) -> Plan:
     """How a checked rule counts; one of several rates leaves that to its parts."""
-    return Plan(0) if rule.rates else ALGORITHMS[rule.algorithm].plan(rule)
+    return Uncounted(0) if rule.rates else ALGORITHMS[rule.algorithm].plan(rule)
 
 
 def thresholds(limit: int, shares: tuple[float, ...]) -> tuple[tuple[float, int], ...]:

@@ -151,6 +151,16 @@ def test_the_admin_offers_it() -> None:
     assert "cooldown" in preview_options(Rule)["algorithms"]["burst"]
 
 
+def test_one_without_a_step_cannot_be_made() -> None:
+    """It would let everything pass."""
+
+    class Unfinished(Plan):
+        name = "unfinished"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Unfinished(5)  # type: ignore[abstract]
+
+
 def test_numbers_of_algorithms_are_their_own() -> None:
     codes = {kind.name: kind.code for kind in _kinds(Plan) if kind.code}
     assert len(codes) == len(set(codes.values())) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -48,10 +49,9 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(ABC):
     """A rule's numbers, and the reference algorithm that computes with them; times in microseconds.
 
-    This one is for rules that no store counts: it charges nothing and everything fits.
     ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. Each algorithm adds at most three
     numbers, so that a script receives four doubles. ``name`` is for people and tests, ``code`` the number by which
     scripts know it: below 10 when its state is a text. ``lua`` are its script files, by their paths from
@@ -73,25 +73,25 @@ class Plan:
         numbers = (*[getattr(self, name) for name in self.__match_args__], 0, 0, 0)[:4]
         object.__setattr__(self, "numbers", numbers)
 
+    @abstractmethod
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         """What a call of this cost comes to; ``counts_denied`` when a refused one is charged too."""
-        return StepResult(0, self.limit, 0, self.limit, 0, None, None)
 
+    @abstractmethod
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         """The state as if a charge had not been made: empty when nothing is left to store, None when nothing goes back.
 
         The charge was made at ``since``, and answered ``reset`` then. Never more than was charged goes back, and never
         what would have come back by now without it.
         """
-        return None
 
+    @abstractmethod
     def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
         """The charges that a state stands for, each at the last moment at which it can have been made."""
-        yield from ()
 
+    @abstractmethod
     def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
         """Charge what was admitted elsewhere, whatever the limit; None when a charge of that time counts no more."""
-        return None
 
     def quota_seconds(self, limit: int, window: float) -> float:
         """In how many seconds a quota of ``limit`` comes back; ``window`` is the rate's."""
@@ -112,6 +112,24 @@ class Plan:
     def turn_after(self, reset: int, cost: int) -> int:
         """Microseconds until a queued call has its turn, when its queue is empty after ``reset``."""
         return 0
+
+
+class Uncounted(Plan):
+    """The plan of a rule that no store counts: it charges nothing, and everything fits."""
+
+    __slots__ = ()
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
+        return StepResult(0, self.limit, 0, self.limit, 0, None, None)
+
+    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
+        return None
+
+    def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
+        yield from ()
+
+    def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
+        return None
 
 
 class RuleLike(Protocol):

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult, Uncounted
 
 # When a full slot might be free again is anybody's guess; this is ours, in microseconds.
 ASK_AGAIN: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Concurrency(Plan):
+class Concurrency(Uncounted):
     """At most ``limit`` leases at once; who finds none free is to ask again after a while.
 
     A store keeps the leases, and gives as state how many are held, and 1 when the caller's is among them: that one is

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Plan, RuleLike
+from django_throttle.core.algorithms.base import Plan, RuleLike, Uncounted
 
 MAX_DAMPED: Final = 1_000_000_000_000  # sums of what is attempted stay whole numbers
 JUDGED: Final = {"fast": "judged by the last seconds", "average": "judged by the last 24 seconds"}
 
 
 @dataclass(frozen=True, slots=True)
-class Damper(Plan):
+class Damper(Uncounted):
     """The share of attempts is refused that keeps the rest to ``limit`` in a ``window``. No store counts it."""
 
     window: int
