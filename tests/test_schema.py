@@ -188,7 +188,7 @@ class TestCheck:
 
     def found(self, settings: Any, rest_framework: Any) -> list[str | None]:
         settings.REST_FRAMEWORK = rest_framework
-        return [message.id for message in checks.check_schema(None)]
+        return [message.id for message in checks.project.check_schema(None)]
 
     def test_a_schema_without_refusals_is_a_warning(self, settings: Any) -> None:
         for rest_framework in (self.THEIRS | self.THROTTLED, self.THROTTLED, {"DEFAULT_SCHEMA_CLASS": "gone.Schema"}):
