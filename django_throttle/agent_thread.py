@@ -1,4 +1,4 @@
-"""The background thread of a process, and the jobs that it repeats."""
+"""The background thread of a store, and the jobs that it repeats."""
 
 from __future__ import annotations
 

@@ -77,9 +77,9 @@ class ThrottledConsumerMixin:
         """
         return None
 
-    def throttle_continuity_payload(self, gap: DroppedFrames) -> object:
+    def throttle_continuity_payload(self, dropped: DroppedFrames) -> object:
         """The frame for a client after frames to it were dropped."""
-        return continuity_payload(gap)
+        return continuity_payload(dropped)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         try:

@@ -54,7 +54,7 @@ class Conf:
     X_RATELIMIT_HEADERS: str = "off"  # X-RateLimit-*, whose Reset is in "seconds" or, as "epoch", since 1970
     TELL_KEYS: Sequence[str] = ()  # dotted keys of rules whose budgets are the client's own, to be told in headers
     REFUSE_SOCKET: str = "http"  # "http": 429 before accept; "frame": accept, say why, close
-    DAMPER_INTERVAL: float = 2.0  # how often a process reports what its dampers count
+    DAMPER_INTERVAL: float = 2.0  # how often a process reports its dampers and batched quotas
     SOCKET_ACCEPT_TIMEOUT: float = 10.0  # a socket that the application does not accept in time is refused; 0: never
     SOCKET_IDLE_TIMEOUT: float = 0.0  # a socket from which nothing comes for so long is closed; 0: never
     SOCKET_MAX_AGE: float = 0.0  # a socket that has been open for so long is closed; 0: never

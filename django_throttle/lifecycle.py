@@ -60,6 +60,15 @@ async def at_once_or_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.
         return await in_thread(work, *args, **kwargs)
 
 
+def is_on_event_loop() -> bool:
+    """Whether this thread runs an event loop, which must not be blocked."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 background_tasks: set[asyncio.Task[Any]] = set()
 
 

@@ -131,15 +131,17 @@ def decide_flow(
 
     A ``socket`` may have others make room for it, and makes room for others.
     """
-    leased = damped = False
+    leased = local = False
     for rule, _, cost in charges:
         leased = leased or (commit and rule.is_concurrency and cost > 0)
-        damped = damped or rule.is_local
-    if leased or damped:
+        local = local or rule.is_local
+    if leased or local:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
-    denials, meters = store.denials, store.local_limits if damped else None
-    decided = partial(decide_charges, charges, commit=commit, lease=lease, whole=whole, denials=denials, meters=meters)
+    denials, counts = store.denials, store.local_limits if local else None
+    decided = partial(
+        decide_charges, charges, commit=commit, lease=lease, whole=whole, denials=denials, local_limits=counts
+    )
     return decide_and_evict(decided, charges, lease) if lease and socket else decided()
 
 

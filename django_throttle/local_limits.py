@@ -162,9 +162,6 @@ class LocalLimits:
         self._renew()
         in_child(self, type(self)._renew)
 
-    def __len__(self) -> int:
-        return len(self.cache)
-
     def decide(self, charge: Charge, *, commit: bool = True) -> Decision:
         """Count an attempt under a damper and say whether it passes."""
         now = self.clock()

@@ -44,9 +44,6 @@ def micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-UNKNOWN: Bounds = (0, 0, 0)
-
-
 class Calendar:
     """Bounds by (period, time zone), found for the last time that the store's clock told.
 

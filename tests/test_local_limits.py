@@ -74,7 +74,7 @@ def test_who_is_suppressed_asks_no_longer_than_a_minute(clock: FrozenClock, stor
         store.asked = []
         rests.flush()
         asked.append(bool(store.asked))
-    assert 50 <= sum(asked) <= 65 and not any(asked[65:]) and len(rests.meters) == 0
+    assert 50 <= sum(asked) <= 65 and not any(asked[65:]) and len(rests.meters.cache.meters) == 0
 
 
 def test_a_rule_that_allows_while_the_store_is_away(clock: FrozenClock, store: Away) -> None:
@@ -93,13 +93,13 @@ def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store:
         process.flush()
     clock.step(2)
     process.flush()
-    assert store.asked and len(process.meters) == 1
+    assert store.asked and len(process.meters.cache.meters) == 1
     store.asked = []
     process.flush()
     assert store.asked == []
     clock.step(IDLE)
     process.flush()
-    assert len(process.meters) == 0 and store.asked == []
+    assert len(process.meters.cache.meters) == 0 and store.asked == []
 
 
 def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock, store: Away) -> None:
@@ -107,7 +107,7 @@ def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock, st
     process.meters.cache.most = 10
     for number in range(25):
         process.attempt(f"u{number}")
-    assert len(process.meters) == 10
+    assert len(process.meters.cache.meters) == 10
     process.flush()
     told = [report for report in store.asked if report.counts]  # type: ignore[attr-defined]
     assert len(told) == 20, "as many again of those that had to go"
@@ -139,7 +139,7 @@ def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
 
     def claim() -> bool:
         process.flush()
-        return len(process.meters) == 0 and store.asked == [] and name_of(process) != name
+        return len(process.meters.cache.meters) == 0 and store.asked == [] and name_of(process) != name
 
     assert holds_in_child(claim)
     process.flush()

@@ -72,7 +72,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise PermissionDenied
         search = _search_text(request.POST.get("q"))
         try:
-            said = self._order_close(request, search)
+            said = self._send_close(request, search)
         except (StoreError, InvalidSetting) as error:
             self.message_user(request, f"Redis does not answer: {error}", messages.ERROR)
         else:
@@ -80,8 +80,8 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         query = f"?{urlencode({'q': search})}" if search else ""
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{URL_NAME}_changelist") + query)
 
-    def _order_close(self, request: HttpRequest, search: str) -> str:
-        """What was ordered, in words; empty when there is no such thing."""
+    def _send_close(self, request: HttpRequest, search: str) -> str:
+        """What was asked for, in words; empty when there is no such thing."""
         found = _listed(search, **{name: request.POST.get(name, "") for name in ("uid", "socket", "tag")})
         if isinstance(found, Connection):
             message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)

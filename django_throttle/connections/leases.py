@@ -36,7 +36,7 @@ class Release(NamedTuple):
 
 
 class Leases:
-    """What a process holds, by (rule id, ident), and what the refresher must still tell Redis of it.
+    """What a process holds, by (rule id, ident), and what the agent must still tell Redis of it.
 
     *Unsent* pairs have leases that Redis may not know. *Unconfirmed* releases are sent until Redis confirms them.
     *Suspect* pairs may have leases in Redis that nobody holds. *Retiring* pairs are announced without need. Safe to

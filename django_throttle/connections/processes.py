@@ -218,7 +218,8 @@ def _mark(reply: Sequence[Any]) -> ServerMark:
     return ServerMark(int(found) if found.isdecimal() else -1, run_id, evicted, bool(is_tight))
 
 
-SHARE_SECONDS: Final = 0.3  # of a turn; the next one comes before a claim ends
+# Of a turn of work that may be long: beats and other jobs come between, and the next turn before a claim ends.
+SHARE_SECONDS: Final = 0.3
 
 
 class Sweeper:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.connections.leases import MAX_RELEASED, Pair, Release
-from django_throttle.connections.processes import GRACE_SECONDS, ProcessRecords, ServerMark, Sweeper, processes_of_host
+from django_throttle.connections.processes import (
+    GRACE_SECONDS,
+    SHARE_SECONDS,
+    ProcessRecords,
+    ServerMark,
+    Sweeper,
+    processes_of_host,
+)
 from django_throttle.exceptions import StoreError
 from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.sync_pool import text
@@ -84,7 +91,6 @@ class LossDetector:
 
 
 SHUTDOWN_SECONDS: Final = 1.0  # for the sweep of what this process holds
-SHARE_SECONDS: Final = 0.3  # of a turn of work that may be long, so that beats and other jobs come between
 BUSY_SECONDS: Final = 0.02  # until the next turn while work is left
 CLUSTER_PAIRS: Final = 5000  # that are checked in one beat of a Cluster which evicts keys
 

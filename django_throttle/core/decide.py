@@ -88,7 +88,7 @@ def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
 DecideRest = Callable[[tuple[Charge, ...]], Generator[Command, Any, Decision]]
 
 
-class Meters(Protocol):
+class LocalCounts(Protocol):
     """The counts by which a process decides local rules without the store.
 
     ``decide`` decides one damper's charge. ``judge`` decides any local charges, and counts for dampers whatever becomes
@@ -103,12 +103,12 @@ class Meters(Protocol):
 
 
 def decide_with_local(
-    charges: tuple[Charge, ...], commit: bool, meters: Meters, decide_rest: DecideRest
+    charges: tuple[Charge, ...], commit: bool, local_limits: LocalCounts, decide_rest: DecideRest
 ) -> Generator[Command, Any, Decision]:
     """Decide all charges as one: if a local rule refuses the call, the store is not asked and nothing is charged."""
     local = [charge for charge in charges if charge.rule.is_local]
     exact = tuple([charge for charge in charges if not charge.rule.is_local])
-    judged = meters.judge(local, commit=commit)
+    judged = local_limits.judge(local, commit=commit)
     decision = conclude(judged)
     if exact and decision.allowed:
         rest = yield from decide_rest(exact)
@@ -118,7 +118,7 @@ def decide_with_local(
         decision = decision._replace(crossed=rest.crossed, receipt=rest.receipt, cause=rest.cause)
     if not (commit and decision.allowed):
         return decision
-    crossed = meters.passed(local)
+    crossed = local_limits.passed(local)
     return decision._replace(crossed=decision.crossed + crossed) if crossed else decision
 
 
@@ -147,7 +147,7 @@ def decide_charges(
     lease: str | None = None,
     whole: bool = False,
     denials: Denials | None = None,
-    meters: Meters | None = None,
+    local_limits: LocalCounts | None = None,
 ) -> Flow[Decision]:
     """Decide all charges as one; without the store, each rule's failure policy decides.
 
@@ -155,11 +155,11 @@ def decide_charges(
     """
     if not charges:
         return Decision()
-    if meters is not None and any(charge.rule.is_local for charge in charges):
+    if local_limits is not None and any(charge.rule.is_local for charge in charges):
         if len(charges) == 1 and charges[0].rule.is_damper:
-            return meters.decide(charges[0], commit=commit)
+            return local_limits.decide(charges[0], commit=commit)
         rest = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials)
-        return (yield from decide_with_local(charges, commit, meters, rest))
+        return (yield from decide_with_local(charges, commit, local_limits, rest))
     if denials is None or not commit:
         return (yield from _decide(Decide(charges, commit, lease, whole)))
     decision = denials.find(charges) if denials.known else None
@@ -204,7 +204,7 @@ def reset_charges(charges: tuple[Charge, ...]) -> Flow[int]:
 
 
 def release_lease(lease: Lease | None) -> Flow[None]:
-    """Give a lease back; if the store fails, its lease registry does so later."""
+    """Give a lease back; if the store fails, the agent does so later."""
     if lease is not None:
         with suppress(StoreError):
             yield Release(lease.id, lease.holds)

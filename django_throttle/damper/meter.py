@@ -422,9 +422,6 @@ class MeterCache:
         self.meters: dict[Key, Meter] = {}  # those that reported longest ago first
         self._removed: list[Meter] = []  # removed for lack of room, with counts that are still to be reported
 
-    def __len__(self) -> int:
-        return len(self.meters)
-
     def find(self, charge: Charge, now: float) -> Meter:
         rule, ident, _ = charge
         meter = self.meters.get((rule.id, ident)) or self._add(charge, now)

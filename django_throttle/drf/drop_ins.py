@@ -21,9 +21,9 @@ from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, finish_in_view, scope_of_view
 from django_throttle.http.request_state import django_request, method_of, record_for_headers
 from django_throttle.identity import HttpWho, network
-from django_throttle.identity.caller import EVERYONE
+from django_throttle.identity.caller import EVERYONE, refuses_without_address
 from django_throttle.identity.keys import shortened
-from django_throttle.rulebook.snapshot import ASK_AGAIN, is_refused
+from django_throttle.rulebook.snapshot import ASK_AGAIN
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.
@@ -118,7 +118,7 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         said = None if api_settings.NUM_PROXIES is None else super().get_ident(request)
         address = network(said, conf().IPV6_PREFIX)
         ident = f"ip:{address}" if address else HttpWho(request).ident("ip")
-        if ident is None and is_refused():
+        if ident is None and refuses_without_address():
             raise LimiterUnavailable(ASK_AGAIN)
         return None if ident is None else _TaggedIdent(ident)
 

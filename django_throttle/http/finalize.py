@@ -26,7 +26,8 @@ from django_throttle.core.commands import refund_for_status
 from django_throttle.core.decide import Flow, after_status, refund_charges, release_lease
 from django_throttle.core.decision import Lease
 from django_throttle.core.headers import EPOCH, OFF, may_see, policies, rate_limit, visible, x_rate_limit
-from django_throttle.http.request_state import RequestState, Slot, state_of
+from django_throttle.http.request_state import RequestState, Slot, decisions_of, state_of
+from django_throttle.lifecycle import is_on_event_loop
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun, run
@@ -85,7 +86,7 @@ def finish_without_waiting(request: HttpRequest, response: Response) -> Response
     state = state_of(request)
     state.costs.clear()
     if owed := _finish_flow(request, response, state):
-        if _is_on_loop():
+        if is_on_event_loop():
             _start_task(arun(owed, get_store()))
         else:
             run(owed, get_store())
@@ -114,7 +115,7 @@ async def aabandon(request: HttpRequest, status: int | None) -> None:
 def abandon_without_waiting(request: HttpRequest, status: int | None) -> None:
     """Abandon; where an event loop runs, a little later."""
     state = state_of(request)
-    (_start_abandoning if (state.slots or state.receipts) and _is_on_loop() else abandon)(request, status)
+    (_start_abandoning if (state.slots or state.receipts) and is_on_event_loop() else abandon)(request, status)
 
 
 def _start_abandoning(request: HttpRequest, status: int | None) -> asyncio.Future[None]:
@@ -126,21 +127,12 @@ async def arelease_slots(request: HttpRequest) -> None:
     await arun(_release_flow(_take_slots(state_of(request))), get_store())
 
 
-def _is_on_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def _finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flow[None] | None:
     """Add the header fields; returns what is then to be asked of the store, None where nothing is."""
     state.has_finisher = False
     if not isinstance(response, HttpResponseBase):
         return _refund_and_release(state, status_of(response)) if state.slots or state.receipts else None
-    decisions: Sequence[Decision] = getattr(request, "throttle_decisions", ())
-    if decisions:
+    if decisions := decisions_of(request):
         for name, value in header_fields(decisions, state.is_known, response.status_code).items():
             response[name] = value
     if response.status_code in (429, 503) and not all(decision.allowed for decision in decisions):

@@ -80,10 +80,10 @@ _STATE: Final = "_throttle_state"
 
 @dataclass(slots=True)
 class RequestState:
-    """What doors know and owe of a request: ``attended`` once a door will finish it, ``callers`` as each door knows it.
+    """What doors know and owe of a request: ``has_finisher`` once a door will finish it.
 
-    ``volumes`` are the rules that count bytes, and the call that each was last asked about. ``scope`` is where the
-    middleware took the request to go.
+    ``callers`` are the caller as each door knows it. ``byte_facts`` are the rules that count bytes, and the call that
+    each was last asked about. ``scope`` is where the middleware took the request to go.
     """
 
     has_finisher: bool = False

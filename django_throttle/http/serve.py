@@ -89,20 +89,20 @@ def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]
     ``facts`` makes those of the request. A refusal that the view lets pass, of something it called, is one of the
     request.
     """
-    attends = state_of(request).become_finisher(who)
+    finishes = state_of(request).become_finisher(who)
     try:
         refused = yield from refusal_by_rules(request, facts)
         response = (yield view) if refused is None else refused
     except Refused as error:
-        if not attends:
+        if not finishes:
             raise
         response = refusal_of_error(request, error)
     except BaseException as error:
-        if attends:
+        if finishes:
             status = status_of_error(error)
             yield Step(partial(abandon, request, status), partial(aabandon, request, status))
         raise
-    if attends:
+    if finishes:
         yield Step(partial(finish, request, response), partial(afinish, request, response))
     return response
 

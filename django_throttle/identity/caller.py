@@ -22,9 +22,13 @@ logger = logging.getLogger("django_throttle")
 EVERYONE: Final = "everyone"
 # Types that a client may send as JSON in place of a text.
 JSON_TYPES: Final = (list, dict, bool)
-REFUSE: Final = "refuse"
 warned: Final[set[str]] = set()
 _UNASKED: Final[Any] = object()
+
+
+def refuses_without_address() -> bool:
+    """True where the setting NO_ADDRESS refuses calls that a rule cannot count as their address is unknown."""
+    return conf().NO_ADDRESS == "refuse"
 
 
 class Caller(ABC):
@@ -101,7 +105,7 @@ class Caller(ABC):
                 "rules of key %r %s calls without the address of a client (the server reports %.60r); "
                 "this process logs it once for each key; see NO_ADDRESS",
                 key,
-                "refuse" if conf().NO_ADDRESS == REFUSE else "do not apply to",
+                "refuse" if refuses_without_address() else "do not apply to",
                 self.peer(),
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import inspect
 import logging
@@ -24,6 +23,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core.key import KEY_KINDS, ident_tag, secret_bytes
 from django_throttle.exceptions import InvalidIdent
+from django_throttle.lifecycle import is_on_event_loop
 from django_throttle.log_throttling import LogThrottle
 
 MAX_VALUE: Final = 512
@@ -147,7 +147,7 @@ def session_key(session: Any) -> str | None:
     # Its key is whatever the cookie says until the session has been read.
     if session is None or not session.session_key:
         return None
-    if not hasattr(session, "_session_cache") and _on_an_event_loop():
+    if not hasattr(session, "_session_cache") and is_on_event_loop():
         raise SynchronousOnlyOperation("a session that has not been read yet is not read on an event loop")
     if not session.keys():
         return None
@@ -163,14 +163,6 @@ def _lasting(session: SessionStore) -> str:
     if not isinstance(found, str):
         found = session[SESSION_NAME] = hashlib.blake2b(str(session.session_key).encode(), digest_size=16).hexdigest()
     return found
-
-
-def _on_an_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 logger = logging.getLogger("django_throttle")

@@ -51,7 +51,7 @@ class InterruptibleWaits:
         self._tasks: set[asyncio.Task[Any] | None] = set()
 
     async def on(self, work: Awaitable[Any]) -> Any:
-        """Wait for this; returns INTERRUPTED when ``cut`` is called meanwhile."""
+        """Wait for this; returns INTERRUPTED when ``interrupt`` is called meanwhile."""
         task = asyncio.current_task()
         before = task.cancelling() if task is not None else 0
         self._tasks.add(task)

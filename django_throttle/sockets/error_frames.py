@@ -50,7 +50,7 @@ class DroppedFrames(NamedTuple):
 
 
 def continuity_payload(dropped: DroppedFrames) -> dict[str, Any]:
-    """The content of the frame that reports a gap; ``since`` is ISO 8601 in UTC, by the server's clock."""
+    """The content of the frame that reports dropped frames; ``since`` is ISO 8601 in UTC, by the server's clock."""
     are = "messages were" if dropped.lost != 1 else "message was"
     since = dropped.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     detail = f"{dropped.lost} {are} not sent to you, as there were too many."

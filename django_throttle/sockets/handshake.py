@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
@@ -24,8 +24,6 @@ from django_throttle.sockets.error_frames import (
 )
 from django_throttle.sockets.messages import Inbound, Outbound
 from django_throttle.sockets.settings import SocketSettings
-
-EVENTS: Final = ("connect", "connection")
 
 
 async def run(app: Application, scope: Scope, receive: Receive, send: Send, settings: SocketSettings) -> Any:
@@ -73,9 +71,11 @@ async def _decide(connection: Connection) -> Decision | None:
     """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
     charged, outer = NO_CHARGES, connection.outer
     if outer is not None:
-        matched = await limits.match(outer.scope, EVENTS, outer.who, await rulebook.acurrent())
+        matched = await limits.match(outer.scope, rule_change.HANDSHAKE_EVENTS, outer.who, await rulebook.acurrent())
         charged = EarlierCharges(dict.fromkeys(matched.pairs, 1))
-    decision = await limiter.adecide(Facts(connection.scope, EVENTS, connection.who, charged=charged))
+    decision = await limiter.adecide(
+        Facts(connection.scope, rule_change.HANDSHAKE_EVENTS, connection.who, charged=charged)
+    )
     if decision.lease is not None:
         connection.leases = (decision.lease,)
     return None if decision.allowed else decision

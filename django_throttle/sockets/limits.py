@@ -1,4 +1,4 @@
-"""FrameLimits of one direction of a socket: which rules match its frames, and what they decide."""
+"""The limits of frames in one direction of a socket: which rules match, and what they decide."""
 
 from __future__ import annotations
 

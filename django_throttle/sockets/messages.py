@@ -164,7 +164,7 @@ class Outbound:
 
 # Kinds of frames of which the newest is kept.
 MAX_KINDS: Final = 1000
-# Seconds between two frames that report gaps, and before kept frames are tried again.
+# Seconds between two frames that report dropped ones, and before kept frames are tried again.
 REPORT_EVERY: Final = 1.0
 TRY_AGAIN: Final = 0.01
 

@@ -30,7 +30,7 @@ from django_throttle.stores.sync_pool import text
 
 logger = logging.getLogger("django_throttle")
 
-EVENTS: Final = ("connect", "connection")
+HANDSHAKE_EVENTS: Final = ("connect", "connection")
 # Sockets that are looked at before the event loop goes on with its other work.
 AT_ONCE: Final = 20
 
@@ -82,7 +82,7 @@ async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Sn
 async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
     """Close it when it is blocked; else the limits under which it holds leases and that are lower now."""
     connection.rules_changed()
-    facts = Facts(connection.scope, EVENTS, connection.who)
+    facts = Facts(connection.scope, HANDSHAKE_EVENTS, connection.who)
     blocked, lowered = await at_once_or_in_thread(_judge, connection, facts, old, new)
     if blocked is not None:
         connection.start_close(_close(connection, blocked))

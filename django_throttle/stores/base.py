@@ -30,8 +30,9 @@ class Store(Protocol):
     """Where counters live. Executes one command and answers it, or raises StoreError.
 
     ``is_remote`` where other processes share it, and it may not answer. ``is_costly`` where asking takes a round
-    trip: then ``denials`` remember refusals, and sockets pay for frames in advance. ``meters`` decide what dampers
-    suppress. ``leases`` are those that this process holds, ``control`` what other processes ask of it.
+    trip: then ``denials`` remember refusals, and sockets pay for frames in advance. ``local_limits`` decide
+    what dampers and batched quotas refuse. ``leases`` are those that this process holds, ``control`` what other
+    processes ask of it.
     """
 
     denials: Denials

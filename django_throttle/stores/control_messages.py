@@ -114,6 +114,7 @@ class RedisControl:
                 raise
         return found
 
+    # The name of the list, orders:<uid>, stays: processes of older versions use it too.
     def _fetch(self, uid: str, found: Given) -> bool:
         """Add some of those that wait under a uid; True when there may be more."""
         key, confirmed = self.context.process_key(f"orders:{uid}"), self._read[1] if self._read[0] == uid else ()

@@ -1,4 +1,4 @@
-"""A store in this process: one process, development and tests; also the oracle and the local fallback."""
+"""A store in this process: one process, development and tests; also the local fallback; tests compare Redis with it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class MemoryStore:
     """Counts in a dictionary, exactly as the Redis store does, for this process only.
 
     ``clock`` returns seconds since the epoch; pass your own to test without waiting. At most
-    ``max_entries`` counters are kept; past that the ones written longest ago are forgotten. ``leases`` is the
-    registry of another store, which has yet to hear of what is held here.
+    ``max_entries`` counters are kept; past that the ones written longest ago are forgotten. ``leases`` are
+    those of another store, which has yet to hear of what is held here.
     """
 
     is_remote: Literal[False] = False
@@ -209,7 +209,7 @@ def _key(charge: Charge) -> tuple[str, str]:
 
 
 def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[ControlMessage, ...]]:
-    """The same where this process has all leases; the messages are to be given."""
+    """Evict where this process has all leases; returns whether the new socket has a slot, and the messages to send."""
     rule, ident, _ = command.charge
     pair, limit = (rule.id, ident), rule.plan.limit
     victims: list[tuple[str, str]] = []
@@ -223,7 +223,7 @@ def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[ControlMessa
 
 
 class LocalControl:
-    """Those of a store in memory: there is but one process."""
+    """The control messages of a store in memory: all are for this process."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[ControlMessage, float]] = deque(maxlen=MAX_WAITING)

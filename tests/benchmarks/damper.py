@@ -43,7 +43,7 @@ def alone(url: str, rate: str) -> Play:
 
     def play(calls: int) -> None:
         for _ in range(calls):
-            run(decide_charges(charges, denials=store.denials, meters=store.local_limits), store)
+            run(decide_charges(charges, denials=store.denials, local_limits=store.local_limits), store)
 
     return play
 

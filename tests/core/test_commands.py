@@ -94,7 +94,7 @@ def test_what_goes_back_is_what_the_answer_does_not_count_for() -> None:
     assert refund_for_idents(paid, {("api", "user:2")}) is None
 
 
-def test_an_order_travels_without_its_ident() -> None:
+def test_a_control_message_travels_without_its_ident() -> None:
     reset, close = ControlMessage(RESET, ident="user:1"), ControlMessage(CLOSE, lease="~1")
     assert with_tags((reset, close), str.upper) == (ControlMessage(RESET, tag="USER:1"), close)
     assert closing(CAP, [("p1", "~1")]) == (ControlMessage(CLOSE, "p1", "~1", why=EVICTED, rule="cap", limit=3),)

@@ -110,8 +110,8 @@ async def test_the_newest_of_each_symbol(enforce: Enforce) -> None:
     for price in range(4):
         await communicator.send_json_to({"symbol": "ABC", "price": price})
     assert (await communicator.receive_json_from())["price"] == 0
-    gap = await communicator.receive_json_from()
-    assert (gap["type"], gap["lost"]) == ("gap", 2)
+    dropped = await communicator.receive_json_from()
+    assert (dropped["type"], dropped["lost"]) == ("dropped", 2)
     assert (await communicator.receive_json_from())["price"] == 3
     await communicator.disconnect()
 

@@ -72,7 +72,7 @@ async def test_a_turn_of_a_loop_may_hold_calls_of_every_slot(cluster: RedisClust
 
 
 def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
-    """Its lease is in one slot, the orders of its process in another."""
+    """Its lease is in one slot, the control messages of its process in another."""
     rule = Rule("tabs", limit=2, algorithm="concurrency", at_limit="evict_oldest")
     stores = [RedisStore(cluster.url, deadline=5.0) for _ in range(2)]
     for store in stores:
@@ -88,7 +88,7 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
             else:
                 assert run(decided, store).allowed
         assert decide(stores[1], False, Charge(rule, ident, 1), commit=False).remaining == 0
-    assert [order.lease for order in stores[0].control.fetch()] == [f"~1{number}" for number in range(10)]
+    assert [message.lease for message in stores[0].control.fetch()] == [f"~1{number}" for number in range(10)]
     assert not stores[1].control.fetch()
 
 

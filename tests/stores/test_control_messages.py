@@ -40,18 +40,18 @@ class TestOnTheWay:
 
     def test_one_for_a_process_is_for_nobody_else_and_comes_once(self, pair: Pair) -> None:
         one, two = pair
-        order = ControlMessage(CLOSE, uid=two.leases.uid, lease="~abc", why=CLOSED)
-        one.control.give((order,))
+        message = ControlMessage(CLOSE, uid=two.leases.uid, lease="~abc", why=CLOSED)
+        one.control.give((message,))
         assert not one.control.fetch()
-        assert list(two.control.fetch()) == [order._replace(uid="")]
+        assert list(two.control.fetch()) == [message._replace(uid="")]
         assert not two.control.fetch()
 
     def test_one_for_all_is_for_everyone_that_lives(self, pair: Pair) -> None:
         one, _ = pair
         one.control.give((ControlMessage(RESET, ident="user:1"),))
         for store in pair:
-            (order,) = store.control.fetch()
-            assert (order.kind, order.ident, order.tag) == (RESET, "", one.control.tag("user:1"))
+            (message,) = store.control.fetch()
+            assert (message.kind, message.ident, message.tag) == (RESET, "", one.control.tag("user:1"))
 
     def test_redis_never_hears_of_an_ident(self, pair: Pair, redis_server: RedisServer) -> None:
         one, _ = pair
@@ -60,7 +60,7 @@ class TestOnTheWay:
             lists = {key: client.lrange(key, 0, -1) for key in client.keys("*:orders:*")}
             assert len(lists) == 2 and "canary" not in str(lists)
 
-    def test_a_reply_that_was_lost_loses_no_order(self, pair: Pair, monkeypatch: Any) -> None:
+    def test_a_reply_that_was_lost_loses_no_message(self, pair: Pair, monkeypatch: Any) -> None:
         one, two = pair
         one.control.give((ControlMessage(CLOSE, uid=two.leases.uid, lease="~abc"),))
         call = two.call
@@ -73,7 +73,7 @@ class TestOnTheWay:
             broken.setattr(two, "call", lost)
             with pytest.raises(StoreError):
                 two.control.fetch()
-        assert [order.lease for order in two.control.fetch()] == ["~abc"]
+        assert [message.lease for message in two.control.fetch()] == ["~abc"]
 
     def test_what_was_found_is_not_lost_when_there_is_more(self, pair: Pair, monkeypatch: Any) -> None:
         one, two = pair
@@ -87,23 +87,23 @@ class TestOnTheWay:
             return call(*args)
 
         monkeypatch.setattr(two, "call", flaky)
-        heard = [order.lease for _ in range(2) for order in two.control.fetch()]
+        heard = [message.lease for _ in range(2) for message in two.control.fetch()]
         assert heard == [f"~{number}" for number in range(1100)]
 
     def test_nothing_is_lost_when_the_uid_is_replaced(self, pair: Pair) -> None:
         """What came last under the old one, and what is the same under the new one."""
         one, two = pair
-        order, last = ControlMessage(RESET, ident="user:1"), ControlMessage(RESET, ident="user:2")
-        one.control.give((order,))
+        message, last = ControlMessage(RESET, ident="user:1"), ControlMessage(RESET, ident="user:2")
+        one.control.give((message,))
         assert len(two.control.fetch()) == 1
         one.control.give((last,))
         two.leases.renew()
         Refresher(two).beat()
-        one.control.give((order,))
+        one.control.give((message,))
         assert [given.tag for given in two.control.fetch()] == [one.control.tag("user:2"), one.control.tag("user:1")]
         assert not two.control.fetch()
 
-    def test_an_order_of_an_older_version_is_about_whoever_is_there(
+    def test_a_message_of_an_older_version_is_about_whoever_is_there(
         self, pair: Pair, redis_server: RedisServer
     ) -> None:
         one, _ = pair
@@ -133,15 +133,15 @@ class TestOnTheWay:
         assert at >= before - TTL_MS / 1000
         assert not two.control.fetch()
 
-    def test_whoever_orders_hears_that_a_node_is_away(self, pair: Pair, monkeypatch: Any) -> None:
-        """In a Cluster that is told in place of the reply; the order is given later all the same."""
+    def test_whoever_sends_hears_that_a_node_is_away(self, pair: Pair, monkeypatch: Any) -> None:
+        """In a Cluster that is told in place of the reply; the message is sent later all the same."""
         one, two = pair
         with monkeypatch.context() as broken:
             broken.setattr(one.transport, "send_all", lambda calls, *_: [ConnectionError("away") for _ in calls])
             with pytest.raises(StoreError, match="away"):
                 one.control.give((ControlMessage(CLOSE, uid=two.leases.uid, lease="~abc"),))
         one.control.resend()
-        assert [order.lease for order in two.control.fetch()] == ["~abc"]
+        assert [message.lease for message in two.control.fetch()] == ["~abc"]
 
     def test_what_redis_does_not_take_is_sent_again(self, pair: Pair) -> None:
         one, two = pair
@@ -153,7 +153,7 @@ class TestOnTheWay:
         away.transport = one.transport
         for _ in range(2):
             away.control.resend()
-        assert [order.lease for order in two.control.fetch()] == ["~abc"]
+        assert [message.lease for message in two.control.fetch()] == ["~abc"]
 
     def test_nobody_s_list_grows_without_end(self, pair: Pair, redis_server: RedisServer) -> None:
         one, two = pair
@@ -289,9 +289,9 @@ class TestWhoGoes:
         narrow = Rule("narrow", limit=1, algorithm="concurrency", at_limit="evict_oldest")
         door = make_door(OLDEST, narrow)
         leases = [lease_of(door.open()) for _ in range(4)]
-        orders = door.messages()
+        messages = door.messages()
         # It holds a slot of the other rule until it has closed.
-        assert [order.lease for order in orders if order.rule == "narrow"] == leases[:3]
+        assert [message.lease for message in messages if message.rule == "narrow"] == leases[:3]
         assert door.count() == 3
 
     @pytest.mark.parametrize("other", [Rule("once", "1/min"), Rule("all", limit=1, algorithm="concurrency")])
@@ -319,13 +319,13 @@ def heard(door: Door, *leases: str) -> None:
 
 
 class TestOtherProcesses:
-    def test_the_order_reaches_whoever_holds_it_and_nobody_else(self, site: MakeDoor) -> None:
+    def test_the_message_reaches_whoever_holds_it_and_nobody_else(self, site: MakeDoor) -> None:
         one, two, three = site(), site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         (newcomer,) = [lease_of(two.open())]
         assert (two.closed(), three.closed()) == ([], [])
-        (order,) = one.messages()
-        assert (order.lease, order.why, order.rule, order.limit) == (leases[0], "evicted", "sockets", 3)
+        (message,) = one.messages()
+        assert (message.lease, message.why, message.rule, message.limit) == (leases[0], "evicted", "sockets", 3)
         assert one.messages() == []
         assert two.store.leases.is_held(OLDEST.id, "user:1", newcomer)
         assert one.count() == two.count() == 3
@@ -368,7 +368,7 @@ class TestOtherProcesses:
         assert (two.count(), one.gone) == (3, [leases[0]])
 
     def test_what_was_never_heard_of_is_learnt_when_keys_are_extended(self, site: MakeDoor) -> None:
-        """The order was lost with its list."""
+        """The message was lost with its list."""
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
@@ -400,7 +400,7 @@ class TestOtherProcesses:
 
 
 class TestWhenItFails:
-    def test_an_order_that_was_not_sent_is_sent_later(self, site: MakeDoor, monkeypatch: Any) -> None:
+    def test_a_message_that_was_not_sent_is_sent_later(self, site: MakeDoor, monkeypatch: Any) -> None:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:

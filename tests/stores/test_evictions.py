@@ -47,8 +47,8 @@ class TestLostReply:
             lose(two, broken)
             assert not two.open().allowed
         two.refresher().resend()
-        (order,) = one.messages()
-        assert (order.lease, order.why, order.rule, order.limit) == (leases[0], "evicted", "sockets", 3)
+        (message,) = one.messages()
+        assert (message.lease, message.why, message.rule, message.limit) == (leases[0], "evicted", "sockets", 3)
         assert one.count() == 2, "the newcomer's slot is free again"
         two.refresher().resend()
         assert (one.messages(), len(redis(two).leases)) == ([], 0)
@@ -127,8 +127,8 @@ def unavailable(*_: Any) -> Any:
     raise StoreError(Cause.UNAVAILABLE)
 
 
-class TestLostOrder:
-    def test_redis_was_away_for_longer_than_orders_are_kept(
+class TestLostMessage:
+    def test_redis_was_away_for_longer_than_messages_are_kept(
         self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, two = site(), site()
@@ -144,7 +144,7 @@ class TestLostOrder:
         assert (one.count(), len(redis(two).leases)) == (3, 1), "the newcomer stays"
 
     def test_the_newcomer_s_process_was_killed_first(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whoever sweeps it gives the orders in its place."""
+        """Whoever sweeps it sends the messages in its place."""
         one, two, three = site(), site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         with monkeypatch.context() as broken:

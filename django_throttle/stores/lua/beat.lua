@@ -1,8 +1,8 @@
--- Records heartbeats, declares silent processes dead, and assigns the dead to callers, who sweep their leases.
+-- Records beats, declares silent processes dead, and assigns the dead to callers, who sweep their leases.
 -- KEYS: live (ZSET uid: last beat), dead (ZSET uid: moment from which its sweep may be claimed), meta (HASH
 -- uid: JSON); one slot. held:<uid> of living uids is derived from live, so it is in that slot too.
 -- ARGV: now in microseconds ("" for the server's clock), silence that means dead and length of a claim in
--- microseconds, "1" to declare the silent dead (not after an interruption of the caller's own heartbeats),
+-- microseconds, "1" to declare the silent dead (not after an interruption of the caller's own beats),
 -- most uids to claim, TTL in milliseconds, report (JSON of the first uid; "" when the caller is no process),
 -- the time that it should be at least by the caller's own steady clock, and the time of the last beat that the caller
 -- wrote here ("" for each that it does not know), number of living uids, those uids, then uids known to be dead.
@@ -31,7 +31,7 @@ for _, uid in ipairs(redis.call('ZRANGEBYSCORE', dead, '(' .. text(now + claim),
   redis.call('ZADD', dead, text(now), uid)
 end
 
--- If Redis or the machine stood still, its clock stepped forward, or the last heartbeats were lost, no process was
+-- If Redis or the machine stood still, its clock stepped forward, or the last beats were lost, no process was
 -- silent: each silence begins now.
 local mine = report ~= '' and redis.call('ZSCORE', live, ARGV[FIRST])
 local newest = tonumber(redis.call('ZREVRANGE', live, 0, 0, 'WITHSCORES')[2] or now)
@@ -51,7 +51,7 @@ for i = FIRST, FIRST + living - 1 do
     written = written + 1
   end
 end
--- The time shows others that the process sends heartbeats itself.
+-- The time shows others that the process sends beats itself.
 if mine then redis.call('HSET', meta, ARGV[FIRST], string.sub(report, 1, -2) .. ',"at":' .. text(now) .. '}') end
 
 local function expire(uid)

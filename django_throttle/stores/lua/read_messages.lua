@@ -1,5 +1,5 @@
 -- The control messages for a process. They stay until it confirms them, so that a lost reply loses none.
--- KEYS: orders:<uid> (LIST of JSON). ARGV: the most to return, then the messages that it confirms.
+-- KEYS: orders:<uid> (LIST of JSON; older versions have this name too). ARGV: the most to return, then the messages that it confirms.
 -- Reply: the time in microseconds by the clock of `at`, then the messages, oldest first; empty without messages.
 local queue = KEYS[1]
 for i = 2, #ARGV do redis.pcall('LREM', queue, 1, ARGV[i]) end
