@@ -85,7 +85,7 @@ def conf() -> Conf:
 
 def no_dictionary(found: object) -> str:
     """What to say of settings that are something else."""
-    return f"DJANGO_THROTTLE is a dictionary, not {type(found).__name__}"
+    return f"DJANGO_THROTTLE must be a dictionary, not {type(found).__name__}"
 
 
 def unknown(name: object) -> str:

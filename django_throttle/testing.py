@@ -309,7 +309,7 @@ def _is_answer(given: Any) -> bool:
 
 def _given(answer: Any) -> _Answer:
     if not _is_answer(answer):
-        raise TypeError(f"an answer is a response, a Decision, a Refused or a frame, not {answer!r}")
+        raise TypeError(f"an answer must be a response, a Decision, a Refused or a frame, not {answer!r}")
     return _answer(answer)
 
 

@@ -33,7 +33,7 @@ def test_who_names_a_redis_means_it(settings: Any) -> None:
         ({"deadline": 1}, "no setting 'deadline'; did you mean 'DEADLINE'?"),
         ({"XYZ": 1}, "no setting 'XYZ'$"),
         ({5: 1}, "no setting 5$"),
-        (["DEADLINE"], "is a dictionary, not list"),
+        (["DEADLINE"], "must be a dictionary, not list"),
     ],
     ids=str,
 )

@@ -247,7 +247,7 @@ class TestWhatItGoesAround:
 
     @pytest.mark.parametrize("cost", [-1, "3", 1.5, True, None])
     def test_a_number_that_is_no_cost_is_a_value_error_at_once(self, cost: Any) -> None:
-        with pytest.raises(ValueError, match="a cost is a whole number from 0 on"):
+        with pytest.raises(ValueError, match="a cost must be a whole number from 0 on"):
             throttle("api", cost=cost)(lambda: None)
 
     @pytest.mark.parametrize("given", [{"cost": acost}, {"ident": acost}], ids=["cost", "ident"])

@@ -136,36 +136,36 @@ def _unknown_names(given: Given) -> Iterator[CheckMessage]:
 def _choices(given: Given) -> Iterator[CheckMessage]:
     for name, (number, allowed) in CHOICES.items():
         if value_of(given, name) not in allowed:
-            yield mistake(number, f"{name} is one of {', '.join(allowed)}, not {value_of(given, name)!r}")
+            yield mistake(number, f"{name} must be one of {', '.join(allowed)}, not {value_of(given, name)!r}")
 
 
 def _texts(given: Given) -> Iterator[CheckMessage]:
     for name, number in TEXTS.items():
         if not isinstance(value_of(given, name), str):
-            yield mistake(number, f"{name} is text, not {type(value_of(given, name)).__name__}")
+            yield mistake(number, f"{name} must be text, not {type(value_of(given, name)).__name__}")
     prefix = value_of(given, "PREFIX")
     if isinstance(prefix, str) and (not prefix or set(prefix) & set("{} \t\n")):
-        yield mistake(TEXTS["PREFIX"], f"PREFIX is text without spaces and braces, not {prefix!r}")
+        yield mistake(TEXTS["PREFIX"], f"PREFIX must be text without spaces and braces, not {prefix!r}")
 
 
 def _switches(given: Given) -> Iterator[CheckMessage]:
     for name, number in SWITCHES.items():
         if not isinstance(value_of(given, name), bool):
-            yield mistake(number, f"{name} is True or False, not {value_of(given, name)!r}")
+            yield mistake(number, f"{name} must be True or False, not {value_of(given, name)!r}")
 
 
 def _numbers(given: Given) -> Iterator[CheckMessage]:
     for name, (number, least, most, kind) in NUMBERS.items():
         value = value_of(given, name)
         if not is_number(value, kind) or not least <= value <= most:
-            yield mistake(number, f"{name} is a {kind} from {least} to {most}, not {value!r}")
+            yield mistake(number, f"{name} must be a {kind} from {least} to {most}, not {value!r}")
 
 
 def _tell_keys(given: Given) -> Iterator[CheckMessage]:
     keys = value_of(given, "TELL_KEYS")
     is_list = isinstance(keys, Sequence) and not isinstance(keys, str)
     if not is_list or not all(isinstance(key, str) and is_dotted(key) for key in keys):
-        yield mistake("E053", f"TELL_KEYS is a list of keys that are dotted paths, not {keys!r}")
+        yield mistake("E053", f"TELL_KEYS must be a list of keys that are dotted paths, not {keys!r}")
 
 
 INTERVALS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTION_TTL", "EXTEND_INTERVAL"))
@@ -174,7 +174,7 @@ INTERVALS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTI
 def _redis(given: Given) -> Iterator[CheckMessage]:
     address = value_of(given, "REDIS")
     if not isinstance(address, str) or not address:
-        yield mistake("E011", f"REDIS is a CACHES alias or a redis:// URL, not {address!r}")
+        yield mistake("E011", f"REDIS must be a CACHES alias or a redis:// URL, not {address!r}")
     elif "://" in address:
         yield from _connection_options(address, parse_address, "E030")
     elif value_of(given, "STORE") != "redis":
@@ -218,7 +218,7 @@ def _intervals(given: Given) -> Iterator[CheckMessage]:
     for number, lives, beats in INTERVALS:
         ttl, interval = value_of(given, lives), value_of(given, beats)
         if is_number(ttl) and is_number(interval) and ttl < 2 * interval:
-            yield mistake(number, f"{lives} is at least twice {beats}, not {ttl!r} against {interval!r}")
+            yield mistake(number, f"{lives} must be at least twice {beats}, not {ttl!r} against {interval!r}")
 
 
 def _eventlet(given: Given) -> Iterator[CheckMessage]:
@@ -229,7 +229,7 @@ def _eventlet(given: Given) -> Iterator[CheckMessage]:
 def _hooks(given: Given) -> Iterator[CheckMessage]:
     paths = value_of(given, "HOOKS")
     if isinstance(paths, str) or not isinstance(paths, Sequence):
-        yield mistake("E075", f"HOOKS is a list of dotted paths, not {paths!r}")
+        yield mistake("E075", f"HOOKS must be a list of dotted paths, not {paths!r}")
         return
     for path in paths:
         if isinstance(path, str):
@@ -258,11 +258,11 @@ def _check_function(
 def _rules(given: Given) -> Iterator[CheckMessage]:
     rules = value_of(given, "RULES")
     if not isinstance(rules, Mapping):
-        yield mistake("E003", f"RULES is a dictionary of rules, not {type(rules).__name__}")
+        yield mistake("E003", f"RULES must be a dictionary of rules, not {type(rules).__name__}")
         return
     for name in rules:
         if not isinstance(name, str):
-            yield mistake("E004", f"rule {name!r}: a name is text")
+            yield mistake("E004", f"rule {name!r}: a name must be text")
     found = sources.from_mapping(rules)
     for name, reason in found.faults.items():
         yield mistake("E004", f"rule {name!r}: {reason}")
@@ -287,7 +287,7 @@ def _proxies(given: Given) -> Iterator[CheckMessage]:
         return
     header = value_of(given, "PROXY_HEADER")
     if not isinstance(header, str) or not re.fullmatch("[A-Za-z0-9-]+", header):
-        yield mistake("E041", f"PROXY_HEADER is the name of a header like X-Forwarded-For, not {header!r}")
+        yield mistake("E041", f"PROXY_HEADER must be the name of a header like X-Forwarded-For, not {header!r}")
         return
     yield from _proxy_warnings(given, proxies, header)
 
@@ -304,22 +304,20 @@ def _proxy_warnings(given: Given, proxies: Proxies, header: str) -> Iterator[Che
 def _tenant(given: Given) -> Iterator[CheckMessage]:
     path = value_of(given, "TENANT")
     if not isinstance(path, str) or (path and not _PATH.fullmatch(path)):
-        yield mistake("E043", f"TENANT is a path like user.tenant_id or shop.limits.tenant, not {path!r}")
+        yield mistake("E043", f"TENANT must be a path like user.tenant_id or shop.limits.tenant, not {path!r}")
     elif path and not is_path(path):
         yield from _check_function("TENANT", path, "E043", "E043")
     if path:
         return
     for rule in rules_of_settings().rules.values():
         if "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in rule.audience):
-            yield mistake(
-                "E045", f"rule {rule.name!r} counts or selects by tenant, and TENANT does not say who that is"
-            )
+            yield mistake("E045", f"rule {rule.name!r} needs tenants: set TENANT to a path such as user.tenant_id")
 
 
 def _user(given: Given) -> Iterator[CheckMessage]:
     path = value_of(given, "USER_IDENT")
     if not isinstance(path, str) or (path and "." not in path):
-        yield mistake("E044", f"USER_IDENT is the path of a function like shop.limits.account, not {path!r}")
+        yield mistake("E044", f"USER_IDENT must be the path of a function like shop.limits.account, not {path!r}")
     elif path:
         yield from _check_function("USER_IDENT", path, "E044", "E044")
 

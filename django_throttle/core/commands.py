@@ -16,7 +16,7 @@ def check_cost(cost: object) -> int:
     However large it is, as a client may be who names it: what no rule ever allows at once is refused, not an error.
     """
     if type(cost) is not int or cost < 0:
-        raise InvalidCost(f"a cost is a whole number from 0 on, not {cost!r:.80}")
+        raise InvalidCost(f"a cost must be a whole number from 0 on, not {cost!r:.80}")
     return cost
 
 

@@ -104,7 +104,7 @@ def check_ident(ident: object) -> str:
     """
     if not isinstance(ident, str) or not 1 <= len(ident) <= MAX_IDENT:
         shown = f"{len(ident)} characters" if isinstance(ident, str) else type(ident).__name__
-        raise InvalidIdent(f"an ident is text of 1 to {MAX_IDENT} characters, not {shown}")
+        raise InvalidIdent(f"an ident must be text of 1 to {MAX_IDENT} characters, not {shown}")
     return ident
 
 

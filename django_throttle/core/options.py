@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
@@ -159,10 +159,10 @@ def functions(key: str) -> tuple[str, ...]:
 # How each kind of option is read: the value for what was given, or InvalidRule.
 
 
-def _one_of(option: str, given: object, allowed: Iterable[str]) -> str:
-    known = tuple(allowed)
+def _one_of(option: str, given: object, known: Collection[str]) -> str:
     if not isinstance(given, str) or given not in known:
-        raise InvalidRule(f"{option} is one of {', '.join(known)}, not {given!r}{did_you_mean(given, known)}", option)
+        hint = did_you_mean(given, known)
+        raise InvalidRule(f"{option} must be one of {', '.join(known)}, not {given!r}{hint}", option)
     return given
 
 
@@ -172,7 +172,8 @@ def _choice(row: Option, given: object) -> str:
 
 def _whole(row: Option, given: object) -> int:
     if not isinstance(given, int) or isinstance(given, bool) or not row.least <= given <= row.most:
-        raise InvalidRule(f"{row.name} is a whole number from {row.least:,} to {row.most:,}, not {given!r}", row.name)
+        allowed = f"a whole number from {row.least:,} to {row.most:,}"
+        raise InvalidRule(f"{row.name} must be {allowed}, not {given!r}", row.name)
     return given
 
 
@@ -182,18 +183,18 @@ def _number(row: Option, given: object) -> float:
         if row.least <= given <= row.most:  # nor NaN
             return float(given)
         hint = f"; {given:g} % is {given / 100:g}" if row.most == MAX_TIMES < given <= MAX_TIMES * 100 else ""
-    raise InvalidRule(f"{row.name} is a number from {row.least} to {row.most}, not {given!r}{hint}", row.name)
+    raise InvalidRule(f"{row.name} must be a number from {row.least} to {row.most}, not {given!r}{hint}", row.name)
 
 
 def _switch(row: Option, given: object) -> bool:
     if not isinstance(given, bool):
-        raise InvalidRule(f"{row.name} is True or False, not {given!r}", row.name)
+        raise InvalidRule(f"{row.name} must be True or False, not {given!r}", row.name)
     return given
 
 
 def _name(row: Option, given: object) -> str:
     if not isinstance(given, str) or not 1 <= len(given) <= MAX_NAME or not given.isprintable():
-        raise InvalidRule(f"a name is 1 to {MAX_NAME} printable characters", row.name)
+        raise InvalidRule(f"a name must have 1 to {MAX_NAME} printable characters", row.name)
     return given
 
 
@@ -203,7 +204,7 @@ def _cost(row: Option, given: object) -> int | str:
 
 def _zone(row: Option, given: object) -> str:
     if not isinstance(given, str):
-        raise InvalidRule(f"{row.name} is a name like Europe/Berlin, not {given!r}", row.name)
+        raise InvalidRule(f"{row.name} must be a name like Europe/Berlin, not {given!r}", row.name)
     zone(given)
     return given
 
@@ -217,7 +218,7 @@ def _key(row: Option, given: object) -> str:
     for part in found:
         if part not in joined and not is_dotted(part):
             allowed = f"{', '.join(joined)} and paths of functions"
-            raise InvalidRule(f"a key joins {allowed}, not {part!r}{did_you_mean(part, joined)}", row.name)
+            raise InvalidRule(f"a key must join {allowed}, not {part!r}{did_you_mean(part, joined)}", row.name)
     if len(set(found)) < len(found):
         raise InvalidRule(f"the key {given!r} has one of its parts twice", row.name)
     return given
@@ -225,21 +226,21 @@ def _key(row: Option, given: object) -> str:
 
 def _rate(row: Option, given: object) -> Rate:
     if not isinstance(given, Rate):
-        raise InvalidRule(f'a rate is text such as "5/min", not {given!r}', row.name)
+        raise InvalidRule(f'a rate must be text such as "5/min", not {given!r}', row.name)
     return given
 
 
 def sequence(option: str, given: object) -> tuple[Any, ...]:
     """The given list or tuple as a tuple; raises InvalidRule for anything else."""
     if not isinstance(given, (list, tuple)):
-        raise InvalidRule(f"{option} is a list, not {given!r}", option)
+        raise InvalidRule(f"{option} must be a list, not {given!r}", option)
     return tuple(given)
 
 
 def names(option: str, given: object) -> tuple[str, ...]:
     """A tuple of non-empty texts; raises InvalidRule for a bare text, which would be read letter by letter."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise InvalidRule(f"{option} is a list of names, not {given!r}", option)
+        raise InvalidRule(f"{option} must be a list of names, not {given!r}", option)
     found = tuple(given)
     if not found or not all(isinstance(name, str) and name.strip() for name in found):
         raise InvalidRule(f"{option} needs at least one name and no empty ones, not {given!r}", option)
@@ -285,10 +286,10 @@ def _shares(row: Option, given: object) -> tuple[float, ...]:
         is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
         if not (is_number and 0 < share <= MAX_TIMES):
             hint = f" ({share:g} % is {share / 100:g})" if is_number and 0 < share <= 1000 else " (0.8 is 80 %)"
-            message = f"{row.name} has shares of the limit, above 0 and up to {MAX_TIMES}{hint}, not {share!r}"
+            message = f"{row.name} must have shares of the limit, above 0 and up to {MAX_TIMES}{hint}, not {share!r}"
             raise InvalidRule(message, row.name)
     if len(found) > MAX_WARNINGS:
-        raise InvalidRule(f"{row.name} has at most {MAX_WARNINGS} shares", row.name)
+        raise InvalidRule(f"{row.name} must have at most {MAX_WARNINGS} shares", row.name)
     return tuple(sorted(set(map(float, found))))
 
 
@@ -296,7 +297,7 @@ def _statuses(row: Option, given: object) -> tuple[int, ...]:
     found = sequence(row.name, given)
     for status in found:
         if type(status) is not int or not 100 <= status <= 599:
-            raise InvalidRule(f"{row.name} has HTTP statuses, from 100 to 599, not {status!r}", row.name)
+            raise InvalidRule(f"{row.name} must have HTTP statuses, from 100 to 599, not {status!r}", row.name)
     return tuple(sorted(set(found)))
 
 
@@ -477,7 +478,7 @@ class Options:
     count_denied: bool = option(
         "switch", False, group=AMOUNT, label="Count refused calls", never=("concurrency", "damper"),
         words="refused ones count too",
-        help="Refused calls use up the budget too: whoever keeps trying stays locked out. For logins.",
+        help="Refused calls use up the budget too: whoever keeps trying stays locked out. Use it for logins.",
     )
     batched: bool = option(
         "switch", False, group=AMOUNT, label="Charge in batches",

@@ -107,7 +107,7 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     """What is wrong: an option, and why."""
     (kind, _, value), kinds = override.subject.partition(":"), subject_kinds()
     if kind not in kinds:
-        yield "kind", f"whom it is for is one of {', '.join(kinds)}, not {kind!r}"
+        yield "kind", f"the kind must be one of {', '.join(kinds)}, not {kind!r}"
     if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
         yield "value", f"whom it is for has 1 to {MAX_SUBJECT} printable characters"
     try:
@@ -115,7 +115,7 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     except InvalidRule as error:
         yield "rules", str(error)
     if override.effect not in EFFECTS:
-        yield "effect", f"the effect is one of {', '.join(EFFECTS)}, not {override.effect!r}"
+        yield "effect", f"the effect must be one of {', '.join(EFFECTS)}, not {override.effect!r}"
     yield from _amount_faults(override)
 
 
@@ -133,7 +133,7 @@ def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
     if has_too_many(rates):
         yield "rate", f"rates are at most {MAX_RATES}, each with another window"
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
-        yield "limit", f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}"
+        yield "limit", f"a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}"
 
 
 Apply = Callable[[Rule, Override], Rule | None]

@@ -58,13 +58,13 @@ class Rate:
 
     def __post_init__(self) -> None:
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
-            raise InvalidRate(f"a limit is a whole number from 1 to {MAX_LIMIT:,}, not {self.limit!r}")
+            raise InvalidRate(f"a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {self.limit!r}")
         if isinstance(self.window, bool) or not isinstance(self.window, (int, float)):
-            raise InvalidRate(f"a window is a number of seconds, not {self.window!r}")
+            raise InvalidRate(f"a window must be a number of seconds, not {self.window!r}")
         if not MIN_WINDOW <= self.window <= MAX_WINDOW:  # also refuses NaN
             raise InvalidRate(f"a window is from {MIN_WINDOW} to {MAX_WINDOW} seconds, not {self.window!r}")
         if self.window_us % 1000 or self.window_us / 1_000_000 != self.window:
-            raise InvalidRate(f"a window is a whole number of milliseconds, not {self.window!r} seconds")
+            raise InvalidRate(f"a window must be a whole number of milliseconds, not {self.window!r} seconds")
 
     @classmethod
     def parse(cls, text: str, *, calendar: bool = False) -> Rate:

@@ -104,7 +104,7 @@ class Rule(Options):
         Raises InvalidRule for an option that does not exist, naming the nearest one that does.
         """
         if not isinstance(options, Mapping):
-            raise InvalidRule(f"rule {name!r}: options are a mapping, not {type(options).__name__}")
+            raise InvalidRule(f"rule {name!r}: options must be a mapping, not {type(options).__name__}")
         known = [option for option in table(cls) if option != "name"]
         for option in options:
             if option not in known:
@@ -165,7 +165,7 @@ def _amount_faults(rule: Rule) -> Faults:
         if rates:
             yield "rate", "a concurrency rule has a limit, the number held at once, instead of a rate"
         if rule.limit is None:
-            yield "limit", f"it needs a limit: limit is a whole number from 1 to {MAX_LIMIT:,}"
+            yield "limit", f"it needs a limit: limit must be a whole number from 1 to {MAX_LIMIT:,}"
         return
     if not rates and rule.limit is not None:
         instead = "add algorithm: concurrency, or write a rate instead, such as 100/min"
@@ -248,7 +248,7 @@ def _local_faults(rule: Rule) -> Faults:
     if rule.is_damper and rule.on_store_failure == "deny":
         yield "on_store_failure", "a damper decides without the store: on_store_failure is local or allow, not deny"
     if rule.is_damper and rule.rate and rule.rate.limit * SUB_SECONDS < rule.rate.window:
-        yield "rate", "a damper holds a rate over seconds: its rate is at least one call in six seconds"
+        yield "rate", "a damper holds a rate over seconds: its rate must be at least one call in six seconds"
     if rule.batched and rule.count_denied:
         yield "count_denied", "a rule that is charged in batches never charges refused calls: leave count_denied out"
     if rule.batched and rule.count_on:

@@ -140,7 +140,7 @@ class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         number = super().get_db_prep_save(value, connection)
         if isinstance(number, float) and not isfinite(number):
-            raise IntegrityError(f"{self.name} is a finite number, not {number}")
+            raise IntegrityError(f"{self.name} must be a finite number, not {number}")
         return number
 
 
@@ -383,7 +383,7 @@ def shape(prefix: str, field: str, pattern: str, wanted: str) -> Check:
 def whole(prefix: str, field: str, least: float, most: float) -> Check:
     """The field is empty, or in range."""
     condition = Q(**{f"{field}__isnull": True}) | Q(**{f"{field}__gte": least, f"{field}__lte": most})
-    return Check(f"{prefix}_{field}_range", condition, f"{field} is a whole number from {least:,} to {most:,}.")
+    return Check(f"{prefix}_{field}_range", condition, f"{field} must be a whole number from {least:,} to {most:,}.")
 
 
 def rate_shape(prefix: str) -> Check:
@@ -409,8 +409,8 @@ def _of_option(row: Option) -> Iterator[Check]:
     name = row.name
     default = Q(**{name: "" if row.default in (None, ()) else row.default})
     if row.kind == "choice":
-        known = ", ".join(row.choices)
-        yield Check(f"{PREFIX}_{name}_known", Q(**{f"{name}__in": sorted(row.choices)}), f"{name} is one of {known}.")
+        wanted = f"{name} must be one of {', '.join(row.choices)}."
+        yield Check(f"{PREFIX}_{name}_known", Q(**{f"{name}__in": sorted(row.choices)}), wanted)
     if row.kind == "whole":
         yield whole(PREFIX, name, row.least, row.most)
         default = default if row.default is not None else Q(**{f"{name}__isnull": True})
@@ -454,7 +454,7 @@ TOGETHER: Final = (
             Q(action__in=["delay", "shadow"], algorithm="leaky_bucket")
             & (Q(max_delay__isnull=True) | Q(max_delay__range=(0, MAX_WINDOW)))
         ),
-        f"To delay belongs to the leaky bucket, for 0 to {MAX_WINDOW} seconds.",
+        f"Only a leaky bucket can delay calls, for 0 to {MAX_WINDOW} seconds.",
     ),
     Check(
         "throttle_http_of_requests",

@@ -149,7 +149,7 @@ def _row(name: str, options: object) -> ThrottleRule:
         raise InvalidRule(f"rule {name!r}: its options are an object, not {type(options).__name__}")
     description = options.pop("description", "")
     if not isinstance(description, str):
-        raise InvalidRule(f"rule {name!r}: description is text")
+        raise InvalidRule(f"rule {name!r}: description must be text")
     row = ThrottleRule.of(check_allowed(Rule.from_options(name, options)))
     row.description = description
     try:

@@ -213,7 +213,7 @@ def from_settings() -> SourceRules:
     settings, known = conf(), _settings  # another thread may replace both
     if known is None or known[0] is not settings:
         rules = settings.RULES
-        fault = f"is a dictionary of rules, not {type(rules).__name__}"
+        fault = f"must be a dictionary of rules, not {type(rules).__name__}"
         found = from_mapping(rules) if isinstance(rules, Mapping) else SourceRules({}, {"RULES": fault})
         known = _settings = settings, found
     return known[1]

@@ -64,7 +64,7 @@ class SocketSettings:
     def check(self) -> None:
         """Raise InvalidSetting for what makes no sense here; the site's settings are not looked at."""
         if not isinstance(self.scope, str) or not self.scope:
-            raise InvalidSetting(f"the scope of sockets is a name, not {self.scope!r}")
+            raise InvalidSetting(f"the scope of sockets must be a name, not {self.scope!r}")
         if self.refuse is not None:
             _check_word("refuse", self.refuse, REFUSALS)
         _check_codes(self.close_codes)
@@ -75,7 +75,7 @@ class SocketSettings:
         if callable(self.cost):
             _check_function("cost", self.cost)
         elif type(self.cost) is not int or self.cost < 0:
-            raise InvalidSetting(f"cost is a whole number of 0 or more, or a function, not {self.cost!r}")
+            raise InvalidSetting(f"cost must be a whole number of 0 or more, or a function, not {self.cost!r}")
         for name in ("payload", "coalesce", "continuity"):
             _check_function(name, getattr(self, name))
 
@@ -151,7 +151,7 @@ def _check_seconds(what: str, given: object) -> None:
         return
     number = _seconds(given) if isinstance(given, timedelta) else given
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
-        raise InvalidSetting(f"{what} is a number of seconds, 0 for never, not {given!r}")
+        raise InvalidSetting(f"{what} must be a number of seconds, 0 for never, not {given!r}")
 
 
 def _seconds(given: float | timedelta) -> float:
@@ -162,25 +162,25 @@ def _check_ladder(ladder: object) -> None:
     if ladder is None:
         return
     if not isinstance(ladder, Mapping):
-        raise InvalidSetting(f"a ladder is a dictionary such as {{'close': 20}}, not {ladder!r}")
+        raise InvalidSetting(f"a ladder must be a dictionary such as {{'close': 20}}, not {ladder!r}")
     for action, number in ladder.items():
         _check_word("an action of a ladder", action, ACTIONS)
         if type(number) is not int or number < 0:
-            raise InvalidSetting(f"a ladder has whole numbers of refusals in a row, not {number!r}")
+            raise InvalidSetting(f"a ladder must have whole numbers of refusals in a row, not {number!r}")
 
 
 def _check_codes(own: object) -> None:
     if not isinstance(own, Mapping):
-        raise InvalidSetting(f"close codes are a dictionary such as {{'idle': 4001}}, not {own!r}")
+        raise InvalidSetting(f"close codes must be a dictionary such as {{'idle': 4001}}, not {own!r}")
     for reason, code in own.items():
         _check_word("the reason of a close code", reason, CLOSE_CODES)
         if type(code) is not int or not (code == 1000 or 3000 <= code <= 4999):
-            raise InvalidSetting(f"a close code is 1000 or from 3000 to 4999, not {code!r}")
+            raise InvalidSetting(f"a close code must be 1000 or from 3000 to 4999, not {code!r}")
 
 
 def _check_function(what: str, given: object) -> None:
     if not callable(given):
-        raise InvalidSetting(f"{what} is a function, not {given!r}")
+        raise InvalidSetting(f"{what} must be a function, not {given!r}")
     if iscoroutinefunction(given):
         raise InvalidSetting(f"{what} must not be asynchronous: its result is needed at once")
 

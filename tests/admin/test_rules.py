@@ -143,7 +143,7 @@ class TestPreview:
             ({"algorithm": "fixed_window"}, "burst belongs to token bucket, leaky bucket and gcra only"),
             ({"events": []}, "Events: This field is required."),
             ({"key": "os.abort"}, "Count by: Select a valid choice."),
-            ({"cost": "many"}, "cost is a whole number from 1"),
+            ({"cost": "many"}, "cost must be a whole number from 1"),
             ({"methods": "get, psot"}, "there is no method 'PSOT'; did you mean 'POST'?"),
             ({"methods": "post", "events": ["request", "message"]}, "methods belong to rules of HTTP requests"),
             ({"audience": "stuff"}, "there is no audience 'stuff'; did you mean 'staff'?"),
@@ -151,8 +151,8 @@ class TestPreview:
             ({"warn_at": "80, 100"}, "Warn at: '80' is 80 times the limit; did you mean 80 %?"),
             ({"warn_at": "most"}, "'most' is not a share of the limit: write 80 %"),
             ({"warn_at": "150 %"}, "use never reaches 1.5 times the limit"),
-            ({"enforce_at": "0.5"}, "enforce_at is a number from 1 to 100"),
-            ({"count_on": "4xx"}, "count_on has HTTP statuses, from 100 to 599, not '4xx'"),
+            ({"enforce_at": "0.5"}, "enforce_at must be a number from 1 to 100"),
+            ({"count_on": "4xx"}, "count_on must have HTTP statuses, from 100 to 599, not '4xx'"),
         ],
     )
     def test_it_says_what_is_wrong(self, operator: Client, typed: dict[str, Any], said: str) -> None:
@@ -264,7 +264,7 @@ class TestForm:
     def test_zero_is_no_limit(self, operator: Client) -> None:
         concurrency = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
         page = operator.post(ADD, {**concurrency, "limit": "0"})
-        assert "limit is a whole number from 1" in text(page)
+        assert "limit must be a whole number from 1" in text(page)
         operator.post(ADD, {**concurrency, "limit": "5"})
         assert ThrottleRule.objects.get().as_rule().is_concurrency
 
@@ -272,7 +272,7 @@ class TestForm:
     def test_a_limit_out_of_bounds_is_refused_by_one_message(self, operator: Client, limit: int) -> None:
         typed = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
         errors = operator.post(ADD, {**typed, "limit": str(limit)}).context["adminform"].form.errors
-        assert errors == {"limit": [f"limit is a whole number from 1 to 999,999,999,999,999, not {limit}"]}
+        assert errors == {"limit": [f"limit must be a whole number from 1 to 999,999,999,999,999, not {limit}"]}
 
     def test_a_rule_of_settings_fills_the_form_that_replaces_it(self, operator: Client, settings: Any) -> None:
         options = {"rate": "9/s", "scopes": ["chat", "search"], "events": ["request", "message"], "key": "ip"}

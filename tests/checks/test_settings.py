@@ -479,5 +479,5 @@ def test_a_server_that_runs_no_checks_logs_which_setting_is_wrong(settings: Any,
     assert [client.get("/").status_code for _ in range(2)] == [500, 500]
     said = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
     assert said == [
-        "DJANGO_THROTTLE is wrong: REDIS is a CACHES alias or a redis:// URL, not None (django_throttle.E011)"
+        "DJANGO_THROTTLE is wrong: REDIS must be a CACHES alias or a redis:// URL, not None (django_throttle.E011)"
     ]

@@ -21,53 +21,59 @@ DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "needs a rate"),
     ({"limit": 5}, "add algorithm: concurrency"),
-    ({"rate": 5}, 'a rate is text such as "5/min", not 5'),
+    ({"rate": 5}, 'a rate must be text such as "5/min", not 5'),
     ({"rate": "10/min", "limit": 9}, "give a rate or a limit, not both"),
     ({"rate": "10/min", "limit": 10}, "give a rate or a limit, not both"),
     ({"rates": ["10/min", "2/s"], "limit": 10}, "give a rate or a limit, not both"),
-    ({"rate": "10/min", "algorithm": "leaky"}, "algorithm is one of"),
+    ({"rate": "10/min", "algorithm": "leaky"}, "algorithm must be one of"),
     ({"rate": "10/min", "algorithm": "tokenbucket"}, r"not 'tokenbucket'; did you mean 'token_bucket'\?"),
-    ({"rate": "10/min", "algorithm": None}, "algorithm is one of"),
-    ({"rate": "10/min", "key": "cookie"}, "key is one of"),
+    ({"rate": "10/min", "algorithm": None}, "algorithm must be one of"),
+    ({"rate": "10/min", "key": "cookie"}, "key must be one of"),
     ({"rate": "10/min", "key": "usr_or_ip"}, r"not 'usr_or_ip'; did you mean 'user_or_ip'\?"),
     ({"rate": "10/min", "key": "tenat+user"}, r"not 'tenat'; did you mean 'tenant'\?"),
-    ({"rate": "10/min", "key": 5}, "key is one of"),
-    ({"rate": "10/min", "events": ("requests",)}, r"events is one of .*, not 'requests'; did you mean 'request'\?"),
-    ({"rate": "10/min", "events": "request"}, "events is a list of names"),
+    ({"rate": "10/min", "key": 5}, "key must be one of"),
+    (
+        {"rate": "10/min", "events": ("requests",)},
+        r"events must be one of .*, not 'requests'; did you mean 'request'\?",
+    ),
+    ({"rate": "10/min", "events": "request"}, "events must be a list of names"),
     ({"rate": "10/min", "events": []}, "events needs at least one name"),
-    ({"rate": "10/min", "events": 5}, "events is a list of names"),
-    ({"rate": "10/min", "scopes": "api"}, "scopes is a list of names"),
-    ({"rate": "10/min", "scopes": b"api"}, "scopes is a list of names"),
+    ({"rate": "10/min", "events": 5}, "events must be a list of names"),
+    ({"rate": "10/min", "scopes": "api"}, "scopes must be a list of names"),
+    ({"rate": "10/min", "scopes": b"api"}, "scopes must be a list of names"),
     ({"rate": "10/min", "scopes": ()}, "scopes needs at least one name"),
     ({"rate": "10/min", "scopes": ("",)}, "no empty ones"),
     ({"rate": "10/min", "scopes": (" ",)}, "no empty ones"),
     ({"rate": "10/min", "scopes": (None,)}, "no empty ones"),
     ({"rate": "10/min", "scopes": ("search,chat",)}, "no comma and no space around it, unlike 'search,chat'"),
     ({"rate": "10/min", "scopes": ("chat", " search ")}, "unlike ' search '"),
-    *(({"rate": "10/min", "key": key}, "key is one of") for key in (".", "a..b", ".a", "a.", "a b.c", "shop.limits()")),
-    ({"rate": "10/min", "action": "drop"}, "action is one of"),
-    ({"rate": "10/min", "on_store_failure": "open"}, "on_store_failure is one of"),
+    *(
+        ({"rate": "10/min", "key": key}, "key must be one of")
+        for key in (".", "a..b", ".a", "a.", "a b.c", "shop.limits()")
+    ),
+    ({"rate": "10/min", "action": "drop"}, "action must be one of"),
+    ({"rate": "10/min", "on_store_failure": "open"}, "on_store_failure must be one of"),
     ({"rate": "10/min", "burst": 5}, "burst belongs to token bucket, leaky bucket and gcra only"),
-    ({"rate": "10/min", "algorithm": "gcra", "burst": 0}, "burst is a whole number"),
-    ({"rate": "10/min", "algorithm": "gcra", "burst": 2.0}, "burst is a whole number"),
-    ({"rate": "10/min", "algorithm": "gcra", "burst": True}, "burst is a whole number"),
-    ({"rate": "10/min", "algorithm": "gcra", "burst": MAX_LIMIT + 1}, "burst is a whole number"),
-    ({"rate": "10/min", "resolution": 0}, "resolution is a whole number"),
-    ({"rate": "10/min", "resolution": MAX_RESOLUTION + 1}, "resolution is a whole number"),
-    ({"rate": "10/min", "resolution": "2"}, "resolution is a whole number"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": 0}, "burst must be a whole number"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": 2.0}, "burst must be a whole number"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": True}, "burst must be a whole number"),
+    ({"rate": "10/min", "algorithm": "gcra", "burst": MAX_LIMIT + 1}, "burst must be a whole number"),
+    ({"rate": "10/min", "resolution": 0}, "resolution must be a whole number"),
+    ({"rate": "10/min", "resolution": MAX_RESOLUTION + 1}, "resolution must be a whole number"),
+    ({"rate": "10/min", "resolution": "2"}, "resolution must be a whole number"),
     ({"rate": "10/min", "resolution": 2, "algorithm": "gcra"}, "resolution belongs to sliding window only"),
     ({"rate": "10/min", "strict": True, "algorithm": "fixed_window"}, "strict belongs to sliding window only"),
-    ({"rate": "10/min", "cost": 0}, "cost is a whole number"),
+    ({"rate": "10/min", "cost": 0}, "cost must be a whole number"),
     ({"rate": "10/min", "cost": 11}, "one call costs 11"),
     ({"rate": "10/min", "cost": 3, "algorithm": "gcra", "burst": 2}, "one call costs 3"),
-    ({"rate": "10/min", "strict": 1}, "strict is True or False"),
-    ({"rate": "10/min", "count_denied": "yes"}, "count_denied is True or False"),
-    ({"rate": "10/min", "enabled": None}, "enabled is True or False"),
+    ({"rate": "10/min", "strict": 1}, "strict must be True or False"),
+    ({"rate": "10/min", "count_denied": "yes"}, "count_denied must be True or False"),
+    ({"rate": "10/min", "enabled": None}, "enabled must be True or False"),
     ({**CAP, "rate": "10/min"}, "has a limit, the number held at once, instead of a rate"),
-    ({"algorithm": "concurrency"}, "limit is a whole number"),
-    ({**CAP, "limit": 0}, "limit is a whole number"),
-    ({**CAP, "limit": True}, "limit is a whole number"),
-    ({**CAP, "limit": MAX_LIMIT + 1}, "limit is a whole number"),
+    ({"algorithm": "concurrency"}, "limit must be a whole number"),
+    ({**CAP, "limit": 0}, "limit must be a whole number"),
+    ({**CAP, "limit": True}, "limit must be a whole number"),
+    ({**CAP, "limit": MAX_LIMIT + 1}, "limit must be a whole number"),
     ({**CAP, "cost": 2}, "cost does not go with concurrency"),
     ({**CAP, "count_denied": True}, r"calls \(count_denied\) does not go with concurrency"),
     ({**CAP, "burst": 2}, "burst belongs to token bucket, leaky bucket and gcra only"),
@@ -75,28 +81,28 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": "10/min", "action": "delay"}, "only a leaky bucket can delay"),
     ({"rate": "10/min", "algorithm": "leaky_bucket", "max_delay": 5}, "belongs to rules that delay"),
     *(
-        ({"rate": "10/min", "algorithm": "leaky_bucket", "action": "delay", "max_delay": most}, "max_delay is")
+        ({"rate": "10/min", "algorithm": "leaky_bucket", "action": "delay", "max_delay": most}, "max_delay must be")
         for most in (-1, "5", True, float("nan"), float("inf"))
     ),
     ({"rate": "10/min", "refill": "interval"}, "refill belongs to token bucket only"),
-    ({"rate": "10/min", "algorithm": "token_bucket", "refill": "never"}, "refill is one of"),
+    ({"rate": "10/min", "algorithm": "token_bucket", "refill": "never"}, "refill must be one of"),
     ({"rate": "10/day", "timezone": "UTC"}, r"time zone \(timezone\) belongs to fixed window only"),
     ({"rate": "10/day", "algorithm": "fixed_window", "timezone": "Mars/Base"}, "there is no time zone"),
     ({"rate": "10/day", "algorithm": "fixed_window", "timezone": "../../etc/passwd"}, "there is no time zone"),
-    ({"rate": "10/day", "algorithm": "fixed_window", "timezone": 5}, "timezone is a name"),
+    ({"rate": "10/day", "algorithm": "fixed_window", "timezone": 5}, "timezone must be a name"),
     ({"rate": "10/5m", "algorithm": "fixed_window", "timezone": "UTC"}, "one hour, day, week or month"),
     ({"rate": "10001/min", "algorithm": "sliding_log"}, "a sliding log is at most 10,000; a strict sliding window"),
     ({"rate": "5/s", "rates": ("10/min",)}, "give rate or rates, not both"),
-    ({"rates": "10/min"}, "rates is a list"),
+    ({"rates": "10/min"}, "rates must be a list"),
     ({"rates": ("10/min", "5/m")}, "each with another window"),
     ({"rates": tuple(f"5/{number}s" for number in range(1, 12))}, "at most 10"),
     ({**CAP, "rates": ("10/min",)}, "instead of a rate"),
-    *(({"rate": "10/min", "methods": given}, "methods is a list of names") for given in ("GET", None, 5, b"GET")),
+    *(({"rate": "10/min", "methods": given}, "methods must be a list of names") for given in ("GET", None, 5, b"GET")),
     ({"rate": "10/min", "methods": [""]}, "no empty ones"),
     ({"rate": "10/min", "methods": ["PSOT"]}, "no method 'PSOT'; did you mean 'POST'"),
     ({"rate": "10/min", "methods": ["BREW"]}, "no method 'BREW'"),
     ({"rate": "10/min", "methods": ["GET"], "events": ["request", "message"]}, "methods belong to rules of HTTP"),
-    ({"rate": "10/min", "audience": "staff"}, "audience is a list of names"),
+    ({"rate": "10/min", "audience": "staff"}, "audience must be a list of names"),
     ({"rate": "10/min", "audience": ["Staff"]}, "no audience 'Staff'; did you mean 'staff'"),
     ({"rate": "10/min", "audience": ["group"]}, "no audience 'group'; did you mean 'group:NAME'"),
     ({"rate": "10/min", "audience": ["group: x"]}, "did you mean 'group:x'"),
@@ -117,7 +123,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": "10/min", "warn_at": [150], "enforce_at": 2}, "150 % is 1.5"),
     ({**CAP, "warn_at": [0.8]}, r"warn at \(warn_at\) does not go with concurrency"),
     *(
-        ({"rate": "10/min", "enforce_at": given}, "enforce_at is a number from 1")
+        ({"rate": "10/min", "enforce_at": given}, "enforce_at must be a number from 1")
         for given in (0.5, 0, 101, "2", True, None, float("nan"), float("inf"))
     ),
     ({"rate": "10/min", "enforce_at": 150}, "from 1 to 100, not 150; 150 % is 1.5$"),
@@ -127,12 +133,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": "10/min", "algorithm": "gcra", "burst": MAX_LIMIT, "enforce_at": 1.1}, "that can be counted"),
     ({"rate": "9000/min", "algorithm": "sliding_log", "enforce_at": 1.5}, "more than the 10,000"),
     *(
-        ({"rate": "10/min", "cost": given}, "cost is a whole number")
+        ({"rate": "10/min", "cost": given}, "cost must be a whole number")
         for given in ("5", "price", "a..b", ".a", "a.b()", 1.5)
     ),
     ({**CAP, "cost": "shop.limits.price"}, "cost does not go with concurrency"),
     ({"rate": "10/min", "estimator": "average"}, "estimator belongs to damper only"),
-    ({**DAMPER, "estimator": "slow"}, "estimator is one of fast, average"),
+    ({**DAMPER, "estimator": "slow"}, "estimator must be one of fast, average"),
     ({**DAMPER, "rate": None, "rates": ["100/s", "1000/min"]}, "has one rate"),
     ({**DAMPER, "rate": "9/min"}, "one call in six"),
     ({**DAMPER, "count_denied": True}, r"calls \(count_denied\) does not go with damper"),
@@ -142,7 +148,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**DAMPER, "burst": 5}, "burst belongs to"),
     ({**DAMPER, "batched": True}, r"batches \(batched\) belongs to fixed window only"),
     ({"rate": "10/min", "batched": True}, r"batches \(batched\) belongs to fixed window only"),
-    ({"rate": "10/min", "algorithm": "fixed_window", "batched": 1}, "batched is True or False"),
+    ({"rate": "10/min", "algorithm": "fixed_window", "batched": 1}, "batched must be True or False"),
     (
         {"rate": "10/min", "algorithm": "fixed_window", "batched": True, "count_denied": True},
         "never charges refused calls",
@@ -161,12 +167,12 @@ def test_refuses_what_makes_no_sense(options: dict[str, Any], complaint: str) ->
 
 @pytest.mark.parametrize("name", ["", None, 5, "a" * 101, "a\nb", "a\x00b", "\ud800"])
 def test_a_name_is_short_and_printable(name: Any) -> None:
-    with pytest.raises(InvalidRule, match="a name is"):
+    with pytest.raises(InvalidRule, match="a name must have"):
         Rule(name, "10/min")
 
 
 def test_an_error_names_the_rule() -> None:
-    with pytest.raises(InvalidRule, match="rule 'logins': algorithm is one of"):
+    with pytest.raises(InvalidRule, match="rule 'logins': algorithm must be one of"):
         Rule("logins", "5/min", algorithm="magic")
 
 

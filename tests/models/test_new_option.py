@@ -67,7 +67,7 @@ def test_a_rule_has_it() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"algorithm": "gcra", "badge": "bleu"}, "badge is one of none, blue, not 'bleu'; did you mean 'blue'?"),
+        ({"algorithm": "gcra", "badge": "bleu"}, "badge must be one of none, blue, not 'bleu'; did you mean 'blue'?"),
         ({"badge": "blue"}, r"badge of callers \(badge\) belongs to gcra only"),
         ({"bagde": "blue"}, "no option 'bagde'; did you mean 'badge'?"),
     ],

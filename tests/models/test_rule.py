@@ -185,4 +185,6 @@ def test_it_says_what_it_means_or_why_it_does_not() -> None:
 def test_a_limit_that_is_too_large_is_refused_by_one_message(limit: int) -> None:
     with pytest.raises(ValidationError) as caught:
         row(**{**SOCKETS, "limit": limit}).full_clean(validate_unique=False, validate_constraints=False)
-    assert caught.value.message_dict == {"limit": [f"limit is a whole number from 1 to {MAX_LIMIT:,}, not {limit}"]}
+    assert caught.value.message_dict == {
+        "limit": [f"limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit}"]
+    }

@@ -187,7 +187,7 @@ class TestSense:
         for events in (("connect",), ("task",), ("message", "publish")):
             with pytest.raises(InvalidRule, match="have bytes"):
                 Rule("volume", "5/min", unit="bytes", events=events)
-        with pytest.raises(InvalidRule, match="unit is one of calls, bytes"):
+        with pytest.raises(InvalidRule, match="unit must be one of calls, bytes"):
             Rule("volume", "5/min", unit="litres", events=("message",))
 
     def test_only_an_open_socket_is_one(self, rf: Any) -> None:

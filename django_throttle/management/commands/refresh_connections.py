@@ -81,7 +81,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not LEAST <= seconds <= MOST:  # also refuses NaN
-        raise ArgumentTypeError(f"it is a number of seconds from {LEAST} to {MOST}, not {text!r}")
+        raise ArgumentTypeError(f"it must be a number of seconds from {LEAST} to {MOST}, not {text!r}")
     return seconds
 
 

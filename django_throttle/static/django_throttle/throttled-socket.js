@@ -270,7 +270,7 @@ function checked(options) {
     if (!Object.hasOwn(DEFAULTS, name)) throw new TypeError(`there is no option ${name}`);
     const [usual, kind] = [DEFAULTS[name], typeof DEFAULTS[name]];
     if (kind === "number" && !(typeof value === "number" && value >= 0))
-      throw new TypeError(`${name} is a number from 0 on`);
+      throw new TypeError(`${name} must be a number from 0 on`);
     if (kind === "function" && typeof value !== "function") throw new TypeError(`${name} is a function`);
     if (Array.isArray(usual) && !(Array.isArray(value) || (name === "protocols" && typeof value === "string")))
       throw new TypeError(`${name} is a list`);

@@ -31,7 +31,9 @@ def test_a_wrong_setting_is_said_plainly(settings: Any) -> None:
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon", "1e9"])
 def test_a_senseless_interval_is_refused(interval: str) -> None:
-    with pytest.raises(CommandError, match=f"interval: it is a number of seconds from 0.05 to 3600, not '{interval}'"):
+    with pytest.raises(
+        CommandError, match=f"interval: it must be a number of seconds from 0.05 to 3600, not '{interval}'"
+    ):
         call_command("refresh_connections", "--interval", interval)
 
 
