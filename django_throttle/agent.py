@@ -21,7 +21,7 @@ from django_throttle import detect_test_run, observe, rulebook
 from django_throttle.agent_thread import AgentThread, watched
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.lifecycle import shutdown
 from django_throttle.local_limits import Flusher
@@ -73,14 +73,14 @@ class _StoreService:
         thread.every(HEARD_SECONDS, Activity(store), "reporting active sockets", wait=HEARD_SECONDS)
         if not store.is_remote:
             return
-        refresher = Refresher(store, control.evict)
-        thread.every(settings.BEAT_INTERVAL, refresher.beat, "the beat")
-        thread.every(RESEND_SECONDS, refresher.resend, "sending leases again")
-        thread.every(settings.EXTEND_INTERVAL, refresher.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
+        reconciler = Reconciler(store, control.evict)
+        thread.every(settings.BEAT_INTERVAL, reconciler.beat, "the beat")
+        thread.every(RESEND_SECONDS, reconciler.resend, "sending leases again")
+        thread.every(settings.EXTEND_INTERVAL, reconciler.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
         store.local_limits.interval = settings.DAMPER_INTERVAL
-        flusher = Flusher(store.local_limits, store.aggregates, lambda: store.processes.seen)
+        flusher = Flusher(store.local_limits, store.aggregator, lambda: store.processes.seen)
         thread.every(store.local_limits.interval, flusher, "reporting counts of dampers", wait=flusher.first)
-        self.cleanups = [refresher.release_all, flusher]
+        self.cleanups = [reconciler.release_all, flusher]
 
     def _watch_rules(self, thread: AgentThread) -> None:
         poll_seconds = conf().RULES_POLL

@@ -162,7 +162,7 @@ class LocalLimits:
         self._renew()
         in_child(self, type(self)._renew)
 
-    def decide(self, charge: Charge, *, commit: bool = True) -> Decision:
+    def decide_damper(self, charge: Charge, *, commit: bool = True) -> Decision:
         """Count an attempt under a damper and say whether it passes."""
         now = self.clock()
         if self._on_due is not None:
@@ -170,9 +170,9 @@ class LocalLimits:
         with self._lock:
             meter = self.cache.find(charge, now)
             wait = meter.attempt(now, charge.cost if commit else 0, self.chance() if meter.factor else 1.0)
-            return meter.refuses(self._until_then(wait, now)) if wait else meter.passes
+            return meter.refuses(self._until_then(wait, now)) if wait else meter.passing_decision
 
-    def judge(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]:
+    def decide_all(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]:
         """Count these attempts and decide each; they share one random number, so that the strictest rule holds."""
         now, chance = self.clock(), self.chance()
         if self._on_due is not None:
@@ -185,10 +185,10 @@ class LocalLimits:
                     continue
                 meter = self.cache.find(charge, now)
                 wait = meter.attempt(now, charge.cost if commit else 0, chance)
-                outcomes.append(meter.refuses(self._until_then(wait, now)).outcomes[0] if wait else meter.passed)
+                outcomes += meter.refuses(self._until_then(wait, now)).outcomes if wait else (meter.passing_outcome,)
             return tuple(outcomes)
 
-    def passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]:
+    def add_passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]:
         """A call with these charges has passed: add it to its batched quotas. Returns the warnings that are due."""
         now = self.clock()
         with self._lock:

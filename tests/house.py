@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(125, 125),
-    "lines": Limit(22_210, 18_500),
+    "lines": Limit(22_208, 18_500),
     "header lines, %": Limit(9.0, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

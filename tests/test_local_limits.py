@@ -32,7 +32,7 @@ def test_a_shadow_counts_and_records(clock: FrozenClock, store: Away) -> None:
 
 def test_a_peek_counts_nothing(process: Process, store: Away) -> None:
     for _ in range(1000):
-        assert process.meters.decide(Charge(RULE, "u", 1), commit=False).allowed
+        assert process.meters.decide_damper(Charge(RULE, "u", 1), commit=False).allowed
     process.flush()
     assert store.asked == []
 

@@ -18,7 +18,7 @@ from django_throttle.lifecycle import in_child
 MAX_RELEASED: Final = 100  # releases that are remembered, to have one of each node of a Cluster
 MAX_FORMER: Final = 4
 
-Pair = tuple[str, str]  # rule id, ident
+HeldUnder = tuple[str, str]  # rule id, ident
 
 
 class Release(NamedTuple):
@@ -56,20 +56,20 @@ class Leases:
         self.lost = False  # Redis does not know our uid any more
         self.is_introduced = False  # whether Redis knows who this process is
         # Lease: when taken or heard of, on the monotonic clock; the pair of which one was taken last is the last.
-        self._held: OrderedDict[Pair, dict[str, float]] = OrderedDict()
-        self._announced: set[Pair] = set()
-        self._unsent: set[Pair] = set()
-        self._unknown: set[tuple[Pair, str]] = set()  # leases that Redis cannot know: it was away all the time
+        self._held: OrderedDict[HeldUnder, dict[str, float]] = OrderedDict()
+        self._announced: set[HeldUnder] = set()
+        self._unsent: set[HeldUnder] = set()
+        self._unknown: set[tuple[HeldUnder, str]] = set()  # leases that Redis cannot know: it was away all the time
         self._unconfirmed: set[Release] = set()
         self._released: deque[Release] = deque(maxlen=MAX_RELEASED)  # the last ones that Redis has confirmed
         self._abandoned: deque[Lease] = deque()
-        self._suspect: dict[Pair, float] = {}
-        self._idle: set[Pair] = set()
-        self._retiring: set[Pair] = set()
+        self._suspect: dict[HeldUnder, float] = {}
+        self._idle: set[HeldUnder] = set()
+        self._retiring: set[HeldUnder] = set()
         # Where leases were taken in this beat and the one before. A server that has lost its data since then may have
         # them, but nothing there says that this process has leases in these places.
-        self._recent, self._earlier = set[Pair](), set[Pair]()
-        self._unnamed: deque[set[Pair]] = deque(maxlen=MAX_FORMER)  # the same of each former uid
+        self._recent, self._earlier = set[HeldUnder](), set[HeldUnder]()
+        self._unnamed: deque[set[HeldUnder]] = deque(maxlen=MAX_FORMER)  # the same of each former uid
         self._evicted: set[str] = set()  # leases that were taken away, and that their sockets have not released
 
     # Who this process is
@@ -104,7 +104,7 @@ class Leases:
             self.lost = False
             self._earlier, self._recent = self._recent, set()
 
-    def unnamed(self) -> set[Pair]:
+    def unnamed(self) -> set[HeldUnder]:
         """Where an old copy of Redis' data may have leases of our former uids that nothing names."""
         with self._lock:
             return set().union(*self._unnamed)
@@ -193,7 +193,7 @@ class Leases:
                 leases[lease] = since
             return lease in leases
 
-    def _drop(self, pair: Pair, lease: str) -> bool:
+    def _drop(self, pair: HeldUnder, lease: str) -> bool:
         self._unknown.discard((pair, lease))
         leases = self._held.get(pair, {})
         known = leases.pop(lease, None) is not None
@@ -215,7 +215,7 @@ class Leases:
     def is_held(self, rule_id: str, ident: str, lease: str) -> bool:
         return lease in self._held.get((rule_id, ident), ())
 
-    def holdings(self) -> dict[Pair, tuple[str, ...]]:
+    def holdings(self) -> dict[HeldUnder, tuple[str, ...]]:
         """All leases, by (rule id, ident)."""
         with self._lock:
             return {pair: tuple(leases) for pair, leases in self._held.items()}
@@ -243,7 +243,7 @@ class Leases:
         """Whether Redis knows where this process may hold leases, as far as we know."""
         return bool(self._announced)
 
-    def confirm(self, uid: str, reply: int, *pairs: Pair) -> None:
+    def confirm(self, uid: str, reply: int, *pairs: HeldUnder) -> None:
         """Take note of announce.lua's reply: 1 when it announced ``pairs`` under ``uid``, 0 when it did not know it."""
         with self._lock:
             if uid != self.uid:
@@ -268,17 +268,17 @@ class Leases:
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
-    def send_again(self, pairs: Iterable[Pair]) -> None:
+    def send_again(self, pairs: Iterable[HeldUnder]) -> None:
         """Redis may not know the leases of these pairs: send them."""
         with self._lock:
             self._unsent.update(pairs)
 
-    def sent_pairs(self) -> list[Pair]:
+    def sent_pairs(self) -> list[HeldUnder]:
         """Those of which Redis knows what is held, as far as we know."""
         with self._lock:
             return [pair for pair in self._held if pair not in self._unsent]
 
-    def take_unsent(self, most: int) -> list[Pair]:
+    def take_unsent(self, most: int) -> list[HeldUnder]:
         """Up to ``most`` unsent pairs; ``send_again`` what fails."""
         with self._lock:
             self._unsent.intersection_update(self._held)
@@ -286,7 +286,7 @@ class Leases:
             self._unsent.difference_update(taken)
             return taken
 
-    def to_register(self, pairs: Iterable[Pair]) -> dict[Pair, dict[str, float]]:
+    def to_register(self, pairs: Iterable[HeldUnder]) -> dict[HeldUnder, dict[str, float]]:
         """What is held of these pairs, each lease with its age in seconds: from now on Redis may know of it."""
         with self._lock:
             now = time.monotonic()
@@ -294,7 +294,7 @@ class Leases:
             self._unknown.difference_update((pair, lease) for pair, leases in held.items() for lease in leases)
             return {pair: {lease: now - since for lease, since in leases.items()} for pair, leases in held.items()}
 
-    def registered(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> None:
+    def registered(self, uid: str, pair: HeldUnder, leases: Mapping[str, float]) -> None:
         """Redis has these leases now; those that were dropped while they travelled are released again."""
         with self._lock:
             if uid != self.uid:
@@ -312,24 +312,24 @@ class Leases:
             self._unconfirmed.difference_update(done)
             self._released.extend(done)
 
-    def newest(self, most: int) -> list[tuple[Pair, str]]:
+    def newest(self, most: int) -> list[tuple[HeldUnder, str]]:
         """The last lease of each of up to ``most`` pairs that Redis knows, of those that had one taken last."""
         with self._lock:
             known = (pair for pair in reversed(self._held) if pair not in self._unsent)
             return [(pair, next(reversed(self._held[pair]))) for pair in islice(known, most)]
 
-    def last_released(self) -> list[tuple[Pair, str]]:
+    def last_released(self) -> list[tuple[HeldUnder, str]]:
         """Leases that Redis has released under the present uid, the last one first."""
         with self._lock:
             last = [one for one in reversed(self._released) if one.uid == self.uid]
             return [((one.rule_id, one.ident), one.lease) for one in last if not self.is_held(*one[1:4])]
 
-    def suspect(self, pairs: Iterable[Pair]) -> None:
+    def suspect(self, pairs: Iterable[HeldUnder]) -> None:
         """Compare these pairs with Redis later."""
         with self._lock:
             self._suspect.update(dict.fromkeys(pairs, time.monotonic()))
 
-    def take_suspect(self, seconds: float, most: int) -> list[Pair]:
+    def take_suspect(self, seconds: float, most: int) -> list[HeldUnder]:
         """Up to ``most`` pairs that have been suspect for ``seconds``."""
         with self._lock:
             ripe = time.monotonic() - seconds
@@ -338,7 +338,7 @@ class Leases:
                 del self._suspect[pair]
             return taken
 
-    def retire(self, most: int) -> list[Pair]:
+    def retire(self, most: int) -> list[HeldUnder]:
         """Up to ``most`` announced pairs of which nothing was held at the last call either; then call ``retired``."""
         with self._lock:
             idle = self._announced.difference(self._held, ((one.rule_id, one.ident) for one in self._unconfirmed))
@@ -348,7 +348,7 @@ class Leases:
             self._idle = idle - self._retiring
             return list(self._retiring)
 
-    def retired(self, pairs: Iterable[Pair]) -> None:
+    def retired(self, pairs: Iterable[HeldUnder]) -> None:
         """Redis has forgotten these pairs; one that was announced again meanwhile may be among them: send it."""
         with self._lock:
             self._retiring.difference_update(pairs)

@@ -168,7 +168,7 @@ class ProcessRecords:
 
     def count_keys(self, groups: Sequence[Sequence[str]]) -> list[int | None]:
         """How many keys of each group exist, which this marks as used; None where the server did not answer."""
-        return self._each([("present", keys, ()) for keys in groups], int)
+        return self._each([("count_keys", keys, ()) for keys in groups], int)
 
     def abandoned(self, name: str) -> Iterator[int]:
         """Take uids that are no more out of every index of one server, in batches; yields the leases freed by each.
@@ -188,7 +188,7 @@ class ProcessRecords:
 
     def are_held(self, uid: str, leases: Iterable[tuple[str, str]]) -> list[bool | None]:
         """Whether each of these (index key, lease) is there; None where the server did not answer."""
-        return self._each([("held", (index,), (uid, lease)) for index, lease in leases], bool)
+        return self._each([("has_lease", (index,), (uid, lease)) for index, lease in leases], bool)
 
     def _each(self, calls: Sequence[tuple[str, Sequence[str], Any]], read: Callable[[Any], T]) -> list[T | None]:
         replies = self.store.pipeline(calls)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_throttle.connections.leases import MAX_RELEASED, Pair, Release
+from django_throttle.connections.leases import MAX_RELEASED, HeldUnder, Release
 from django_throttle.connections.processes import (
     GRACE_SECONDS,
     SHARE_SECONDS,
@@ -78,7 +78,7 @@ class LossDetector:
 
     def _has_lost_the_last(self) -> bool:
         """One of each node of a Cluster, as far as one of the last hundred is there, and not released meanwhile."""
-        leases, key, asked = self.store.leases, self.store.key, dict[tuple[object, bool], tuple[Pair, str]]()
+        leases, key, asked = self.store.leases, self.store.key, dict[tuple[object, bool], tuple[HeldUnder, str]]()
         for is_held, last in ((True, leases.newest(MAX_RELEASED)), (False, leases.last_released())):
             for pair, lease in last:
                 asked.setdefault((self.store.transport.node_of(key(*pair)), is_held), (pair, lease))
@@ -95,7 +95,7 @@ BUSY_SECONDS: Final = 0.02  # until the next turn while work is left
 CLUSTER_PAIRS: Final = 5000  # that are checked in one beat of a Cluster which evicts keys
 
 
-class Refresher:
+class Reconciler:
     """The periodic work for one store and one process; used by one thread. Its methods raise StoreError.
 
     ``on_evicted`` is called with leases that were taken away from sockets which are still open.
@@ -110,7 +110,7 @@ class Refresher:
         self._has_judged_neighbours = False
         self._replaced: set[str] = set()  # former uids that live until all they held is registered again
         self._older: set[str] = set()  # servers that went back in time, each by the name of one of its keys
-        self._unchecked: Iterator[list[Pair]] = iter(())  # of which Redis may have evicted some
+        self._unchecked: Iterator[list[HeldUnder]] = iter(())  # of which Redis may have evicted some
         self._checked = 0  # where the next check begins in a Cluster
         self._failovers = store.transport.failovers
 
@@ -207,12 +207,10 @@ class Refresher:
         self._replaced.clear()
         self._older.clear()
 
-    def _clear(self, pairs: Iterable[Pair]) -> Iterator[int]:
+    def _clear(self, pairs: Iterable[HeldUnder]) -> Iterator[int]:
         """Remove what former uids have there, in batches; a registration of nothing does that."""
         for some in batches(pairs):
-            raise_first(
-                errors_of(self.store.pipeline([self._registration(self.leases.uid, pair, {}) for pair in some]))
-            )
+            raise_first(errors_of(self.store.pipeline([self._as_call(self.leases.uid, pair, {}) for pair in some])))
             yield 0
 
     def check_all(self) -> None:
@@ -241,7 +239,7 @@ class Refresher:
             if time.monotonic() > until:
                 return
 
-    def _missing(self, groups: list[list[Pair]]) -> list[Pair]:
+    def _missing(self, groups: list[list[HeldUnder]]) -> list[HeldUnder]:
         """The pairs of those groups of which a key has gone."""
         uid = self.leases.uid
         names = [[name for key in self._indexes(group) for name in (key, f"{key}:{uid}")] for group in groups]
@@ -249,7 +247,7 @@ class Refresher:
         gone = (there is not None and there < len(keys) for there, keys in zip(found, names, strict=True))
         return [pair for pairs, is_gone in zip(groups, gone, strict=True) if is_gone for pair in pairs]
 
-    def _announce(self, pairs: Iterable[Pair]) -> bool:
+    def _announce(self, pairs: Iterable[HeldUnder]) -> bool:
         uid, pairs = self.leases.uid, tuple(pairs)
         known = self.records.announce(uid, self.leases.introduction_under(uid), self._indexes(pairs))
         self.leases.confirm(uid, known, *pairs)
@@ -258,7 +256,7 @@ class Refresher:
     def _register_some(self) -> list[Exception]:
         """Announced before registered: what a process holds is always named where a sweeper looks."""
         errors: list[Exception] = []
-        failing: set[Pair] = set()
+        failing: set[HeldUnder] = set()
         until = time.monotonic() + SHARE_SECONDS
         try:
             while time.monotonic() < until and (pairs := self.leases.take_unsent(BATCH)):
@@ -272,10 +270,10 @@ class Refresher:
             self.leases.send_again(failing)
         return errors
 
-    def _register(self, pairs: Iterable[Pair]) -> dict[Pair, Exception]:
-        uid, held, failed = self.leases.uid, self.leases.to_register(pairs), dict[Pair, Exception]()
+    def _register(self, pairs: Iterable[HeldUnder]) -> dict[HeldUnder, Exception]:
+        uid, held, failed = self.leases.uid, self.leases.to_register(pairs), dict[HeldUnder, Exception]()
         sent = [(pair, dict(some)) for pair, leases in held.items() for some in batches(leases.items())]
-        replies = self.store.pipeline([self._registration(uid, *one) for one in sent])
+        replies = self.store.pipeline([self._as_call(uid, *one) for one in sent])
         for (pair, leases), reply in zip(sent, replies, strict=True):
             if isinstance(reply, Exception):
                 failed[pair] = reply
@@ -284,14 +282,14 @@ class Refresher:
                 self.on_evicted(list(map(text, reply[1:])))
         return failed
 
-    def _registration(self, uid: str, pair: Pair, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[Any]]:
+    def _as_call(self, uid: str, pair: HeldUnder, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[Any]]:
         args: list[Any] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
         args += [len(self.leases.former), *self.leases.former]
         for lease, age in leases.items():
             args += (lease, round(age * 1_000_000))
         return "register", (self.store.key(*pair),), args
 
-    def _compare(self, pairs: list[Pair]) -> list[Exception]:
+    def _compare(self, pairs: list[HeldUnder]) -> list[Exception]:
         uid, leases = self.leases.uid, self.leases
         expected = {self.store.key(*pair): leases.count(*pair) for pair in pairs}
         try:
@@ -331,5 +329,5 @@ class Refresher:
             if len(pairs) < BATCH:
                 return
 
-    def _indexes(self, pairs: Iterable[Pair]) -> list[str]:
+    def _indexes(self, pairs: Iterable[HeldUnder]) -> list[str]:
         return [self.store.key(*pair) for pair in pairs]

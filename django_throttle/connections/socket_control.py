@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django_throttle import rulebook
-from django_throttle.connections.leases import Pair
+from django_throttle.connections.leases import HeldUnder
 from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.connections.overview import SocketReporter
 from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
@@ -45,8 +45,8 @@ class Activity:
             raise_first([error for some in batches(self._heard().items()) for error in self._report(some, now)])
         self._reported = now
 
-    def _heard(self) -> dict[Pair, Heard]:
-        found: dict[Pair, Heard] = defaultdict(dict)
+    def _heard(self) -> dict[HeldUnder, Heard]:
+        found: dict[HeldUnder, Heard] = defaultdict(dict)
         for socket in self.sockets.everyone():
             if socket.last_received >= self._reported:
                 for lease in socket.leases:
@@ -55,7 +55,7 @@ class Activity:
                             found[pair][lease.id] = socket.last_received
         return found
 
-    def _report(self, some: list[tuple[Pair, Heard]], now: float) -> list[Exception]:
+    def _report(self, some: list[tuple[HeldUnder, Heard]], now: float) -> list[Exception]:
         for pair, heard in some:
             for lease, since in heard.items():
                 self.store.leases.touch(*pair, lease, since)
@@ -64,7 +64,7 @@ class Activity:
         return errors_of(self.store.pipeline([_call(self.store, pair, heard, now) for pair, heard in some]))
 
 
-def _call(store: RedisStore, pair: Pair, heard: Heard, now: float) -> tuple[str, tuple[str], list[Any]]:
+def _call(store: RedisStore, pair: HeldUnder, heard: Heard, now: float) -> tuple[str, tuple[str], list[Any]]:
     args: list[Any] = [store.now_arg(), store.leases.uid]
     for lease, since in heard.items():
         args += (lease, round((now - since) * 1_000_000))

@@ -171,7 +171,7 @@ def evicted(leases: Iterable[str], rule: str = "", limit: int = 0) -> tuple[Cont
 
 MAX_WAITING: Final = 10_000  # for one process
 
-Given = dict[ControlMessage, float]  # when each was given, on the monotonic clock: then, or a round trip later
+Received = dict[ControlMessage, float]  # when each was sent, on the monotonic clock: then, or a round trip later
 
 
 def with_tags(messages: Iterable[ControlMessage], tag: Callable[[str], str]) -> tuple[ControlMessage, ...]:

@@ -91,15 +91,15 @@ DecideRest = Callable[[tuple[Charge, ...]], Generator[Command, Any, Decision]]
 class LocalCounts(Protocol):
     """The counts by which a process decides local rules without the store.
 
-    ``decide`` decides one damper's charge. ``judge`` decides any local charges, and counts for dampers whatever becomes
-    of the call. ``passed`` counts the charges of a call that has passed; it returns the shares that they reached.
+    ``decide_damper`` decides one damper's charge. ``decide_all`` decides any local charges, and counts for dampers
+    whatever becomes of the call. ``add_passed`` counts those of a call that has passed; it returns the shares reached.
     """
 
-    def decide(self, charge: Charge, *, commit: bool = True) -> Decision: ...
+    def decide_damper(self, charge: Charge, *, commit: bool = True) -> Decision: ...
 
-    def judge(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]: ...
+    def decide_all(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]: ...
 
-    def passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]: ...
+    def add_passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]: ...
 
 
 def decide_with_local(
@@ -108,7 +108,7 @@ def decide_with_local(
     """Decide all charges as one: if a local rule refuses the call, the store is not asked and nothing is charged."""
     local = [charge for charge in charges if charge.rule.is_local]
     exact = tuple([charge for charge in charges if not charge.rule.is_local])
-    judged = local_limits.judge(local, commit=commit)
+    judged = local_limits.decide_all(local, commit=commit)
     decision = conclude(judged)
     if exact and decision.allowed:
         rest = yield from decide_rest(exact)
@@ -118,7 +118,7 @@ def decide_with_local(
         decision = decision._replace(crossed=rest.crossed, receipt=rest.receipt, cause=rest.cause)
     if not (commit and decision.allowed):
         return decision
-    crossed = local_limits.passed(local)
+    crossed = local_limits.add_passed(local)
     return decision._replace(crossed=decision.crossed + crossed) if crossed else decision
 
 
@@ -157,7 +157,7 @@ def decide_charges(
         return Decision()
     if local_limits is not None and any(charge.rule.is_local for charge in charges):
         if len(charges) == 1 and charges[0].rule.is_damper:
-            return local_limits.decide(charges[0], commit=commit)
+            return local_limits.decide_damper(charges[0], commit=commit)
         rest = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials)
         return (yield from decide_with_local(charges, commit, local_limits, rest))
     if denials is None or not commit:
@@ -330,14 +330,14 @@ def _evict(full: list[Charge], lease: str, taken: dict[tuple[str, str], None]) -
     return True
 
 
-Pair = tuple[str, str]  # a rule's name, an ident
+NameAndIdent = tuple[str, str]  # a rule's name, an ident
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierCharges:
     """What each rule was charged under each ident, and by what it can go back; False when nothing was."""
 
-    costs: Mapping[Pair, int] = field(default_factory=dict)
+    costs: Mapping[NameAndIdent, int] = field(default_factory=dict)
     receipts: tuple[Refund, ...] = ()
     leases: tuple[Lease, ...] = ()
 
@@ -348,7 +348,7 @@ class EarlierCharges:
         """Whether the rule was charged at all, under any ident."""
         return any(name == rule for name, _ in self.costs)
 
-    def mistaken(self, outcomes: Iterable[Outcome]) -> frozenset[Pair]:
+    def mistaken(self, outcomes: Iterable[Outcome]) -> frozenset[NameAndIdent]:
         """Those that were charged under another ident than the one by which the same rule has decided now."""
         known: dict[str, set[str]] = {}
         for outcome in outcomes:

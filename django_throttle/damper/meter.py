@@ -295,7 +295,7 @@ class Meter:
 
     __slots__ = (
         "_maker", "_refused_for", "_refuses", "_rest", "_since", "attempts", "bucket", "factor", "ident", "name",
-        "passed", "passes", "processes", "rule", "seen_at", "suppression", "time", "until",
+        "passing_decision", "passing_outcome", "processes", "rule", "seen_at", "suppression", "time", "until",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, ident: str, maker: str, now: float, time: StoreTime) -> None:
@@ -391,8 +391,8 @@ class Meter:
         left = self.suppression.left
         self._rest = self.suppression.rest(now_us)
         # Made once here, and returned many times.
-        self.passed = outcome_of(self.rule, self.ident, left, 0.0, self._rest, self.factor)
-        self.passes = decided(self.passed)
+        self.passing_outcome = outcome_of(self.rule, self.ident, left, 0.0, self._rest, self.factor)
+        self.passing_decision = decided(self.passing_outcome)
         self._refused_for = -1
 
 

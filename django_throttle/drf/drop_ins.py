@@ -23,7 +23,7 @@ from django_throttle.http.request_state import django_request, method_of, record
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import EVERYONE, refuses_without_address
 from django_throttle.identity.keys import shortened
-from django_throttle.rulebook.snapshot import ASK_AGAIN
+from django_throttle.rulebook.snapshot import NO_ADDRESS_WAIT
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.
@@ -119,7 +119,7 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         address = network(said, conf().IPV6_PREFIX)
         ident = f"ip:{address}" if address else HttpWho(request).ident("ip")
         if ident is None and refuses_without_address():
-            raise LimiterUnavailable(ASK_AGAIN)
+            raise LimiterUnavailable(NO_ADDRESS_WAIT)
         return None if ident is None else _TaggedIdent(ident)
 
     @classmethod

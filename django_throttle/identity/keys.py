@@ -198,13 +198,13 @@ def groups_of(user: Any) -> frozenset[str]:
     """
     known: frozenset[str] | None = getattr(user, _GROUPS, None)
     if known is None:
-        known = read_traits(user)
+        known = read_groups(user)
         if known is not None:
             setattr(user, _GROUPS, known)
     return known or frozenset()
 
 
-def read_traits(user: Any) -> frozenset[str] | None:
+def read_groups(user: Any) -> frozenset[str] | None:
     if user.pk is None or not hasattr(user, "groups"):  # of a user model without permissions
         return frozenset()
     try:

@@ -53,7 +53,7 @@ def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
         "reason": outcome.reason.value,
         "scope": _plain(facts.scope),
         "event": _event(facts, outcome),
-        "ident": short_hash(outcome.ident),
+        "ident": ident_for_logs(outcome.ident),
         "left_out": left_out,
     }
     decisions_log.warning(
@@ -70,7 +70,7 @@ def _event(facts: Facts, outcome: Outcome) -> str:
     return facts.events[-1 if is_lease else 0] if facts.events else ""
 
 
-def short_hash(ident: str) -> str:
+def ident_for_logs(ident: str) -> str:
     """8 hex characters that tell callers apart in a log: the first 32 bits of the keyed hash in their store keys."""
     return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==")[:4].hex()
 

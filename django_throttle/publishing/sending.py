@@ -64,7 +64,7 @@ def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision |
     refusals = store.denials.refused(charges)
     if not refusals:
         return None
-    store.local_limits.judge([charge for charge in charges if charge.rule.is_local])  # dampers count attempts
+    store.local_limits.decide_all([charge for charge in charges if charge.rule.is_local])  # dampers count attempts
     return conclude((*refusals, *blocks))
 
 

@@ -113,12 +113,12 @@ def rule_cost(rule: Rule, facts: Facts) -> int:
     )
 
 
-ASK_AGAIN: Final = 60.0  # seconds; nothing changes until the site's configuration does
+NO_ADDRESS_WAIT: Final = 60.0  # seconds; nothing changes until the site's configuration does
 
 
 def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
     """A refusal by each of these rules that would count by the address, where the address is unknown."""
-    found, wait = [], ASK_AGAIN
+    found, wait = [], NO_ADDRESS_WAIT
     for rule in rules:
         if facts.ident != BY_KEY or facts.charged.covers(rule.name):
             continue

@@ -25,7 +25,7 @@ from django_throttle.sockets.prepaid import (
 )
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
-from django_throttle.stores.denials import Refusal
+from django_throttle.stores.denials import Denial
 
 Charges = tuple[Charge, ...]
 
@@ -128,7 +128,7 @@ class FrameLimits:
         self._prepaid: PrepaidFrames | None = None  # most sockets have no shared rules in both directions
         self._matched: MatchedRules | None = None
         # It holds until there is room again: nobody else charges the counters of own rules.
-        self._own_refusal: tuple[MatchedRules, Refusal] | None = None
+        self._own_refusal: tuple[MatchedRules, Denial] | None = None
 
     async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
@@ -189,7 +189,7 @@ class FrameLimits:
         decision = decision_of(own, result)
         if not result.allowed and matched.remembers:
             until = inf if decision.retry_after is None else now + decision.retry_after
-            self._own_refusal = matched, Refusal(decision, now, until, (cost, size))
+            self._own_refusal = matched, Denial(decision, now, until, (cost, size))
         return _together(decision, Decision(), matched.blocks) if matched.blocks else decision
 
     async def _by_all(self, matched: MatchedRules, cost: int, size: int) -> Decision:
@@ -211,11 +211,11 @@ class FrameLimits:
         """Metered rules refuse before the shared ones are asked."""
         metered, store = matched.priced(matched.metered, cost, size), get_store()
         agent.ensure(store)
-        judged = store.local_limits.judge(metered)
+        judged = store.local_limits.decide_all(metered)
         if not all(one.allowed or one.shadow for one in judged):
             return conclude(judged)
         decision = await self._by_shared(matched, cost, size)
-        if decision.allowed and (crossed := store.local_limits.passed(metered)):
+        if decision.allowed and (crossed := store.local_limits.add_passed(metered)):
             first = await arun(drop_reported(Decision(crossed=crossed)), store)
             decision = decision._replace(crossed=decision.crossed + first.crossed)
         return decision._replace(outcomes=judged + decision.outcomes)

@@ -26,7 +26,7 @@ from django_throttle.lifecycle import spawn
 from django_throttle.limiter import decide_flow
 from django_throttle.stores import AnyStore, get_store
 from django_throttle.stores.base import arun
-from django_throttle.stores.denials import LONGEST, Refusal
+from django_throttle.stores.denials import LONGEST, Denial
 
 Charges = tuple[Charge, ...]
 
@@ -258,7 +258,7 @@ class PrepaidFrames:
         self._calls = calls
         self._charges: Charges = ()
         self._balance: Balance | None = None
-        self._refusal: Refusal | None = None
+        self._refusal: Denial | None = None
         self._asks_again_at = 0.0
         self._asking: asyncio.Task[StoreReply] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -375,7 +375,7 @@ class PrepaidFrames:
             self._keep(balance, charges, now)
         elif store.is_costly and generation == self._generation:
             wait = LONGEST if decision.retry_after is None else decision.retry_after
-            self._refusal = Refusal(decision, now, now + wait, costs)
+            self._refusal = Denial(decision, now, now + wait, costs)
             counts = any(charge.rule.count_denied for charge in charges)  # then each refused frame is to be counted
             self._asks_again_at = now + (0.0 if counts else min(wait, LONGEST))
         return StoreReply(decision, charges, costs, balance, size == 1)

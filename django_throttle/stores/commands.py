@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import InvalidResponse
 
-from django_throttle.connections.leases import Leases, Pair
+from django_throttle.connections.leases import HeldUnder, Leases
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.algorithms.concurrency import Concurrency
 from django_throttle.core.algorithms.fixed_window import CalendarWindow
@@ -228,7 +228,7 @@ class LeaseCommand(DecideCommand):
         _owe(self.context.leases, self.pairs, self.command.lease or "", self.uid)
 
 
-def _owe(leases: Leases, pairs: Sequence[Pair], lease: str, uid: str) -> None:
+def _owe(leases: Leases, pairs: Sequence[HeldUnder], lease: str, uid: str) -> None:
     for pair in pairs:
         leases.release_uncertain(*pair, lease, uid)
 

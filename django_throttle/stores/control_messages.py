@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from django_throttle.core.commands import MAX_WAITING, ControlMessage, Given, SendControl, with_tags
+from django_throttle.core.commands import MAX_WAITING, ControlMessage, Received, SendControl, with_tags
 from django_throttle.core.key import ident_tag
 from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child
@@ -99,12 +99,12 @@ class RedisControl:
         if again:
             self.send(again)
 
-    def fetch(self) -> Given:
+    def fetch(self) -> Received:
         """What waits for this process, under its uid and under the one before.
 
         What was fetched is not lost when fetching more of it fails.
         """
-        found: Given = {}
+        found: Received = {}
         try:
             for uid in dict.fromkeys((self._read[0], self.context.leases.uid)):
                 while uid and self._fetch(uid, found):
@@ -115,7 +115,7 @@ class RedisControl:
         return found
 
     # The name of the list, orders:<uid>, stays: processes of older versions use it too.
-    def _fetch(self, uid: str, found: Given) -> bool:
+    def _fetch(self, uid: str, found: Received) -> bool:
         """Add some of those that wait under a uid; True when there may be more."""
         key, confirmed = self.context.process_key(f"orders:{uid}"), self._read[1] if self._read[0] == uid else ()
         now, *texts = self.context.call("read_messages", (key,), (BATCH, *confirmed)) or (0,)

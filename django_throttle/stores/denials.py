@@ -27,7 +27,7 @@ SLOT_SECONDS: Final = 0.1
 PUBLISH: Final = "publish"
 
 
-class Refusal(NamedTuple):
+class Denial(NamedTuple):
     """A refusal of these costs, when it was decided, and until when it is said again.
 
     So do processes remember refusals, and sockets those of their own rules and of prepaid frames.
@@ -69,7 +69,7 @@ class Denials:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.known: dict[tuple[Charge, ...], Refusal] = {}
+        self.known: dict[tuple[Charge, ...], Denial] = {}
         self._full: dict[tuple[Charge, ...], _Streak] = {}
         self._publish_refusals: dict[tuple[Rule, str], _PublishRefusal] = {}  # of publications, whose costs differ
         self.epoch = 0  # budgets given back so far
@@ -107,7 +107,7 @@ class Denials:
             if not waits:
                 wait = self._slots_remembered(charges, now)
             if wait:
-                _keep(self.known, charges, Refusal(decision, now, now + wait))
+                _keep(self.known, charges, Denial(decision, now, now + wait))
             for (rule, ident, cost), outcome in zip(charges, decision.outcomes, strict=False):
                 if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
                     wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)

@@ -62,7 +62,7 @@ class UncertainEvictions:
         if not uncertain:
             return
         pairs = [(self.context.key(one.charge.rule.id, one.charge.ident), one.withdraws) for one in uncertain.values()]
-        replies = self.context.pipeline([("withdraw", (key,), (lease, LATE_MS)) for key, lease in pairs])
+        replies = self.context.pipeline([("list_evicted", (key,), (lease, LATE_MS)) for key, lease in pairs])
         answered = [(one, lost) for one, lost in zip(uncertain.values(), replies, strict=True) if type(lost) is list]
         closing = dict.fromkeys(message for one, lost in answered for message in one.closing(lost))
         settled = set() if self.control.send(self.control.keep(closing)) else {id(one) for one, _ in answered}

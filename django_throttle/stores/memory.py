@@ -19,9 +19,9 @@ from django_throttle.core.commands import (
     Decide,
     DecideLocally,
     Evict,
-    Given,
     Mark,
     PastCharge,
+    Received,
     Refund,
     Release,
     Reset,
@@ -237,7 +237,7 @@ class LocalControl:
     def resend(self) -> None:
         """There is nowhere to send them to."""
 
-    def fetch(self) -> Given:
+    def fetch(self) -> Received:
         """What has been given since the last time."""
         return dict([self._waiting.popleft() for _ in range(len(self._waiting))])
 

@@ -134,7 +134,7 @@ class RedisStore(RedisContext):
         self.fallback = Fallback(self)
         self.control = RedisControl(self)
         self.evictions = UncertainEvictions(self, self.control)
-        self.aggregates = RedisAggregator(self)  # what dampers and batched quotas report to
+        self.aggregator = RedisAggregator(self)  # what dampers and batched quotas report to
         self.batcher = Batcher(transport.asend_all, self.now_arg, partial(announce_call, self), transport.slot_of)
         self.releases = Releases(transport.asend_all)
 

@@ -136,7 +136,7 @@ class Damped:
         charge = self._charges.get(cost)
         if charge is None:
             charge = self._charges[cost] = Charge(self._rule, IDENT, cost)
-        decision = self.meters.decide(charge)
+        decision = self.meters.decide_damper(charge)
         self._factor = decision.outcomes[0].factor
         return decision.allowed
 

@@ -15,7 +15,7 @@ from django.urls import NoReverseMatch, reverse
 
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.models import ThrottleConnection
 from django_throttle.stores import RedisStore
@@ -52,7 +52,7 @@ def operator(client: Client) -> Client:
 def process(store: Store, search: str = "") -> Store:
     """A process that Redis knows, and that has heard of whoever looks."""
     if isinstance(store, RedisStore):
-        Refresher(store).beat()
+        Reconciler(store).beat()
     overview.look(store, search)
     SocketControl(store)()
     overview.look_again()
@@ -147,7 +147,7 @@ class TestPage:
         store = enforce()
         sockets(*((f"s{number}", "user:1") for number in range(4)))
         if isinstance(store, RedisStore):
-            Refresher(store).beat()
+            Reconciler(store).beat()
             assert "0 open connections, not all processes have answered yet" in text(operator.get(PAGE))
             process(store)
         shown = text(operator.get(PAGE))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from redis import Redis
 
 from django_throttle.conf import conf
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -20,21 +20,21 @@ SECTION = "open connections"
 
 def beating(url: str, held: int) -> Play:
     """So many beats of a process that holds leases taken through the limiter."""
-    refresher = _holding(url, held)
+    reconciler = _holding(url, held)
 
     def play(calls: int) -> None:
         for _ in range(calls):
-            refresher.beat()
+            reconciler.beat()
 
     return play
 
 
 def extending(url: str, held: int) -> Play:
-    refresher = _holding(url, held)
+    reconciler = _holding(url, held)
 
     def play(calls: int) -> None:
         for _ in range(calls):
-            refresher.extend()
+            reconciler.extend()
 
     return play
 
@@ -62,9 +62,9 @@ def _sent(url: str, make: str, held: int, calls: int) -> tuple[float, float]:
     return tuple((new - old) / calls for new, old in zip(after, before, strict=True))  # type: ignore[return-value]
 
 
-def _holding(url: str, held: int) -> Refresher:
+def _holding(url: str, held: int) -> Reconciler:
     store = RedisStore(url, deadline=5)
     limiter = Limiter((Rule("sockets", limit=5, algorithm="concurrency"),), store)
     for number in range(held):
         assert limiter.acquire(f"user:{number}").lease
-    return Refresher(store)
+    return Reconciler(store)

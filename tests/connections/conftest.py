@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -29,13 +29,13 @@ BATCHING = ("connections.processes", "connections.reconcile", "stores.transport"
 
 
 class Site:
-    """One store, its registry and its refresher: a process, as far as Redis can tell."""
+    """One store, its registry and its reconciler: a process, as far as Redis can tell."""
 
     def __init__(self, url: str, clock: FrozenClock | None = None, rule: Rule = RULE) -> None:
         self.store = RedisStore(url, clock=clock, secret=SECRET, deadline=5.0)
         self.leases = self.store.leases
         self.limiter = Limiter([rule], self.store)
-        self.refresher = Refresher(self.store)
+        self.reconciler = Reconciler(self.store)
         self.rule = rule
 
     def take(self, ident: str, times: int = 1) -> list[Decision]:
@@ -50,7 +50,7 @@ class Site:
 
     def beat(self, times: int = 1) -> None:
         for _ in range(times):
-            self.refresher.beat()
+            self.reconciler.beat()
 
 
 class Worker:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import ControlMessage, charge
 from django_throttle.limiter import decide_flow
@@ -54,9 +54,9 @@ class Door:
         """The leases whose sockets are to be closed here."""
         return [order.lease for order in self.messages() if order.kind == "close"]
 
-    def refresher(self) -> Refresher:
+    def reconciler(self) -> Reconciler:
         assert isinstance(self.store, RedisStore)
-        return Refresher(self.store, self.gone.extend)
+        return Reconciler(self.store, self.gone.extend)
 
 
 def lease_of(decision: Decision) -> str:

@@ -57,7 +57,7 @@ def test_shares_stay_while_a_breaker_is_open(make_site: Make) -> None:
     for _ in range(5):
         first.store.breaker.failed()
     for site in others:
-        site.refresher.release_all()
+        site.reconciler.release_all()
     first.beat(3)
     assert share(first) == 4
     first.store.breaker.succeeded()
@@ -161,7 +161,7 @@ def test_a_buried_uid_never_returns(make_site: Make, clock: FrozenClock, redis: 
     paused.take("user:2")
     assert paused.leases.lost
     assert old not in redis.zrange("dt:{p}:live", 0, -1)
-    paused.refresher.resend()  # at the latest half a second later
+    paused.reconciler.resend()  # at the latest half a second later
     assert (living.count("user:1"), living.count("user:2")) == (3, 1)
     assert paused.leases.uid in redis.zrange("dt:{p}:live", 0, -1)
     assert not [key for key in keys(redis) if old in key]
@@ -180,7 +180,7 @@ def test_a_call_under_way_while_the_uid_changes(make_site: Make, clock: FrozenCl
     site.leases.hold = late  # type: ignore[method-assign]
     site.take("user:1")
     site.leases.hold = hold  # type: ignore[method-assign]
-    site.refresher.resend()
+    site.reconciler.resend()
     assert site.count("user:1") == 2
     assert not [key for key in keys(redis) if old in key]
 

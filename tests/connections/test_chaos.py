@@ -52,8 +52,8 @@ def test_nothing_drifts(
         for _ in range(2):
             for site in sites:
                 site.beat()
-                site.refresher.extend()
-                site.refresher.resend()
+                site.reconciler.extend()
+                site.reconciler.resend()
         held = {ident: sum(site.leases.count(site.rule.id, ident) for site in sites) for ident in IDENTS}
         counted = {ident: sites[0].count(ident) for ident in IDENTS}
         figure("seconds of faults", seconds, "s")
@@ -93,7 +93,7 @@ def hold_and_release(site: Site, chance: random.Random, until: float) -> None:
 
 def refresh(site: Site, until: float) -> None:
     while time.monotonic() < until:
-        for work in (site.beat, site.refresher.resend, site.refresher.extend):
+        for work in (site.beat, site.reconciler.resend, site.reconciler.extend):
             with suppress(StoreError):  # as the agent does: Redis is late, and the next beat tries again
                 work()
 

@@ -64,17 +64,17 @@ class TestOneNodeAway:
         site.leases.renew()
         partial = away(site)
         with pytest.raises(StoreError, match="away"):
-            site.refresher.resend()
+            site.reconciler.resend()
         assert self.counts(onlooker) == (0, 30)
         for lease in leases:
             assert lease
             for pair in lease.holds:
                 site.leases.release(*pair, lease.id)
         with pytest.raises(StoreError, match="away"):
-            site.refresher.resend()
+            site.reconciler.resend()
         assert self.counts(onlooker) == (0, 0)
         partial.undo()
-        site.refresher.resend()
+        site.reconciler.resend()
         assert site.leases.unconfirmed() == []
         assert self.counts(onlooker) == (0, 0)
 
@@ -86,11 +86,11 @@ class TestOneNodeAway:
         site.leases.renew()
         partial = away(site)
         with pytest.raises(StoreError, match="away"):
-            site.refresher.resend()
+            site.reconciler.resend()
         partial.undo()
         for module in BATCHING:
             partial.setattr(f"django_throttle.{module}.BATCH", 10)
-        site.refresher.resend()
+        site.reconciler.resend()
         assert self.counts(onlooker) == (30, 30)
 
     def test_the_others_are_extended(self, make_site: Make, redis: Redis, away: Any) -> None:
@@ -102,7 +102,7 @@ class TestOneNodeAway:
             redis.pexpire(name, 5000)
         away(site)
         with pytest.raises(StoreError, match="away"):
-            site.refresher.extend()
+            site.reconciler.extend()
         assert [redis.pttl(name) > 590_000 for name in names] == [False, True] * 30
 
     def test_the_others_are_extended_by_their_host(self, make_site: Make, redis: Redis, away: Any) -> None:
@@ -137,7 +137,7 @@ class TestOneNodeAway:
             dead.take(f"user:{number}")
         living.beat()
         partial, onlooker, turns = away(living), make_site(), 0
-        living.refresher.records.beat((), [dead.leases.uid], expires=False, most=0)
+        living.reconciler.records.beat((), [dead.leases.uid], expires=False, most=0)
         while self.counts(onlooker) != (30, 0) and turns < 100:  # a batch of those that fail ends a turn
             clock.step(3.1)
             turns += 1

@@ -320,7 +320,7 @@ def _settles(site: Site) -> bool:
     """Whether a beat and all that follows from it is done."""
     try:
         site.beat()
-        while site.refresher.resend() is not None:
+        while site.reconciler.resend() is not None:
             pass
     except StoreError:
         return False

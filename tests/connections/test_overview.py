@@ -12,7 +12,7 @@ from redis import Redis
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, SocketReporter, look
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core.commands import REPORT, ControlMessage
 from django_throttle.publishing.groups import members
@@ -38,7 +38,7 @@ class Site:
 
     def __init__(self, url: str, **numbers: int) -> None:
         self.store, self.sockets = redis_store(url), OpenSockets()
-        Refresher(self.store).beat()
+        Reconciler(self.store).beat()
         for name, number in numbers.items():
             for one in sockets(*((f"{name}{at}", f"user:{name}") for at in range(number))):
                 open_sockets.remove(one)
@@ -143,7 +143,7 @@ class TestNotYet:
     def test_who_holds_something_is_waited_for(self, redis_url: str, redis: Redis) -> None:
         site, store = Site(redis_url), redis_store(redis_url)
         site.store.leases.hold("rule", "user:1", "~abc")
-        Refresher(site.store).beat()
+        Reconciler(site.store).beat()
         look(store)
         redis.hincrby("dt:{p}:asked:", "first", -60_000_000)
         assert not look(store).is_whole

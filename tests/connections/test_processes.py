@@ -245,7 +245,7 @@ def test_a_command_killed_in_the_middle_of_a_sweep(
     uid = dead.ask("uid")
     dead.kill()
     # As far as a pass gets before it is killed: buried and claimed, one index reaped.
-    ledger = site.refresher.records
+    ledger = site.reconciler.records
     assert ledger.beat((), [uid]).claimed == [uid]
     site.store.call("reap", (site.store.key(RULE.id, "user:1"),), (uid,))
     living.ask("acquire", "user:3")

@@ -59,9 +59,9 @@ def test_what_was_evicted_is_registered_again_within_a_beat(
         redis.config_set("slowlog-log-slower-than", 0)
         redis.config_set("slowlog-max-len", 10_000)
         site.beat()
-        while site.refresher.resend() is not None:
+        while site.reconciler.resend() is not None:
             pass
-        site.refresher.resend()
+        site.reconciler.resend()
         scripts = [one["duration"] for one in redis.slowlog_get(10_000) if one["command"].startswith(b"EVAL")]
         figure("slots evicted, of 1,200, and registered again,", lost)
         figure("scripts in the beat that does that", len(scripts))
@@ -86,7 +86,7 @@ def test_looking_for_what_was_evicted_costs_little(quick: None, figure: Callable
         redis.config_set("slowlog-max-len", 10_000)
         redis.slowlog_reset()
         site.beat()
-        while site.refresher.resend() is not None:
+        while site.reconciler.resend() is not None:
             pass
         took = [one["duration"] for one in redis.slowlog_get(10_000) if one["command"].startswith(b"EVAL")]
         figure("scripts in a beat beside a server that evicts, with 4,800 slots,", len(took))
@@ -174,7 +174,7 @@ def test_on_a_server_that_is_nearly_full_what_is_held_stays(quick: None) -> None
             written += 100
             if redis.info("memory")["used_memory"] > 7_000_000:
                 site.beat()
-                site.refresher.resend()
+                site.reconciler.resend()
             lowest = min(lowest, count(site, redis))
         evicted = redis.info("stats")["evicted_keys"]
         print(f"{evicted} keys were evicted; at least {lowest} of {HELD} were there at any time")
@@ -191,8 +191,8 @@ def test_an_evicted_announcement_is_made_again(make_site: Make, redis_server: Re
     with redis_server.client() as redis:
         held = f"dt:{{p}}:held:{site.leases.uid}"
         redis.delete(held)
-        site.refresher.check_all()
-        site.refresher.resend()
+        site.reconciler.check_all()
+        site.reconciler.resend()
         assert redis.smembers(held) == {site.store.key(RULE.id, "user:1")}
         site.take("user:2")
         assert redis.scard(held) == 2
@@ -204,8 +204,8 @@ def test_a_lease_that_is_released_while_redis_is_asked_for_it_is_no_loss(
     """Who registers again for nothing has slots missing for a moment, and others are granted them."""
     site = make_site()
     released = site.take("user:1", 2)[-1].lease
-    site.refresher.resend()
-    records, uid = site.refresher.losses.records, site.leases.uid
+    site.reconciler.resend()
+    records, uid = site.reconciler.losses.records, site.leases.uid
     ask = records.are_held
 
     def holds(*asked: Any) -> list[bool | None]:
@@ -225,6 +225,6 @@ def test_without_eviction_nothing_is_looked_for(quick: None) -> None:
             site.take(f"user:{number}")
         for _ in range(3):
             site.beat()
-            site.refresher.resend()
+            site.reconciler.resend()
         assert "cmdstat_touch" not in redis.info("commandstats")
         wait_until(lambda: count(site, redis) == HELD)

@@ -29,16 +29,16 @@ def test_taken_and_released_while_redis_was_away(settings: Any, clock: FrozenClo
         site.limiter.release(early.lease)
         site.limiter.release(late[0].lease)
         with pytest.raises(StoreError):
-            site.refresher.resend()
+            site.reconciler.resend()
         server.start()
         site.beat()
-        site.refresher.resend()
+        site.reconciler.resend()
         assert other.count("user:1") == 3
         site.limiter.release(kept.lease)
         site.store.breaker.succeeded()
         for decision in late:
             site.limiter.release(decision.lease)
-        site.refresher.resend()
+        site.reconciler.resend()
         assert other.count("user:1") == 0
         assert len(site.leases) == 0
 
@@ -54,7 +54,7 @@ def test_what_comes_and_goes_while_redis_is_away_leaves_no_debt(settings: Any, c
         assert len(site.leases.unconfirmed()) <= 20, "only those before the breaker opened"
         server.start()
         site.beat()
-        site.refresher.resend()
+        site.reconciler.resend()
         assert (site.leases.unconfirmed(), other.count("user:0"), other.count("user:1")) == ([], 1, 0)
         site.store.breaker.succeeded()
         site.limiter.release(kept.lease)
@@ -68,9 +68,9 @@ def test_a_release_that_did_not_arrive_is_repeated(make_site: Make, monkeypatch:
         patch.setattr(site.store.transport, "send_all", raise_unavailable)
         site.limiter.release(one.lease)
     assert (site.count("user:1"), len(site.leases)) == (2, 1)
-    site.refresher.resend()
+    site.reconciler.resend()
     assert site.count("user:1") == 1
-    site.refresher.resend()
+    site.reconciler.resend()
     site.limiter.release(one.lease)
     assert site.count("user:1") == 1
 
@@ -105,7 +105,7 @@ def test_a_close_that_redis_has_lost_is_told_again(
     clock.step(11)
     site.beat()
     for _ in range(2):
-        site.refresher.resend()
+        site.reconciler.resend()
     assert site.count("user:1") == held
     sent: list[str] = []
     pipeline = site.store.pipeline
@@ -113,7 +113,7 @@ def test_a_close_that_redis_has_lost_is_told_again(
         site.store, "pipeline", lambda calls: (sent.extend(call[0] for call in calls), pipeline(calls))[1]
     )
     site.beat()
-    site.refresher.resend()
+    site.reconciler.resend()
     assert not {"register", "release", "extend"} & set(sent), "once"
 
 
@@ -125,21 +125,21 @@ def test_an_acquire_that_arrives_after_its_release(
     site = make_site()
     site.take("user:1", held)
     site.leases.release_uncertain(RULE.id, "user:1", "ghost", site.leases.uid)
-    site.refresher.resend()
+    site.reconciler.resend()
     index = site.store.key(RULE.id, "user:1")
     redis.zadd(f"{index}:{site.leases.uid}", {"ghost": clock.now_us})
     redis.pexpire(f"{index}:{site.leases.uid}", 600_000)
     redis.sadd(index, site.leases.uid)
     redis.pexpire(index, 600_000)
     assert site.count("user:1") == held + 1
-    site.refresher.resend()
+    site.reconciler.resend()
     assert site.count("user:1") == held + 1, "it may still be on its way to the registry"
     monkeypatch.setattr(reconcile, "GRACE_SECONDS", 0.0)
-    site.refresher.resend()
+    site.reconciler.resend()
     assert site.count("user:1") == held + 1, "it came so late that it is too young to be told from one of ours"
     clock.step(11)
-    site.refresher.resend()
-    site.refresher.resend()
+    site.reconciler.resend()
+    site.reconciler.resend()
     assert site.count("user:1") == held
 
 
@@ -152,7 +152,7 @@ def test_extends_everything_held_with_one_command_a_key(make_site: Make, redis: 
     for name in names:
         redis.pexpire(name, 5000)
     before = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    site.refresher.extend()
+    site.reconciler.extend()
     assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 600
     assert all(590_000 < redis.pttl(name) <= 600_000 for name in names)
 
@@ -163,11 +163,11 @@ def test_extending_finds_what_redis_has_lost(make_site: Make, redis: Redis) -> N
     site.take("user:2", 2)
     index = site.store.key(RULE.id, "user:1")
     redis.delete(index)  # evicted
-    site.refresher.extend()
+    site.reconciler.extend()
     assert site.count("user:1") == 2
     redis.delete(index, f"{index}:{site.leases.uid}")
-    site.refresher.extend()
-    site.refresher.resend()
+    site.reconciler.extend()
+    site.reconciler.resend()
     assert (site.count("user:1"), site.count("user:2")) == (2, 2)
 
 
@@ -177,14 +177,14 @@ def test_foreign_values_are_replaced(make_site: Make, redis: Redis) -> None:
     index = site.store.key(RULE.id, "user:1")
     for key in (index, f"{index}:{site.leases.uid}"):
         redis.set(key, "foreign", px=60_000)
-    site.refresher.extend()
-    site.refresher.resend()
+    site.reconciler.extend()
+    site.reconciler.resend()
     assert site.count("user:1") == 2
     for key in (index, f"{index}:{site.leases.uid}"):
         redis.set(key, "foreign", px=60_000)
     for lease in leases:
         site.limiter.release(lease)
-    sum(site.refresher.records.sweep(site.leases.uid))
+    sum(site.reconciler.records.sweep(site.leases.uid))
     assert site.count("user:1") == 0
 
 
@@ -198,7 +198,7 @@ def test_a_beat_costs_the_same_whatever_is_held(make_site: Make, redis: Redis) -
         site.beat(2)
         before = commands(redis)
         site.beat(10)
-        site.refresher.resend()
+        site.reconciler.resend()
         costs[held] = (commands(redis) - before) / 10
     print(f"Redis commands a beat, those in its script included: {costs}")
     assert costs[1000] == costs[10] <= 25
@@ -227,7 +227,7 @@ def test_every_key_expires(make_site: Make, clock: FrozenClock, redis: Redis) ->
     assert len(ttls) == 9, "the bookkeeping, and of each process what it announced, what it holds and its mark"
     assert all(0 < ttl <= 600_000 for ttl in ttls.values()), ttls
     redis.zincrby("dt:{p}:live", -30_000_000, dead.leases.uid)
-    site.refresher.records.beat([site.leases.uid], report=site.leases.report(), expires=True, most=0)
+    site.reconciler.records.beat([site.leases.uid], report=site.leases.report(), expires=True, most=0)
     assert "dt:{p}:dead" in keys(redis)
     assert all(0 < ttl <= 600_000 for ttl in keys(redis).values())
     for key in ttls:
@@ -256,7 +256,7 @@ def test_leaving_frees_everything_at_once(make_site: Make, redis: Redis) -> None
         leaving.take(f"user:{number}", 2)
     staying.take("user:1")
     uid = leaving.leases.uid
-    leaving.refresher.release_all()
+    leaving.reconciler.release_all()
     assert [staying.count(f"user:{number}") for number in (0, 1)] == [0, 1]
     assert not [key for key in keys(redis) if uid in key]
     staying.beat()
@@ -264,7 +264,7 @@ def test_leaving_frees_everything_at_once(make_site: Make, redis: Redis) -> None
 
 
 def test_leaving_without_having_come(make_site: Make, redis: Redis) -> None:
-    make_site().refresher.release_all()
+    make_site().reconciler.release_all()
     assert keys(redis) == {}
 
 
@@ -286,9 +286,9 @@ def test_a_full_redis_still_beats_registers_and_releases(clock: FrozenClock) -> 
         site.limiter.release(one.lease)
         index = site.store.key(RULE.id, "user:1")
         redis.delete(index)
-        site.refresher.extend()
+        site.reconciler.extend()
         assert redis.smembers(index) == {site.leases.uid}
         site.leases.renew()
         site.beat()
-        site.refresher.resend()
+        site.reconciler.resend()
         assert redis.zcard(f"{index}:{site.leases.uid}") == 1

@@ -15,7 +15,7 @@ from django_throttle.call_facts import Facts
 from django_throttle.connections import overview, socket_control
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.overview import Overview, SocketReporter, look
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
@@ -235,7 +235,7 @@ class TestCarriedOut:
 def introduce(store: Store) -> None:
     """Have Redis know of this process, as the first beat does."""
     if isinstance(store, RedisStore):
-        Refresher(store).beat()
+        Reconciler(store).beat()
 
 
 def rule_in_force() -> Rule:
@@ -301,7 +301,7 @@ class TestIdle:
         with redis_server.client() as client:
             client.flushall()
         assert isinstance(store, RedisStore)
-        await asyncio.to_thread(Refresher(store).beat)
+        await asyncio.to_thread(Reconciler(store).beat)
         third = await opened()
         await duties(store)
         assert (await goodbye(second))[0]["code"] == "evicted"

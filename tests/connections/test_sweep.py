@@ -48,7 +48,7 @@ class TestShare:
         monkeypatch.setattr(Sweeper.go_on, "__defaults__", (0.0,))
         living = make_site()
         living.beat()
-        living.refresher.records.beat((), [site.leases.uid for site in graves], expires=False, most=0)
+        living.reconciler.records.beat((), [site.leases.uid for site in graves], expires=False, most=0)
 
         def left() -> int:
             return sum(living.count(f"user:{number}") for number in range(20))
@@ -57,29 +57,29 @@ class TestShare:
         living.beat()
         counts.append(left())
         for _ in range(6):
-            living.refresher.resend()
+            living.reconciler.resend()
             counts.append(left())
         print(f"left after each turn: {counts}")
         assert counts[:5] == [40, 30, 20, 10, 0]
-        assert make_site().refresher.records.beat(()).dead == 0
+        assert make_site().reconciler.records.beat(()).dead == 0
 
     def test_no_claim_ends_while_another_one_is_swept(
         self, make_site: Make, graves: list[Site], clock: FrozenClock
     ) -> None:
         living, other = make_site(), make_site()
-        records = living.refresher.records
+        records = living.reconciler.records
         own = Sweeper(records)
         own.take_on(records.beat((), [site.leases.uid for site in graves]).claimed)
         for _ in range(4):
             clock.step(CLAIM_SECONDS * 0.6)  # as long as two batches may take
             own.go_on(0.0)
-            assert other.refresher.records.beat(()).claimed == []
+            assert other.reconciler.records.beat(()).claimed == []
 
     def test_what_failed_is_left_to_whoever_claims_it_next(
         self, make_site: Make, graves: list[Site], clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         living = make_site()
-        records = living.refresher.records
+        records = living.reconciler.records
         own, uids = Sweeper(records), [site.leases.uid for site in graves]
         own.take_on(records.beat((), uids).claimed)
         with monkeypatch.context() as broken:
@@ -189,11 +189,11 @@ def test_the_agent_s_thread_is_free_after_its_share(make_site: Make, monkeypatch
         return pipeline(calls)
 
     monkeypatch.setattr(living.store, "pipeline", slow)
-    living.refresher.sweeper.take_on(living.refresher.records.beat((), [dead.leases.uid]).claimed)
+    living.reconciler.sweeper.take_on(living.reconciler.records.beat((), [dead.leases.uid]).claimed)
     turns: list[float] = []
     while living.count("user:0") + living.count("user:59") or not turns or turns[-1]:
         before = now[0]
-        living.refresher.resend()
+        living.reconciler.resend()
         turns.append(round(now[0] - before, 1))
     assert max(turns) <= processes.SHARE_SECONDS + 0.2
     assert sum(turns) == pytest.approx(1.2)
@@ -209,7 +209,7 @@ def test_two_sweep_at_once(make_site: Make, clock: FrozenClock, monkeypatch: pyt
     pipeline = one.store.pipeline
 
     def meddle(calls: Any) -> Any:
-        sum(two.refresher.records.sweep(dead.leases.uid))
+        sum(two.reconciler.records.sweep(dead.leases.uid))
         return pipeline(calls)
 
     monkeypatch.setattr(one.store, "pipeline", meddle)
@@ -255,9 +255,9 @@ def test_a_dead_process_is_handed_to_one_sweeper_at_a_time(make_site: Make, cloc
     dead, one, two = make_site(), make_site(), make_site()
     dead.take("user:1")
     uid = dead.leases.uid
-    assert one.refresher.records.beat((), [uid]).claimed == [uid]
-    assert two.refresher.records.beat((), [uid]).claimed == []
+    assert one.reconciler.records.beat((), [uid]).claimed == [uid]
+    assert two.reconciler.records.beat((), [uid]).claimed == []
     clock.step(-3600)  # a claim from the future is one from before the clock went back
-    assert two.refresher.records.beat(()).claimed == [uid]
+    assert two.reconciler.records.beat(()).claimed == [uid]
     clock.step(3)
-    assert one.refresher.records.beat(()).claimed == [uid]
+    assert one.reconciler.records.beat(()).claimed == [uid]

@@ -41,7 +41,7 @@ class Process:
         self.flush_at = clock.now_us + 2_000_000
 
     def attempt(self, ident: str = "u", cost: int = 1) -> Decision:
-        return self.meters.decide(Charge(self.rule, ident, cost))
+        return self.meters.decide_damper(Charge(self.rule, ident, cost))
 
     def flush(self) -> None:
         self.meters.due = self.meters.clock() + 2.0
@@ -67,7 +67,7 @@ class Process:
 
     @property
     def factor(self) -> float:
-        return self.meters.decide(Charge(self.rule, "u", 0), commit=False).outcomes[0].factor
+        return self.meters.decide_damper(Charge(self.rule, "u", 0), commit=False).outcomes[0].factor
 
 
 @pytest.fixture

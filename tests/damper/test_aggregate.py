@@ -27,7 +27,7 @@ class InRedis:
         self.store = RedisStore(url, clock=clock, deadline=5.0)
 
     def damp(self, reports: list[Report]) -> list[Any]:
-        return self.store.aggregates.damp(reports)
+        return self.store.aggregator.damp(reports)
 
     def reset(self, rule_id: str, ident: str) -> int:
         return int(self.store.call("undamp", (self.store.key(rule_id, ident),), (self.store.now_arg(),)))
@@ -155,11 +155,11 @@ def test_a_foreign_value_is_replaced(redis_server: RedisServer, redis_url: str, 
 
 def test_nothing_lives_longer_than_it_matters(redis_server: RedisServer, redis_url: str) -> None:
     store = RedisStore(redis_url, deadline=5.0)
-    (reply,) = store.aggregates.damp([Report(RULE.id, "u", "one", 0, None, ())])
+    (reply,) = store.aggregator.damp([Report(RULE.id, "u", "one", 0, None, ())])
     assert isinstance(reply, Reply)
     index = reply.now // SUB_US
     owns = tuple(MeterCount(index - age, 5, 5, 5) for age in range(-1, KEPT))
-    store.aggregates.damp([Report(RULE.id, "u", "one", reply.now, reply.now, owns)])
+    store.aggregator.damp([Report(RULE.id, "u", "one", reply.now, reply.now, owns)])
     store.call("undamp", (store.key(RULE.id, "v"),), ("",))
     with redis_server.client() as client:
         lifetimes = [client.pttl(key) for key in client.scan_iter()]

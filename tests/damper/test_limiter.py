@@ -42,7 +42,7 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
 def report(store: Store) -> None:
     """Redis is told by hand; the store in memory tells itself when it is time."""
     if isinstance(store, RedisStore):
-        flush(store.local_limits, store.aggregates)
+        flush(store.local_limits, store.aggregator)
 
 
 def flood(limiter: Limiter, clock: FrozenClock, seconds: float, rate: float) -> list[Decision]:

@@ -34,7 +34,7 @@ class Node:
         return (self.clock.now_us - round(self.began * 1_000_000)) / 1_000_000
 
     def attempt(self, rule: Rule, cost: int = 1) -> bool:
-        return self.meters.decide(Charge(rule, "u", cost)).allowed
+        return self.meters.decide_damper(Charge(rule, "u", cost)).allowed
 
     def send(self) -> None:
         if sent := self.meters.collect():

@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from django_throttle.connections.overview import look
 from django_throttle.connections.processes import HostRefresher
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
@@ -102,7 +102,7 @@ def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
         assert decision.allowed and not decision.degraded
     assert not limiter.peek("user:1").degraded
     assert not limiter.acquire("user:1", cost=99).degraded
-    flush(store.local_limits, store.aggregates)
+    flush(store.local_limits, store.aggregator)
     limiter.reset("user:1")
     limiter.release(decision.lease)
     assert denied(server) == []
@@ -129,20 +129,20 @@ async def test_decisions_on_an_event_loop(server: RedisServer) -> None:
 @override_settings(DJANGO_THROTTLE={"AGENT": False, "DATABASE_RULES": False})
 def test_what_keeps_connections_counted(server: RedisServer) -> None:
     store, other = store_of(server), store_of(server)
-    refresher = Refresher(store)
+    reconciler = Reconciler(store)
     limiter = Limiter(RULES[-1:], store)
     first, second = limiter.acquire("user:1"), limiter.acquire("user:2")
-    for work in (refresher.beat, refresher.resend, refresher.extend):
+    for work in (reconciler.beat, reconciler.resend, reconciler.extend):
         work()
     limiter.release(first.lease)
     host = HostRefresher(other)
     assert host.refresh().alive == 1
     with server.client(db=1) as client:
         client.flushdb()  # all is registered again
-    for work in (refresher.beat, refresher.resend, refresher.extend):
+    for work in (reconciler.beat, reconciler.resend, reconciler.extend):
         work()
     limiter.release(second.lease)
-    refresher.release_all()
+    reconciler.release_all()
     host.refresh()
     assert denied(server) == []
 
@@ -151,7 +151,7 @@ def test_a_dead_process_is_swept(server: RedisServer) -> None:
     store, other = store_of(server), store_of(server)
     limiter = Limiter(RULES[-1:], store)
     limiter.acquire("user:1")
-    Refresher(store).beat()
+    Reconciler(store).beat()
     ledger = HostRefresher(other).records
     seen = ledger.beat((), [store.leases.uid], expires=True)
     assert sum(ledger.sweep(*seen.claimed)) == 1
@@ -171,7 +171,7 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
     store, other = store_of(server), store_of(server)
     rule = Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_idle")
     for one in (store, other):
-        Refresher(one).beat()
+        Reconciler(one).beat()
         decision = run(decide_flow((charge(rule, "user:1", 1),), one, socket=True), one)
         assert decision.allowed and not decision.degraded
     assert decision.lease is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -95,10 +95,10 @@ async def test_leases_of_cancelled_calls_come_back(server: RedisServer, proxy: P
 
 def settle(store: RedisStore, server: RedisServer, held: int) -> None:
     """What the agent's tick does."""
-    refresher = Refresher(store)
+    reconciler = Reconciler(store)
 
     def settled() -> bool:
-        refresher.resend()
+        reconciler.resend()
         return used(server, CAP) == held
 
     wait_until(settled)

@@ -16,7 +16,7 @@ from django.http import FileResponse, HttpRequest, HttpResponse
 from django.test import Client
 from django.utils.http import http_date
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.http.request_state import Slot
 from django_throttle.limiter import Limiter
@@ -233,7 +233,7 @@ class TestStrays:
         slot = None
         assert slot is None
         if isinstance(store, RedisStore):
-            Refresher(store).resend()  # what the background thread does twice a second
+            Reconciler(store).resend()  # what the background thread does twice a second
         assert limiter.peek("everyone").allowed
         limiter.release(lease)
         assert len(store.leases) == 0

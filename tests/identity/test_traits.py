@@ -158,8 +158,8 @@ class TestOnTheEventLoop:
     async def test_so_does_a_socket_which_asks_once(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
         enforce(api={**AUDIENCE, "events": ["message"]})
         asked: list[object] = []
-        read = keys.read_traits
-        monkeypatch.setattr(keys, "read_traits", lambda user: (asked.append(user), read(user))[1])
+        read = keys.read_groups
+        monkeypatch.setattr(keys, "read_groups", lambda user: (asked.append(user), read(user))[1])
         who = ScopeWho({"user": await sync_to_async(editor)()})
         facts = Facts("chat", ("message",), who)
         assert [(await limiter.adecide(facts)).allowed for _ in range(4)] == [True, False, False, False]

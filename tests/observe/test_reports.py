@@ -136,7 +136,7 @@ def fields(record: logging.LogRecord) -> dict[str, object]:
 def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, settings: object) -> None:
     observe.tell(FACTS, decided(True, False))
     (record,) = caplog.records
-    ident = reports.short_hash("user:somebody")
+    ident = reports.ident_for_logs("user:somebody")
     assert (record.name, record.levelno) == ("django_throttle.decisions", logging.WARNING)
     assert record.getMessage() == (
         f"refused by rule 'two' (exceeded): scope 'any', event request, ident {ident}; "
@@ -233,13 +233,13 @@ def test_the_hash_is_the_one_of_store_keys_and_of_this_site(settings: object) ->
     from django_throttle.stores import RedisStore
 
     store = RedisStore("redis://127.0.0.1:1/0", secret=reports.conf().KEY_SECRET)
-    short = reports.short_hash("user:42")
+    short = reports.ident_for_logs("user:42")
     begins = urlsafe_b64encode(bytes.fromhex(short))[:5].decode()
     assert len(short) == 8
     assert store.key("rule", "user:42").startswith(f"dt:{{{begins}")
     settings.DJANGO_THROTTLE = {"KEY_SECRET": "another"}  # type: ignore[attr-defined]
-    assert reports.short_hash("user:42") != short
-    assert reports.short_hash("user:\ud800")
+    assert reports.ident_for_logs("user:42") != short
+    assert reports.ident_for_logs("user:\ud800")
 
 
 def test_a_level_above_warning_silences_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -220,11 +220,11 @@ async def test_what_a_damper_refuses_says_nothing_of_the_next(enforce: Live, mon
     store = enforce(posts=FIVE, smooth={**ROOMS, "rate": "100000/s", "algorithm": "damper", "key": "everyone"})
     outcome = Outcome("smooth", "everyone", False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED)
     with monkeypatch.context() as busy:
-        busy.setattr(store.local_limits, "judge", lambda charges, **_: (outcome,))
+        busy.setattr(store.local_limits, "decide_all", lambda charges, **_: (outcome,))
         assert await refusal("room.0")
     await used_up()
     judged: list[Any] = []
-    monkeypatch.setattr(store.local_limits, "judge", lambda charges, **_: judged.extend(charges))
+    monkeypatch.setattr(store.local_limits, "decide_all", lambda charges, **_: judged.extend(charges))
     assert await refusal("room.1")
     assert [charge.rule.name for charge in judged] == ["smooth"]
 

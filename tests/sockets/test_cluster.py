@@ -177,7 +177,7 @@ class TestEviction:
             lose(door, broken)
             assert not door.open("user:14").allowed
         began = time.monotonic()
-        door.refresher().resend()
+        door.reconciler().resend()
         wait_until(lambda: pair[0].ask("ended") == [["evicted", 4430]])
         assert elapsed(began) < WITHIN
         assert used(store, "tabs", "user:14") == 2

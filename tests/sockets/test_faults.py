@@ -12,7 +12,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 from channels.layers import InMemoryChannelLayer
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
@@ -143,10 +143,10 @@ async def test_f48_cancelled_at_any_moment(
         figure(f"cancelled of {len(sockets)}", cancelled)
         assert cancelled > 0
         near: Any = RedisStore(redis_url, deadline=5.0)
-        refresher, direct = Refresher(store), Limiter([rule], near)
+        reconciler, direct = Reconciler(store), Limiter([rule], near)
 
         def settled() -> bool:
-            refresher.resend()  # as the agent does twice a second
+            reconciler.resend()  # as the agent does twice a second
             return direct.peek("everyone").remaining == LIMIT
 
         assert await until(settled) <= slack(1)

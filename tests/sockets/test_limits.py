@@ -94,7 +94,7 @@ class TestRules:
         smooth = {"rate": "5/s", "events": ["message"], "key": "ip", "algorithm": "damper"}
         store = enforce(own=OWN, shared=SHARED, smooth=smooth)
         suppressed = Outcome("smooth", "ip:203.0.113.9", False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED, window=1.0)
-        monkeypatch.setattr(store.local_limits, "judge", lambda charges: (suppressed,))
+        monkeypatch.setattr(store.local_limits, "decide_all", lambda charges: (suppressed,))
         line = await Line().open()
         line.send("x")
         await line.until(lambda: line.told("error"))
@@ -114,7 +114,7 @@ class TestRules:
             store = enforce(quota={**SHARED, "rate": "4/h", "batched": True, "warn_at": [0.5]})
             outcome = Outcome("quota", "ip:203.0.113.9", True, 4, 2, 0.0, 60.0)
             crossing = Crossing(outcome, 0.5, Mark("quota", outcome.ident, "0.5", 60_000_000))
-            monkeypatch.setattr(store.local_limits, "passed", lambda charges: (crossing,))
+            monkeypatch.setattr(store.local_limits, "add_passed", lambda charges: (crossing,))
             line = await Line().open()
             line.send("1", "2", "3")
             await line.until(lambda: len(texts(line)) == 3)

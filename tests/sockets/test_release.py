@@ -13,7 +13,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 
 from django_throttle import lifecycle, limiter
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core.commands import Command, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.sockets import connection
@@ -143,7 +143,7 @@ class TestRelease:
             assert not still_running, f"the cancellation was swallowed at step {step}"
         assert held(store) == 0
         assert isinstance(store, RedisStore)
-        await asyncio.to_thread(Refresher(store).resend)  # as the agent does within half a second
+        await asyncio.to_thread(Reconciler(store).resend)  # as the agent does within half a second
         assert await count_in_redis(store) == 0
 
     @REDIS

@@ -13,7 +13,7 @@ import pytest
 from django_throttle import rulebook
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
@@ -61,7 +61,7 @@ async def flooded() -> Line:
 
 async def test_a_reset_elsewhere_reaches_a_flooded_socket(enforce: Live, redis_url: str, counts_denied: bool) -> None:
     store = enforce(chat={**CHAT, "count_denied": counts_denied}, MAX_VIOLATIONS=0)
-    Refresher(store).beat()
+    Reconciler(store).beat()
     line = await flooded()
     duties = SocketControl(store)
     await asyncio.to_thread(duties)

@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
 
 
 def report(store: Store) -> int:
-    return flush(store.local_limits, store.aggregates if isinstance(store, RedisStore) else store)
+    return flush(store.local_limits, store.aggregator if isinstance(store, RedisStore) else store)
 
 
 def charged(store: Store, rule: Rule) -> int:

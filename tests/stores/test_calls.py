@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from django_throttle import lifecycle
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
@@ -111,16 +111,16 @@ async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arriv
     turns: int, redis_url: str, redis: Redis
 ) -> None:
     store = RedisStore(redis_url, deadline=5.0)
-    limiter, refresher = Limiter([CAP], store), Refresher(store, lambda gone: None)
+    limiter, reconciler = Limiter([CAP], store), Reconciler(store, lambda gone: None)
     tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(5)]
     for _ in range(turns):  # until it is packed, connecting, sent, …
         await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    refresher.resend()  # the agent gives back while the loop has not even sent it
+    reconciler.resend()  # the agent gives back while the loop has not even sent it
     assert await limiter.aacquire("user:2")
     while lifecycle.background_tasks:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.001)
-    refresher.resend()
+    reconciler.resend()
     assert redis.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0

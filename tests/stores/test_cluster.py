@@ -15,7 +15,7 @@ import pytest
 from redis.crc import key_slot
 
 from django_throttle.connections.processes import HostRefresher
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decide import decide_and_evict, decide_charges
@@ -76,7 +76,7 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
     rule = Rule("tabs", limit=2, algorithm="concurrency", at_limit="evict_oldest")
     stores = [RedisStore(cluster.url, deadline=5.0) for _ in range(2)]
     for store in stores:
-        Refresher(store).beat()
+        Reconciler(store).beat()
     for number in range(10):
         ident = f"user:{number}"
         asked = [(stores[0], "~1"), (stores[0], "~2"), (stores[number % 2], "~3")]
@@ -106,7 +106,7 @@ class TestReports:
         for store, limiter in zip(stores, limiters, strict=True):
             for ident in idents:
                 limiter.acquire(ident, 50)
-            flush(store.local_limits, store.aggregates)
+            flush(store.local_limits, store.aggregator)
         left = [[outcome.remaining for outcome in limiters[1].peek(ident).outcomes] for ident in idents]
         assert left == [[83, 900]] * 20, "a hundred of six seconds' six hundred, and of a day's thousand"
         assert [limiters[0].reset(ident) for ident in idents] == [2] * 20
@@ -120,8 +120,8 @@ class TestLeases:
             different_slots(store, 20),
         )
         held = [limiter.acquire(ident) for ident in idents]
-        refresher = Refresher(store)
-        for work in (refresher.beat, refresher.extend, refresher.resend):
+        reconciler = Reconciler(store)
+        for work in (reconciler.beat, reconciler.extend, reconciler.resend):
             work()
         assert all(decision.lease for decision in held) and len(store.leases) == 20
         limiter.release(held[0].lease)
@@ -129,7 +129,7 @@ class TestLeases:
         assert asyncio.run(limiter.aacquire(idents[0])).remaining == 2
         status = HostRefresher(other).refresh()
         assert (status.alive, status.dead) == (1, 0)
-        refresher.release_all()
+        reconciler.release_all()
         assert [limiter.peek(ident).remaining for ident in idents] == [3] * 20
 
     def test_a_pair_is_announced_before_a_lease_is_taken(self, cluster: RedisCluster) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import CLOSE, CLOSED, RESET, ControlMessage, Evict
@@ -35,7 +35,7 @@ class TestOnTheWay:
         """Two processes that Redis knows."""
         stores = redis_store(redis_url), redis_store(redis_url)
         for store in stores:
-            Refresher(store).beat()
+            Reconciler(store).beat()
         return stores
 
     def test_one_for_a_process_is_for_nobody_else_and_comes_once(self, pair: Pair) -> None:
@@ -98,7 +98,7 @@ class TestOnTheWay:
         assert len(two.control.fetch()) == 1
         one.control.give((last,))
         two.leases.renew()
-        Refresher(two).beat()
+        Reconciler(two).beat()
         one.control.give((message,))
         assert [given.tag for given in two.control.fetch()] == [one.control.tag("user:2"), one.control.tag("user:1")]
         assert not two.control.fetch()
@@ -351,9 +351,9 @@ class TestOtherProcesses:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
-        refresher = one.refresher()
+        reconciler = one.reconciler()
         one.store.leases.send_again([(OLDEST.id, "user:1")])
-        for work in (refresher.resend, refresher.beat, refresher.extend, refresher.resend):
+        for work in (reconciler.resend, reconciler.beat, reconciler.extend, reconciler.resend):
             work()
             assert one.count() == 3
         assert set(one.gone) == {leases[0]}
@@ -362,9 +362,9 @@ class TestOtherProcesses:
         one, two = site(), site()
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
-        dead = two.refresher().records.beat((), [one.store.leases.uid])
-        assert sum(two.refresher().records.sweep(*dead.claimed)) == 2
-        one.refresher().beat()
+        dead = two.reconciler().records.beat((), [one.store.leases.uid])
+        assert sum(two.reconciler().records.sweep(*dead.claimed)) == 2
+        one.reconciler().beat()
         assert (two.count(), one.gone) == (3, [leases[0]])
 
     def test_what_was_never_heard_of_is_learnt_when_keys_are_extended(self, site: MakeDoor) -> None:
@@ -373,9 +373,9 @@ class TestOtherProcesses:
         leases = [lease_of(one.open()) for _ in range(3)]
         two.open()
         one.messages()
-        refresher = one.refresher()
-        refresher.extend()
-        refresher.resend()
+        reconciler = one.reconciler()
+        reconciler.extend()
+        reconciler.resend()
         assert one.gone == [leases[0]]
 
     def test_once_it_has_closed_nothing_is_left_of_it(self, site: MakeDoor, redis_server: RedisServer) -> None:
@@ -394,8 +394,8 @@ class TestOtherProcesses:
         for _ in range(3):
             one.open()
         two.open()
-        swept = two.refresher().records.beat((), [one.store.leases.uid]).claimed
-        assert [sum(two.refresher().records.sweep(uid)) for uid in swept] == [2]
+        swept = two.reconciler().records.beat((), [one.store.leases.uid]).claimed
+        assert [sum(two.reconciler().records.sweep(uid)) for uid in swept] == [2]
         assert two.count() == 1
 
 
@@ -456,7 +456,7 @@ class TestWhenItFails:
                 await asyncio.to_thread(run, release_lease(outcome.lease), slow.store)
         proxy.delay = 0.0
         await asyncio.sleep(0.1)
-        slow.refresher().resend()
+        slow.reconciler().resend()
         kept = {lease for leases in site.store.leases.holdings().values() for lease in leases}
         gone = set(site.closed())
         assert site.count() == len(kept - gone)

@@ -28,7 +28,7 @@ def site(redis_url: str) -> MakeDoor:
 
     def make(*rules: Rule) -> Door:
         door = Door(redis_store(redis_url), *(rules or (OLDEST,)))
-        door.refresher().beat()
+        door.reconciler().beat()
         return door
 
     return make
@@ -46,11 +46,11 @@ class TestLostReply:
         with monkeypatch.context() as broken:
             lose(two, broken)
             assert not two.open().allowed
-        two.refresher().resend()
+        two.reconciler().resend()
         (message,) = one.messages()
         assert (message.lease, message.why, message.rule, message.limit) == (leases[0], "evicted", "sockets", 3)
         assert one.count() == 2, "the newcomer's slot is free again"
-        two.refresher().resend()
+        two.reconciler().resend()
         assert (one.messages(), len(redis(two).leases)) == ([], 0)
 
     async def test_a_newcomer_is_cancelled_meanwhile(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ class TestLostReply:
             lose(two, broken, asyncio.CancelledError)
             with pytest.raises(asyncio.CancelledError):
                 await two.aopen()
-        await asyncio.to_thread(two.refresher().resend)
+        await asyncio.to_thread(two.reconciler().resend)
         assert (one.closed(), one.count()) == (leases[:1], 2)
 
     def test_an_eviction_that_arrives_late_evicts_nobody(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ class TestLostReply:
         with monkeypatch.context() as broken:
             broken.setattr(link, "send_all", withhold)
             assert not two.open().allowed
-        two.refresher().resend()
+        two.reconciler().resend()
         assert link.send_all(late) == [[0]]
         assert (one.count(), one.closed()) == (3, [])
 
@@ -93,8 +93,8 @@ class TestLostReply:
             away.setattr(redis(two), "send", unavailable)
             for _ in range(3):
                 with pytest.raises(StoreError):
-                    two.refresher().resend()
-        two.refresher().resend()
+                    two.reconciler().resend()
+        two.reconciler().resend()
         assert one.closed() == leases[:1]
 
     def test_nothing_is_asked_after_one_that_was_heard_of(
@@ -105,7 +105,7 @@ class TestLostReply:
             one.open()
         assert two.open().allowed
         monkeypatch.setattr(redis(two), "send", unavailable)
-        two.refresher().resend()
+        two.reconciler().resend()
 
     def test_nothing_stays_in_redis_for_longer_than_a_minute(
         self, site: MakeDoor, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +115,7 @@ class TestLostReply:
         lose(two, monkeypatch)
         two.open()
         monkeypatch.undo()
-        two.refresher().resend()
+        two.reconciler().resend()
         with redis_server.client() as client:
             before = set(client.keys("*"))
             (withdrawn,) = [key for key in before if ":~" in key]
@@ -139,7 +139,7 @@ class TestLostMessage:
             assert two.open().allowed
         two.store.control.resend()
         assert one.closed() == []
-        two.refresher().resend()
+        two.reconciler().resend()
         assert one.closed() == leases[:1]
         assert (one.count(), len(redis(two).leases)) == (3, 1), "the newcomer stays"
 
@@ -150,7 +150,7 @@ class TestLostMessage:
         with monkeypatch.context() as broken:
             evictions_fail(broken)
             assert two.open().allowed
-        ledger = three.refresher().records
+        ledger = three.reconciler().records
         (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed
         assert sum(ledger.sweep(claimed)) == 1
         assert one.closed() == leases[:1]
@@ -192,7 +192,7 @@ class TestCancelled:
             with pytest.raises(SystemExit):
                 await driven(drive, door._flow("user:1", socket=True), door.store)
         if isinstance(door.store, RedisStore):
-            door.refresher().resend()
+            door.reconciler().resend()
         assert door.count() == 2
         assert {lease for leases in door.store.leases.holdings().values() for lease in leases} <= before
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
@@ -53,8 +53,8 @@ def test_what_it_admitted_is_charged_though_nobody_asks_again(proxy: Proxy, redi
     proxy.set("refuse")
     assert all(passed(limiter, ident, 2) == [True, True] for ident in idents)
     proxy.set("pass")
-    Refresher(store).resend()
+    Reconciler(store).resend()
     elsewhere = Limiter([API], RedisStore(redis_url, deadline=5.0))
     assert {elsewhere.peek(ident).remaining for ident in idents} == {8}
-    Refresher(store).resend()
+    Reconciler(store).resend()
     assert {elsewhere.peek(ident).remaining for ident in idents} == {8}, "once"

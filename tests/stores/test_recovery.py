@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Lease, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.exceptions import Cause
@@ -66,15 +66,15 @@ def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Pr
     proxy.set("pass")
     proxy.cut()
     store.breaker = Breaker()
-    refresher = Refresher(store)
-    refresher.beat()
-    refresher.resend()
+    reconciler = Reconciler(store)
+    reconciler.beat()
+    reconciler.resend()
     elsewhere = Limiter([CAP], RedisStore(proxy.url, deadline=5.0))
     for decision in let_through:
         refused = elsewhere.acquire("user:1")
         assert (refused.allowed, refused.degraded) == (False, False)
         limiter.release(decision.lease)
-    refresher.resend()
+    reconciler.resend()
     assert elsewhere.acquire("user:1").allowed
     assert len(store.leases) == 0
 
@@ -87,7 +87,7 @@ def test_the_next_one_is_refused_here_too(proxy: Proxy) -> None:
         store.breaker.failed()
     assert limiter.acquire("user:1").degraded
     store.breaker = Breaker()
-    Refresher(store).resend()
+    Reconciler(store).resend()
     assert not limiter.acquire("user:1").allowed
 
 

@@ -320,12 +320,12 @@ def test_one_round_trip_reports_all_idents(redis_server: RedisServer, redis_url:
     store = RedisStore(redis_url, clock=clock, deadline=5.0)
     limiter = Limiter([DAMPER], store)
     limiter.acquire("user:0")
-    flush(store.local_limits, store.aggregates)
+    flush(store.local_limits, store.aggregator)
     for number in range(50):
         limiter.acquire(f"user:{number}")
     with redis_server.client() as client:
         before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert flush(store.local_limits, store.aggregates) == 50
+        assert flush(store.local_limits, store.aggregator) == 50
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 50
     clock.step(30)
-    assert flush(store.local_limits, store.aggregates) == 0, "who is idle costs nothing"
+    assert flush(store.local_limits, store.aggregator) == 0, "who is idle costs nothing"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Lease, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
@@ -67,7 +67,7 @@ async def test_when_redis_hangs_nobody_waits_for_all_the_others(proxy: Proxy, re
     assert len(store.leases.unconfirmed()) == 300
     proxy.set("pass")
     proxy.cut()
-    await asyncio.to_thread(Refresher(store).resend)
+    await asyncio.to_thread(Reconciler(store).resend)
     assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == LIMIT
 
 
@@ -80,6 +80,6 @@ async def test_one_that_is_cancelled_keeps_none_of_the_others(redis_url: str) ->
     tasks[5].cancel()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(one, asyncio.CancelledError) for one in done].count(True) == 2
-    await asyncio.to_thread(Refresher(store).resend)
+    await asyncio.to_thread(Reconciler(store).resend)
     assert (await limiter.apeek("user:1")).remaining == LIMIT
     assert not any(isinstance(one, StoreError) for one in done)

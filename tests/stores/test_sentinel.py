@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
@@ -105,7 +105,7 @@ def test_a_sentinel_that_hangs_does_not_matter(sentinels: Sentinels) -> None:
 @pytest.mark.row("F34")
 def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels, figure: Callable[..., None]) -> None:
     store = RedisStore(sentinels.url, deadline=5.0)
-    limiter, refresher = Limiter([LOAD], store), Refresher(store)
+    limiter, reconciler = Limiter([LOAD], store), Reconciler(store)
     with asyncio.Runner() as runner:
 
         def both() -> bool:
@@ -118,7 +118,7 @@ def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels,
             failed = 0
             for _ in range(3):
                 failed += sum(both() for _ in range(20))
-                refresher.beat()  # which asks them whether another has become the master
+                reconciler.beat()  # which asks them whether another has become the master
             figure("failed of 120 calls", failed)
             assert failed == 0
         finally:

@@ -9,7 +9,7 @@ from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult, Uncounted
 
 # When a full slot might be free again is anybody's guess; this is ours, in microseconds.
-ASK_AGAIN: Final = 5_000_000
+ASK_AGAIN_US: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Concurrency(Uncounted):
     granted again.
     """
 
-    ask_again: int = ASK_AGAIN
+    ask_again: int = ASK_AGAIN_US
     name, code = "concurrency", 11
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:

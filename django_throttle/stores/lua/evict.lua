@@ -1,7 +1,7 @@
 -- Gives a slot of a full rule to a new socket; the sockets that opened, or were last active, longest ago lose theirs.
 -- KEYS: index (SET of uids). Derived from it, with the same hash tag and so in the same slot: index:<uid> (ZSET
 -- lease: opened or active at), index:! (ZSET lease: evicted at; see register.lua), index:<lease> (there when the new
--- socket has withdrawn; see withdraw.lua).
+-- socket has withdrawn; see list_evicted.lua).
 -- ARGV: now in microseconds ("" for the server's clock), uid, lease, TTL in milliseconds, limit.
 -- Reply: 1 when the new socket has its slot, else 0; then uid and lease of each that has lost its own.
 local index, uid, lease, ttl, limit = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])

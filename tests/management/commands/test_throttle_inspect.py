@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.management.commands import throttle_inspect
 from tests.connections.evictions import redis_store
@@ -32,7 +32,7 @@ def test_who_has_how_many(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> No
     open_sockets.clear()
     overview.look_again()
     for one in (store, other):
-        Refresher(one).beat()
+        Reconciler(one).beat()
     sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
     assert run().splitlines()[0] == "0 sockets open in 2 processes"
     for one in (store, other):
@@ -51,7 +51,7 @@ def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     count_in(store, monkeypatch)
     monkeypatch.setattr(throttle_inspect, "ANSWER_SECONDS", 0.0)
     overview.look_again()
-    Refresher(store).beat()
+    Reconciler(store).beat()
     first, second = run().splitlines()
     assert first == "0 sockets open in 1 process"
     assert "has not answered (it has no sockets, or is too busy); 0 leases" in second

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError
 
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.reconcile import Refresher
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
@@ -71,7 +71,7 @@ def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (socket,) = sockets(("a", "user:1"))
     resets: list[str] = []
     monkeypatch.setattr(Recorder, "reset", lambda self: resets.append(self.id))
-    Refresher(store).beat()
+    Reconciler(store).beat()
     duties = SocketControl(store)
     duties()
     Limiter(RATES, store).acquire("user:1")
