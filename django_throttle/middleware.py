@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.apps import apps
-from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -23,6 +23,12 @@ from django_throttle.stores.base import Step, Steps, arun, run
 
 __all__ = ["ThrottleMiddleware"]
 
+logger = logging.getLogger("django_throttle")
+
+UNINSTALLED: Final = (
+    "ThrottleMiddleware is used, but 'django_throttle' is not in INSTALLED_APPS: only rules in settings are in force, "
+    "and `manage.py check` looks at none of them; add it"
+)
 GetResponse = Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]
 
 
@@ -39,8 +45,8 @@ class ThrottleMiddleware:
     async_capable = True
 
     def __init__(self, get_response: GetResponse) -> None:
-        if not apps.is_installed("django_throttle"):  # nothing of ours would be checked, and no table be made
-            raise ImproperlyConfigured("MIDDLEWARE has ThrottleMiddleware, and INSTALLED_APPS lacks 'django_throttle'")
+        if not apps.is_installed("django_throttle"):
+            logger.warning(UNINSTALLED)
         self.get_response: Any = get_response
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
