@@ -24,11 +24,7 @@ from django_throttle.stores.base import Step, Steps, arun, run
 __all__ = ["ThrottleMiddleware"]
 
 logger = logging.getLogger("django_throttle")
-
-UNINSTALLED: Final = (
-    "ThrottleMiddleware is used, but 'django_throttle' is not in INSTALLED_APPS: only rules in settings are in force, "
-    "and `manage.py check` looks at none of them; add it"
-)
+UNINSTALLED: Final = "'django_throttle' is not in INSTALLED_APPS: only rules in settings hold, unchecked; add it there"
 GetResponse = Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]
 
 

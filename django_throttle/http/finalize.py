@@ -26,7 +26,7 @@ from django_throttle.core.commands import refund_for_status
 from django_throttle.core.decide import Flow, after_status, refund_charges, release_lease
 from django_throttle.core.decision import Lease
 from django_throttle.core.headers import EPOCH, OFF, may_see, policies, rate_limit, visible, x_rate_limit
-from django_throttle.http.request_state import RequestState, Slot, decisions_of, state_of
+from django_throttle.http.request_state import RequestState, Slot, state_of
 from django_throttle.lifecycle import is_on_event_loop
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores import get_store
@@ -132,7 +132,7 @@ def _finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Fl
     state.has_finisher = False
     if not isinstance(response, HttpResponseBase):
         return _refund_and_release(state, status_of(response)) if state.slots or state.receipts else None
-    if decisions := decisions_of(request):
+    if decisions := getattr(request, "throttle_decisions", ()):
         for name, value in header_fields(decisions, state.is_known, response.status_code).items():
             response[name] = value
     if response.status_code in (429, 503) and not all(decision.allowed for decision in decisions):

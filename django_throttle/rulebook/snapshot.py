@@ -30,7 +30,6 @@ from django_throttle.core.commands import charges_of
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.overrides import Network, apply_override, block_outcomes, overridden
-from django_throttle.identity.caller import refuses_without_address
 from django_throttle.log_throttling import LogThrottle
 
 SPECIAL: Final = re.compile(r"[*?\[\]]")
@@ -278,7 +277,7 @@ class Snapshot:
         overrides = self.overrides.of(facts.who) if self.overrides.all else ()
         if overrides and (found := self.overrides.blocks(self._matched(facts), overrides)):
             return found
-        return address_refusals(self._matched(facts), facts) if refuses_without_address() else ()
+        return address_refusals(self._matched(facts), facts) if conf().NO_ADDRESS == "refuse" else ()
 
     def asks_user(self, facts: Facts) -> bool:
         """Whether the rules of this call may depend on who is logged in."""
