@@ -79,7 +79,7 @@ class _StoreService:
         thread.every(settings.EXTEND_INTERVAL, reconciler.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
         store.local_limits.interval = settings.DAMPER_INTERVAL
         flusher = Flusher(store.local_limits, store.aggregator, lambda: store.processes.seen)
-        thread.every(store.local_limits.interval, flusher, "reporting counts of dampers", wait=flusher.first)
+        thread.every(store.local_limits.interval, flusher, "sending damper and batched counts", wait=flusher.first)
         self.cleanups = [reconciler.release_all, flusher]
 
     def _watch_rules(self, thread: AgentThread) -> None:
@@ -174,7 +174,7 @@ def _begin(store: AnyStore, rules: bool) -> None:
         if not service.is_disabled:
             service.begin(rules=rules)
     except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
-        logger.warning("the background thread was not started, and its work waits; trying again soon: %s", error)
+        logger.warning("no background thread, so no beat and no rereading of rules; trying again: %s", error)
         _not_before = time.monotonic() + RESTART_SECONDS
         return
     _services[id(store)] = service

@@ -66,7 +66,7 @@ class Job:
         except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
             wait = min(wait, RETRY_SECONDS)
             if self.log_throttle.due(self.name):
-                logger.warning("%s failed, trying again soon: %s: %s", self.name, type(error).__name__, error)
+                logger.warning("%s failed, trying again: %s: %s", self.name, type(error).__name__, error)
         self.due = time.monotonic() + wait
 
 

@@ -93,7 +93,7 @@ class Release:
 
 
 class Mark(NamedTuple):
-    """What is to happen once for a rule and an ident: its name, and for how many microseconds it stays said."""
+    """A key that marks something as said for a rule and an ident: its name, and its lifetime in microseconds."""
 
     rule_id: str
     ident: str

@@ -216,7 +216,7 @@ def read_groups(user: Any) -> frozenset[str] | None:
         return group_names(user)
     except DatabaseFailure as error:
         if _log_throttle.due("groups"):
-            logger.warning("the groups of users cannot be read, so that nobody seems to be in one: %s", error)
+            logger.warning("groups cannot be read, rules and overrides for groups apply to nobody: %s", error)
         return None
 
 

@@ -121,7 +121,7 @@ class ThrottleOverride(CheckedRow):
         "who",
         max_length=MAX_SUBJECT,
         help_text="User: an id, a name or an e-mail address. Address: 203.0.113.9 or 2001:db8::1, which stands for its "
-        "network of 64 bits; or a network, 203.0.113.0/24. Group and tenant: the name. API key: the key itself, of "
+        "network (IPV6_PREFIX); or a network, 203.0.113.0/24. Group and tenant: the name. API key: the key itself, of "
         "which only a hash is stored.",
     )
     rules = NamesField(
@@ -145,8 +145,8 @@ class ThrottleOverride(CheckedRow):
         max_length=300,
         blank=True,
         default="",
-        help_text="To replace the limit of rules of rates: 500/min, or several with commas in between. A window that "
-        "the rule does not have starts to count afresh.",
+        help_text="To replace the limit of rules of rates: 500/min, or several with commas in between. A window "
+        "that the rule does not have has a count of its own, which begins at 0.",
     )
     limit = WholeColumn(
         null=True, blank=True, help_text="To replace the limit of concurrency rules: how many may be open at once."
@@ -255,7 +255,7 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
         unchanged = [rule.name for rule in named if apply_override(rule, override) is None]
         if unchanged:
             holds = "holds as it is" if len(unchanged) == 1 else "hold as they are"
-            yield f"It does not fit {rules_in_words(unchanged)}, which {holds}."
+            yield f"It does not fit {rules_in_words(unchanged)}, which {holds}: give what fits."
 
 
 def _unlisted() -> set[str]:

@@ -43,7 +43,7 @@ def log_left_out() -> None:
     """Write a line for each series of refusals that has ended, with the number of lines left out."""
     for (rule, reason), left_out in refusal_throttle.overdue():
         fields = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
-        decisions_log.warning("rule %r (%s): %d more like the last", rule, reason, left_out, extra=fields)
+        decisions_log.warning("%d more refusals by rule %r (%s) since then", left_out, rule, reason, extra=fields)
 
 
 def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
@@ -161,7 +161,7 @@ def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
         try:
             signal.send_robust(sender=None, facts=facts, **told)
         except Exception:  # an asynchronous receiver, where an event loop runs in this thread
-            logger.exception("an asynchronous receiver could not be called, as an event loop runs in this thread")
+            logger.exception("a signal's asynchronous receiver was not called: make it synchronous, or await the door")
 
 
 async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:

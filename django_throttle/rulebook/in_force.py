@@ -330,9 +330,9 @@ def _report(reading: Reading) -> None:
         _book.failing = True
         return
     for source, name, message in sorted(reading.faults - _book.faults):
-        logger.error("rule %r from %s is skipped: %s", name, source, message)
+        logger.error("rule %r from %s is skipped, it limits nothing until corrected: %s", name, source, message)
     for number, message in sorted(reading.unfit - _book.unfit):
-        logger.error("override %d is skipped: %s", number, message)
+        logger.error("override %d is skipped, correct it: %s", number, message)
     _book.failing, _book.faults, _book.unfit = False, reading.faults, reading.unfit
 
 

@@ -358,7 +358,7 @@ class Connection:
         OSError).
         """
         if monotonic() > self._closed_at + CLOSE_TIMEOUT:
-            raise ConnectionAbortedError("this socket was closed by its limiter")
+            raise ConnectionAbortedError("django_throttle closed this socket: stop sending to it")
 
     def end(self) -> None:
         """It has ended: deadlines and limits end, and its leases are released."""

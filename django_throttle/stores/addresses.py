@@ -125,10 +125,10 @@ def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> Op
             settings[name] = TYPED[name](value) if name in TYPED and type(value) in (str, int) else value
         except (ValueError, TypeError, AttributeError) as error:
             if name in WHERE:
-                raise InvalidSetting(f"the option {name!r} makes no sense to redis-py") from error
-            wrong.append(f"the option {name!r} has a value that makes no sense")
+                raise InvalidSetting(f"the option {name!r} has no valid value") from error
+            wrong.append(f"the option {name!r} has no valid value for redis-py")
     missing = [name for name in FILES.intersection(settings) if settings[name] and not Path(settings[name]).exists()]
-    wrong += [f"the option {name!r} names what is not there" for name in missing]
+    wrong += [f"the option {name!r} names a file that does not exist" for name in missing]
     return Options(settings, tuple(wrong), tuple(name for name in given if name in REPLACED))
 
 
@@ -200,7 +200,7 @@ def parse_address(url: str) -> Address:
     except ValueError as error:  # InvalidSetting is one
         if isinstance(error, InvalidSetting):
             raise
-        raise InvalidSetting("the Redis URL makes no sense to redis-py") from error
+        raise InvalidSetting("redis-py cannot read the Redis URL") from error
 
 
 def _one(url: str) -> Address:
@@ -231,7 +231,7 @@ def _many(url: str, scheme: str, kind: str) -> Address:
     if kind == "cluster":
         settings.pop("db", None)
     secure = {name: settings[name] for name in settings if name == "connection_class" or name.startswith("ssl")}
-    wrong = plain.wrong + tuple(f"the option {name!r} makes no sense for several hosts" for name in elsewhere)
+    wrong = plain.wrong + tuple(f"the option {name!r} has no effect with several hosts" for name in elsewhere)
     return Address(settings, hosts, service, {**secure, **own}, wrong, plain.replaced)
 
 

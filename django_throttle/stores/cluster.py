@@ -425,5 +425,5 @@ def connect(address: str, seconds: float, max_connections: int) -> Transport | C
         raise InvalidSetting(EVENTLET)
     parsed = find_address(address)
     for reason in parsed.wrong:
-        logger.error("REDIS: %s; it is left out", reason)
+        logger.error("REDIS: %s; the option is ignored", reason)
     return (ClusterTransport if parsed.is_cluster else Transport)(parsed, seconds, max_connections)

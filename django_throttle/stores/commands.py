@@ -165,7 +165,7 @@ class DecideCommand(RedisCommand):
         if len(replies[-1]) != HEAD.size + ANSWER.size * len(self.ask.keys):
             raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
         if repaired and self.context.log_throttle.due("repaired"):
-            logger.warning("replaced %d corrupt or foreign values in Redis", repaired)
+            logger.warning("%d invalid counts in Redis begin at 0: does another program use this PREFIX?", repaired)
         at = int(now)
         numbers = ANSWER.iter_unpack(replies[-1][HEAD.size :])
         answers = tuple([Answer(int(a), int(b), int(c), at) for a, b, c in numbers])

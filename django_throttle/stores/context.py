@@ -25,7 +25,7 @@ logger = logging.getLogger("django_throttle")
 
 MAINTENANCE_SECONDS: Final = 1.0
 RULES_TTL_MS: Final = 30 * 24 * 3600 * 1000
-_REFUSED: Final = "Redis refuses a script; failure policies decide until it is put right"
+_REFUSED: Final = "Redis refuses a script; failure policies decide: check the user's rights, server version and REDIS"
 _ADVICE: Final = {
     Cause.POOL: "All connections to Redis are in use, failure policies decide meanwhile; raise MAX_CONNECTIONS",
     Cause.BLOCKED: "Code of the site blocks the event loop for longer than DEADLINE; failure policies decide meanwhile",

@@ -186,7 +186,7 @@ class TestForm:
     def test_several_rules_that_it_does_not_fit_hold_as_they_are(self, operator: Client) -> None:
         ThrottleRule.objects.create(name="search", rate="5/s")
         answer = operator.post(ADD, {**TYPED, "rules": "api, search", "effect": "replace", "factor": "", "limit": "9"})
-        assert "It does not fit api and search, which hold as they are." in said(answer)
+        assert "It does not fit api and search, which hold as they are: give what fits." in said(answer)
 
     def test_names_to_choose_from_are_shown(self, operator: Client) -> None:
         ThrottleRule.objects.create(name=f"x{NASTY}", rate="5/s")
@@ -234,7 +234,7 @@ class TestForm:
             ({"kind": "group", "value": "support"}, "There is no group 'support'"),
             ({"kind": "tenant", "value": "acme"}, "The setting TENANT is empty: the override does nothing"),
             ({"rules": "ap?s"}, "No rule is named ap?s"),
-            ({"effect": "replace", "factor": "", "limit": "9"}, "It does not fit api, which holds as it is."),
+            ({"effect": "replace", "factor": "", "limit": "9"}, "It does not fit api, which holds as it is"),
         ],
         ids=str,
     )

@@ -203,7 +203,7 @@ class TestInForce:
         with caplog.at_level(logging.ERROR):
             for _ in range(3):
                 assert self.subjects() == ["tenant:good"]
-        said = f"override {bad.pk} is skipped: 'x' is neither an address nor a network"
+        said = f"override {bad.pk} is skipped, correct it: 'x' is neither an address nor a network"
         assert [record.getMessage() for record in caplog.records] == [said]
         bad.refresh_from_db()
         assert bad.fault and bad.meaning.startswith("Not in force: 'x'")
