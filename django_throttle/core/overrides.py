@@ -109,7 +109,7 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     if kind not in kinds:
         yield "kind", f"the kind must be one of {', '.join(kinds)}, not {kind!r}"
     if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
-        yield "value", f"whom it is for has 1 to {MAX_SUBJECT} printable characters"
+        yield "value", f"whom it is for must have 1 to {MAX_SUBJECT} printable characters"
     try:
         names("rules", override.rules)
     except InvalidRule as error:
@@ -125,13 +125,13 @@ def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
         yield "factor", "a factor belongs to an override that multiplies"
     is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
     if override.effect == "multiply" and not (is_number and 0 < (factor or 0) <= MAX_FACTOR):
-        yield "factor", f"a factor is more than 0 and at most {MAX_FACTOR:,}, not {factor!r}"
+        yield "factor", f"a factor must be more than 0 and at most {MAX_FACTOR:,}, not {factor!r}"
     if override.effect != "replace" and (rates or limit is not None):
         yield "rate" if rates else "limit", "a rate or a limit belongs to an override that replaces"
     if override.effect == "replace" and not rates and limit is None:
         yield "rate", "it needs a rate or a limit, which holds instead of the rule's"
     if has_too_many(rates):
-        yield "rate", f"rates are at most {MAX_RATES}, each with another window"
+        yield "rate", f"at most {MAX_RATES} rates, each with another window"
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
         yield "limit", f"a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}"
 

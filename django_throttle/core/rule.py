@@ -177,7 +177,7 @@ def _amount_faults(rule: Rule) -> Faults:
     if rule.rates and rule.rate is not None:
         yield "rate", "give rate or rates, not both"
     if has_too_many(rates):
-        yield "rate", f"rates are at most {MAX_RATES}, each with another window"
+        yield "rate", f"at most {MAX_RATES} rates, each with another window"
     if max(rate.limit for rate in rates) > algorithm.max_limit:
         most = f"the limit of a {algorithm.label.lower()} is at most {algorithm.max_limit:,}"
         yield "rate", f"{most}; {algorithm.takes_more}" if algorithm.takes_more else most

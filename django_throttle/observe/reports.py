@@ -43,7 +43,7 @@ def log_left_out() -> None:
     """Write a line for each series of refusals that has ended, with the number of lines left out."""
     for (rule, reason), left_out in refusal_throttle.overdue():
         fields = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
-        decisions_log.warning("%d more refusals by rule %r (%s) since then", left_out, rule, reason, extra=fields)
+        decisions_log.warning("rule %r (%s): left out %d lines like the last", rule, reason, left_out, extra=fields)
 
 
 def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:

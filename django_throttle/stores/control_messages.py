@@ -64,7 +64,7 @@ class RedisControl:
                     self._unsent.pop(message, None)
                 if reply == 0 and message.uid:
                     logger.info(
-                        "process %s does not read its control messages (queue full); one was dropped", message.uid
+                        "process %s reads no control messages: a close, block or reset does not reach it", message.uid
                     )
         return [reply for reply in replies if isinstance(reply, Exception)]
 

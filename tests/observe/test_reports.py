@@ -209,7 +209,7 @@ def test_what_was_left_out_of_a_storm_that_is_over_is_told(
     observe.run_periodic_work()
     observe.run_periodic_work()
     assert [record.getMessage() for record in caplog.records[1:]] == [
-        "99 more refusals by rule 'one' (exceeded) since then"
+        "rule 'one' (exceeded): left out 99 lines like the last"
     ]
     assert fields(caplog.records[1]) == {"rule": "one", "reason": "exceeded", "left_out": 99}
     clock.tick(9)

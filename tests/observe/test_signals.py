@@ -140,7 +140,7 @@ async def test_a_synchronous_call_on_a_loop_goes_on_without_asynchronous_receive
     assert iscoroutinefunction(told.ahear)
     observe.tell(FACTS, decided(False))
     assert told.names == []
-    assert "receiver could not be called" in caplog.text
+    assert "receiver was not called" in caplog.text
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, True, "2", None, float("nan")])

@@ -102,7 +102,7 @@ class TestAdd:
             (("ip", "192.0.2.7"), "say what happens"),
             (("ip", "192.0.2.7", "--block", "--exempt"), "say what happens"),
             (("ip", "here", "--block"), "value: 'here' is not an address"),
-            (("ip", "192.0.2.7", "--times", "0"), "factor: a factor is more than 0"),
+            (("ip", "192.0.2.7", "--times", "0"), "factor: a factor must be more than 0"),
             (("ip", "192.0.2.7", "--rate", "often"), "rate: 'often' is not a rate"),
             (("ip", "192.0.2.7", "--block", "--rules", "apii"), "Did you mean 'api'"),
             (("ip", "192.0.2.7", "--block", "--for", "ever"), "'ever' is not a duration"),
