@@ -540,7 +540,7 @@ class TestFrames:
             assert_throttled(self.ERROR, rule="api")
 
     def test_what_is_no_answer_is_said(self) -> None:
-        with pytest.raises(TypeError, match="an answer is a response"):
+        with pytest.raises(TypeError, match="an answer must be a response"):
             assert_throttled([(True, None)])
 
 
