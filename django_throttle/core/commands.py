@@ -1,12 +1,17 @@
-"""Commands that a flow asks of a store, the store's answers, and what processes ask of one another."""
+"""Commands that a flow asks of a store, and the store's answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
 
+from django_throttle.core.algorithms import StepResult
+from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.exceptions import InvalidCost
+from django_throttle.core.options import MEAN
 from django_throttle.core.rule import Rule
 
 
@@ -33,9 +38,99 @@ def charge(rule: Rule, ident: str, cost: int) -> Charge:
     return Charge(rule, ident, min(cost, 1) if rule.is_concurrency else cost * rule.factor)
 
 
-def charges_of(rule: Rule, ident: str, cost: int) -> tuple[Charge, ...]:
+class RuleSet:
+    """Rules of one rate each that are decided together, and what is the same for every call under them.
+
+    ``is_quiet`` where an allowed call has nothing to tell but numbers: no wait here, no share of a limit reached,
+    nothing that its status corrects; ``is_plain`` where it owes nothing either: no lease. ``deferring`` are the names
+    of rules that may have it done later.
+    Known by its identity: ``rule_set`` returns one object for equal rules.
+    """
+
+    __slots__ = (
+        "counts_bytes",
+        "counts_some",
+        "deferring",
+        "has_dampers",
+        "has_leases",
+        "has_prepaid",
+        "is_plain",
+        "is_quiet",
+        "is_settled",
+        "ones",
+        "rules",
+        "warns",
+    )
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.rules = rules
+        self.has_leases = any(rule.is_concurrency for rule in rules)
+        self.has_dampers = any(rule.is_damper for rule in rules)
+        self.has_prepaid = any(rule.prepaid for rule in rules)
+        self.is_settled = any(rule.is_settled for rule in rules)
+        self.counts_bytes = any(rule.unit == "bytes" for rule in rules)
+        self.warns = any(rule.thresholds for rule in rules)
+        waits = any(rule.action == "delay" for rule in rules)
+        self.deferring = tuple({rule.name: None for rule in rules if rule.action == "defer"})
+        self.counts_some = any(rule.count_on or rule.refund_on for rule in rules)
+        corrected = self.counts_some or self.counts_bytes
+        self.is_quiet = not (self.has_dampers or self.warns or waits or corrected)
+        self.is_plain = self.is_quiet and not self.has_leases
+        self.ones = _costs(rules, 1)
+
+    def charges(self, idents: tuple[str, ...], cost: int) -> Charges:
+        """What a call of this cost is charged, each rule under its ident."""
+        return Charges(self, idents, self.ones if cost == 1 else _costs(self.rules, cost))
+
+
+def _costs(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
+    return tuple([charge(rule, "", cost).cost for rule in rules])
+
+
+rule_set: Final = lru_cache(maxsize=4096)(RuleSet)
+
+
+def charges_of(rule: Rule, ident: str, cost: int) -> Charges:
     """One call's charges under a rule, one for each of its rates."""
-    return tuple([charge(part, ident, cost) for part in rule.parts])
+    return rule_set(rule.parts).charges((ident,) * len(rule.parts), cost)
+
+
+class Charges(Sequence[Charge]):
+    """What a call is charged under a set of rules; each ``Charge`` is made when somebody reads it.
+
+    ``key`` is equal for equal charges, and quick to look up.
+    """
+
+    __slots__ = ("costs", "idents", "key", "rules")
+
+    def __init__(self, rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> None:
+        self.rules, self.idents, self.costs = self.key = rules, idents, costs
+
+    @classmethod
+    def of(cls, charges: Iterable[Charge]) -> Charges:
+        """The same charges, with what is known of their rules."""
+        if isinstance(charges, cls):
+            return charges
+        rules, idents, costs = zip(*charges, strict=True) if (charges := tuple(charges)) else ((), (), ())
+        return cls(rule_set(rules), idents, costs)
+
+    def __len__(self) -> int:
+        return len(self.idents)
+
+    def __iter__(self) -> Iterator[Charge]:
+        return map(Charge, self.rules.rules, self.idents, self.costs)
+
+    def __getitem__(self, place: Any) -> Any:
+        return tuple(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 class Answer(NamedTuple):
@@ -51,20 +146,51 @@ class Answer(NamedTuple):
     at: int = 0
 
 
-def passes(charge: Charge, answer: Answer) -> bool:
+class Answers(Sequence[Answer]):
+    """What the store says of all charges of a call; each ``Answer`` is made when somebody reads it.
+
+    ``numbers`` are the first three of each answer, in one row; ``fits`` is True where every charge does.
+    """
+
+    __slots__ = ("at", "fits", "numbers")
+
+    def __init__(self, numbers: tuple[float, ...], at: float) -> None:
+        self.numbers, self.at = numbers, at
+        self.fits = not any(numbers[::3])
+
+    def __len__(self) -> int:
+        return len(self.numbers) // 3
+
+    def __getitem__(self, place: Any) -> Any:
+        return tuple(self)[place]
+
+    def __iter__(self) -> Iterator[Answer]:
+        numbers, at = map(int, self.numbers), int(self.at)
+        return (Answer(retry, remaining, reset, at) for retry, remaining, reset in zip(*[numbers] * 3, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def passes(charge: Charge, answer: Answer | StepResult) -> bool:
     """Whether a charge stands in nobody's way: it fits, or its rule only watches."""
     return answer.retry == 0 or charge.rule.is_shadow
 
 
-@dataclass(frozen=True, slots=True)
-class Decide:
-    """Decide every charge as one, all or nothing. Reply: a tuple with an Answer for each.
+class Decide(NamedTuple):
+    """Decide every charge as one, all or nothing. Reply: a sequence with an Answer for each.
 
     ``commit`` False only asks. ``lease`` names the slot that concurrency rules hold, chosen by the
     caller beforehand so that asking twice holds one. ``whole`` asks for a receipt of all that is charged.
     """
 
-    charges: tuple[Charge, ...]
+    charges: Sequence[Charge]
     commit: bool = True
     lease: str | None = None
     whole: bool = False
@@ -81,7 +207,7 @@ class DecideLocally:
 class Reset:
     """Make the rates of these charges full again; held leases stay. Reply: the number of keys removed."""
 
-    charges: tuple[Charge, ...]
+    charges: Sequence[Charge]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +218,8 @@ class Release:
     holds: tuple[tuple[str, str], ...]
 
 
-class Mark(NamedTuple):
-    """A key that marks something as said for a rule and an ident: its name, and its lifetime in microseconds."""
+class OnceKey(NamedTuple):
+    """A key that is set once something is said for a rule and an ident: its name, its lifetime in microseconds."""
 
     rule_id: str
     ident: str
@@ -102,10 +228,28 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SetMarks:
+class SetOnceKeys:
     """Ask which of these nobody has said yet, over all processes. Reply: a tuple with True for each that is new."""
 
-    marks: tuple[Mark, ...]
+    keys: tuple[OnceKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Hold back the calls under an ident for ``lasts`` microseconds at least; of several pauses the longest holds.
+
+    ``rule`` is the name of a rule, which may be edited meanwhile. ``lasts`` of 0 only asks. A reset ends the pause.
+    Reply: how many microseconds are left.
+    """
+
+    rule: str
+    ident: str
+    lasts: int = 0
+
+
+def pause_id(rule: str) -> str:
+    """What stands for the pauses of the rule of that name, in the place of a rule's id."""
+    return f"pause:{blake2b(rule.encode(), digest_size=6).hexdigest()}"
 
 
 class PastCharge(NamedTuple):
@@ -127,56 +271,31 @@ class Refund:
     locally: bool = False
 
 
-# Begins the id of each lease that a socket holds. Only those are taken away for another.
-SOCKET_LEASE: Final = "~"
-CLOSE, RESET, REPORT = "close", "reset", "report"
-EVICTED, CLOSED = "evicted", "closed"  # why, in the word that clients are told: for another one, or by an operator
+class Measured(NamedTuple):
+    """What a call of a scope came to under a rule that reserves the mean."""
+
+    rule_id: str
+    scope: str
+    cost: int
 
 
-class ControlMessage(NamedTuple):
-    """Something to be done by the process ``uid``, or by every one that lives where that is empty.
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Correct what was charged beforehand, now that the call is over: once, however often it is sent.
 
-    CLOSE is about the sockets with this ``lease``, this ``socket`` id or this ident; ``why`` is the word that their
-    clients are told, ``rule`` and ``limit`` those that they made room under. RESET is about those of an ident: its
-    budgets were given back. REPORT asks for a list of at most ``most`` sockets that the text ``search`` is about, in
-    which the idents of ``tag`` are counted, any number with a space between. Else an ident is given as it is, as
-    ``ident``, and travels as its ``tag``.
+    ``back`` is given back, ``due`` is charged whatever is left; what an algorithm cannot owe is let go. ``name`` is the
+    call's. Reply: the mean of each that was ``measured``, this call included.
     """
 
-    kind: str
-    uid: str = ""
-    lease: str = ""
-    socket: str = ""
-    ident: str = ""
-    tag: str = ""
-    why: str = ""
-    rule: str = ""
-    limit: int = 0
-    search: str = ""
-    most: int = 0
+    back: tuple[PastCharge, ...]
+    due: tuple[PastCharge, ...]
+    name: str
+    measured: tuple[Measured, ...] = ()
+    locally: bool = False
 
 
-def closing(rule: Rule, victims: Iterable[tuple[str, str]]) -> tuple[ControlMessage, ...]:
-    """The control messages that close evicted sockets of a rule; victims are a process and a lease each."""
-    name, limit = rule.name, rule.plan.limit
-    return tuple([ControlMessage(CLOSE, uid, lease, why=EVICTED, rule=name, limit=limit) for uid, lease in victims])
-
-
-def evicted(leases: Iterable[str], rule: str = "", limit: int = 0) -> tuple[ControlMessage, ...]:
-    """The same to every process, where nobody knows any more which one has these."""
-    return tuple(
-        [ControlMessage(CLOSE, lease=lease, why=EVICTED, rule=rule, limit=limit) for lease in dict.fromkeys(leases)]
-    )
-
-
-MAX_WAITING: Final = 10_000  # for one process
-
-Received = dict[ControlMessage, float]  # when each was sent, on the monotonic clock: then, or a round trip later
-
-
-def with_tags(messages: Iterable[ControlMessage], tag: Callable[[str], str]) -> tuple[ControlMessage, ...]:
-    """The same, as they travel: idents are named by their tags."""
-    return tuple([one._replace(ident="", tag=tag(one.ident)) if one.ident else one for one in messages])
+# Begins the id of each lease that a socket holds. Only those are taken away for another.
+SOCKET_LEASE: Final = "~"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,27 +329,142 @@ class CountMembers:
     silence: float
 
 
-def receipt(decide: Decide, answers: tuple[Answer, ...], *, locally: bool = False) -> Refund | None:
+def receipt(decide: Decide, answers: Sequence[Answer], *, locally: bool = False) -> Refund | None:
     """What can be given back of an allowed call: the charges of rules that count only some answers, or the whole."""
     paid = [
         PastCharge(charge, answer.at, answer.reset)
         for charge, answer in zip(decide.charges, answers, strict=True)
-        if (decide.whole or charge.rule.count_on) and charge.cost and answer.retry == 0
+        if (decide.whole or charge.rule.is_settled) and answer.retry == 0 and (charge.cost or charge.rule.is_measured)
         if not charge.rule.is_concurrency
     ]
     return Refund(tuple(paid), locally) if paid else None
 
 
-def refund_for_status(paid: Refund, status: int) -> Refund | None:
-    """What goes back of this when the answer had that HTTP status."""
-    found = tuple(one for one in paid.paid if one.charge.rule.count_on and status not in one.charge.rule.count_on)
-    return Refund(found, paid.locally) if found else None
+class Paid(NamedTuple):
+    """What a call that passed was charged: made on every call, so its receipt is written only when it is asked for."""
+
+    decide: Decide
+    answers: Sequence[Answer]
+    locally: bool = False
+
+    def __repr__(self) -> str:  # a decision is printed without it
+        return "Paid(...)"
+
+    @property
+    def receipt(self) -> Refund | None:
+        return receipt(self.decide, self.answers, locally=self.locally)
+
+    def at(self, rule: str, ident: str) -> int:
+        """When this rule charged this ident, in microseconds of the store's clock; 0 where it did not."""
+        for (charged, whose, _), answer in zip(self.decide.charges, self.answers, strict=True):
+            if charged.name == rule and whose == ident:
+                return answer.at
+        return 0
+
+    @property
+    def turns(self) -> Refund | None:
+        """Its turns in queues, which go back where it does not come to them."""
+        whole = self._replace(decide=self.decide._replace(whole=True)).receipt
+        found = tuple(one for one in whole.paid if one.charge.rule.is_queue) if whole is not None else ()
+        return replace(whole, paid=found) if whole is not None and found else None
+
+    def without(self, pairs: Collection[tuple[str, str]]) -> Paid:
+        """Less what was charged under these pairs of a rule's name and an ident."""
+        both = zip(self.decide.charges, self.answers, strict=True)
+        rest = [(one, answer) for one, answer in both if (one.rule.name, one.ident) not in pairs]
+        decide = self.decide._replace(charges=Charges.of([one for one, _ in rest]))
+        return self._replace(decide=decide, answers=tuple([answer for _, answer in rest]))
 
 
-def refund_for_idents(paid: Refund, pairs: Collection[tuple[str, str]], *, others: bool = False) -> Refund | None:
-    """The part of this that was charged under these pairs of a rule's name and an ident; or all ``others``."""
-    found = tuple(one for one in paid.paid if ((one.charge.rule.name, one.charge.ident) in pairs) != others)
-    return Refund(found, paid.locally) if found else None
+def refund_for_status(paid: Refund, status: int | str) -> Refund | None:
+    """What goes back of this when the answer had that HTTP status, or the call ended as CANCELLED."""
+    return _part(paid, [one for one in paid.paid if not one.charge.rule.counts(status)])
 
 
-Command = Decide | DecideLocally | Reset | Release | SetMarks | Refund | Evict | SendControl | CountMembers
+def unsettled(paid: Refund, status: int | str) -> Refund | None:
+    """What of this is to be settled, when the call ended so."""
+    return _part(paid, [one for one in paid.paid if one.charge.rule.is_measured and one.charge.rule.counts(status)])
+
+
+def refund_for_refusal(paid: Refund) -> Refund | None:
+    """What goes back of this when the call was refused after all: as if one decision had refused it."""
+    return _part(paid, [one for one in paid.paid if not one.charge.rule.count_denied])
+
+
+def refund_for_idents(paid: Refund, pairs: Collection[tuple[str, str]]) -> Refund | None:
+    """The part of this that was charged under these pairs of a rule's name and an ident."""
+    return _part(paid, [one for one in paid.paid if (one.charge.rule.name, one.charge.ident) in pairs])
+
+
+def _part(paid: Refund, found: Sequence[PastCharge]) -> Refund | None:
+    """These of a receipt's charges, as a receipt; None for none."""
+    if len(found) == len(paid.paid):
+        return paid
+    return Refund(tuple(found), paid.locally) if found else None
+
+
+def joined(refunds: Iterable[Refund | None]) -> tuple[Refund, ...]:
+    """The same refunds as one for the store and one for this process, the newest charges first."""
+    found: dict[bool, tuple[PastCharge, ...]] = {}
+    for refund in refunds:
+        if refund is not None:
+            found[refund.locally] = refund.paid + found.get(refund.locally, ())
+    return tuple([Refund(paid, locally) for locally, paid in found.items()])
+
+
+def settlement(receipts: Iterable[Refund], used: Callable[[Rule], int | None], scope: str, name: str) -> Settle | None:
+    """What corrects all that one call was charged under rules that are measured; None where nothing does.
+
+    ``used`` says what the call came to under a rule, None for what was reserved. ``scope`` is the call's, and ``name``
+    no other call's.
+    """
+    charged: dict[tuple[str, str], list[PastCharge]] = {}
+    receipts = [receipt for receipt in receipts if any(one.charge.rule.is_measured for one in receipt.paid)]
+    for receipt in receipts:
+        for one in receipt.paid:
+            if one.charge.rule.is_measured:
+                charged.setdefault((one.charge.rule.id, one.charge.ident), []).append(one)
+    back: list[PastCharge] = []
+    due: list[PastCharge] = []
+    measured: list[Measured] = []
+    for (rule_id, _), paid in charged.items():
+        rule = paid[0].charge.rule
+        if (cost := used(rule)) is None:
+            continue
+        more = cost - sum(one.charge.cost for one in paid)
+        if more > 0:
+            due.append(_costing(paid[0], more))
+        back += _given_back(paid, -more)
+        if rule.reserve == MEAN:
+            measured.append(Measured(rule_id, scope, cost))
+    if not (back or due or measured):
+        return None
+    locally = any(receipt.locally for receipt in receipts)
+    return Settle(tuple(back), tuple(due), name, tuple(measured), locally)
+
+
+def _given_back(paid: Sequence[PastCharge], cost: int) -> Iterator[PastCharge]:
+    """So much of these, the latest first."""
+    for one in reversed(paid):
+        if cost > 0:
+            yield _costing(one, min(cost, one.charge.cost))
+            cost -= one.charge.cost
+
+
+def _costing(one: PastCharge, cost: int) -> PastCharge:
+    return one._replace(charge=one.charge._replace(cost=cost))
+
+
+Command = (
+    Decide
+    | DecideLocally
+    | Reset
+    | Release
+    | SetOnceKeys
+    | Refund
+    | Settle
+    | Evict
+    | SendControl
+    | CountMembers
+    | Pause
+)

@@ -8,60 +8,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import (
-    RESET,
     Answer,
     Charge,
+    Charges,
     Command,
-    ControlMessage,
     Decide,
     DecideLocally,
     Evict,
-    Mark,
+    OnceKey,
+    Paid,
     Refund,
     Release,
     Reset,
     SendControl,
-    SetMarks,
-    receipt,
+    SetOnceKeys,
+    Settle,
+    joined,
     refund_for_idents,
-    refund_for_status,
 )
-from django_throttle.core.decision import Crossing, Decision, Lease, Outcome, Reason, conclude
+from django_throttle.core.control_messages import RESET, ControlMessage
+from django_throttle.core.decision import Crossing, Decision, Lease, Outcome, Reason, conclude, decided, outcomes_of
 from django_throttle.core.exceptions import RepeatCommand, StoreError
 from django_throttle.core.rule import Rule
 
-
-def outcomes_of(command: Decide, answers: tuple[Answer, ...]) -> tuple[Outcome, ...]:
-    """The outcome of each charge, in their order."""
-    pairs = zip(command.charges, answers, strict=True)
-    granted = command.commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
-    return tuple([_outcome(charge, answer, granted) for charge, answer in zip(command.charges, answers, strict=True)])
-
-
-def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
-    rule, (retry, remaining, reset, _) = charge.rule, answer
-    delay = 0.0
-    if rule.action == "delay" and retry == 0:  # until a queued call's turn, after all that was queued before it
-        delay = rule.plan.turn_after(reset, charge.cost if charged else 0) / 1_000_000
-    return Outcome(
-        rule.name,
-        charge.ident,
-        retry == 0,
-        rule.plan.limit - rule.tolerance,
-        max(0, remaining - rule.tolerance) if rule.tolerance else remaining,
-        None if retry == NEVER else retry / 1_000_000,
-        reset / 1_000_000,
-        Reason.WITHIN if retry == 0 else Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED,
-        rule.is_shadow,
-        rule.window,
-        delay,
-        0.0,
-        rule.plan,
-        rule.unit,
-        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None,
-    )
+T = TypeVar("T")
+Flow = Generator[Any, Any, T]  # of commands, and of steps that whoever drives it takes
 
 
 def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
@@ -85,45 +57,33 @@ def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
     )
 
 
-DecideRest = Callable[[tuple[Charge, ...]], Generator[Command, Any, Decision]]
-
-
 class LocalCounts(Protocol):
-    """The counts by which a process decides local rules without the store.
-
-    ``decide_damper`` decides one damper's charge. ``decide_all`` decides any local charges, and counts for dampers
-    whatever becomes of the call. ``add_passed`` counts those of a call that has passed; it returns the shares reached.
-    """
+    """The counts by which a process decides dampers: ``decide_all`` counts, whatever becomes of the call."""
 
     def decide_damper(self, charge: Charge, *, commit: bool = True) -> Decision: ...
 
     def decide_all(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]: ...
 
-    def add_passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]: ...
-
 
 def decide_with_local(
-    charges: tuple[Charge, ...], commit: bool, local_limits: LocalCounts, decide_rest: DecideRest
-) -> Generator[Command, Any, Decision]:
-    """Decide all charges as one: if a local rule refuses the call, the store is not asked and nothing is charged."""
-    local = [charge for charge in charges if charge.rule.is_local]
-    exact = tuple([charge for charge in charges if not charge.rule.is_local])
-    judged = local_limits.decide_all(local, commit=commit)
+    charges: Sequence[Charge],
+    commit: bool,
+    local_limits: LocalCounts,
+    decide_rest: Callable[[tuple[Charge, ...]], Flow[Decision]],
+) -> Flow[Decision]:
+    """Decide all charges as one: if a damper refuses the call, the store is not asked and nothing is charged."""
+    if len(charges) == 1:
+        return local_limits.decide_damper(charges[0], commit=commit)
+    exact = tuple([charge for charge in charges if not charge.rule.is_damper])
+    judged = local_limits.decide_all([charge for charge in charges if charge.rule.is_damper], commit=commit)
     decision = conclude(judged)
-    if exact and decision.allowed:
-        rest = yield from decide_rest(exact)
-        ours, theirs = iter(judged), iter(rest.outcomes)
-        outcomes = tuple([next(ours if charge.rule.is_local else theirs) for charge in charges])
-        decision = conclude(outcomes, rest.lease, degraded=rest.degraded)
-        decision = decision._replace(crossed=rest.crossed, receipt=rest.receipt, cause=rest.cause)
-    if not (commit and decision.allowed):
+    if not exact or not decision.allowed:
         return decision
-    crossed = local_limits.add_passed(local)
-    return decision._replace(crossed=decision.crossed + crossed) if crossed else decision
-
-
-T = TypeVar("T")
-Flow = Generator[Command, Any, T]
+    rest = yield from decide_rest(exact)
+    ours, theirs = iter(judged), iter(rest.outcomes)
+    outcomes = tuple([next(ours if charge.rule.is_damper else theirs) for charge in charges])
+    decision = conclude(outcomes, rest.lease, degraded=rest.degraded)
+    return decision._replace(crossed=rest.crossed, paid=rest.paid, cause=rest.cause)
 
 
 class Denials(Protocol):
@@ -135,13 +95,13 @@ class Denials(Protocol):
     @property
     def known(self) -> Collection[object]: ...
 
-    def find(self, charges: tuple[Charge, ...]) -> Decision | None: ...
+    def find(self, charges: Charges) -> Decision | None: ...
 
-    def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None: ...
+    def note(self, charges: Charges, decision: Decision, epoch: int) -> None: ...
 
 
 def decide_charges(
-    charges: tuple[Charge, ...],
+    charges: Sequence[Charge],
     *,
     commit: bool = True,
     lease: str | None = None,
@@ -151,46 +111,40 @@ def decide_charges(
 ) -> Flow[Decision]:
     """Decide all charges as one; without the store, each rule's failure policy decides.
 
-    With ``whole`` the receipt has all charges, otherwise those of rules with ``count_on``.
+    With ``whole`` the receipt has all charges, otherwise those that the answer may correct.
     """
-    if not charges:
+    if not isinstance(charges, Charges):
+        charges = Charges.of(charges)
+    if not charges.idents:
         return Decision()
-    if local_limits is not None and any(charge.rule.is_local for charge in charges):
-        if len(charges) == 1 and charges[0].rule.is_damper:
-            return local_limits.decide_damper(charges[0], commit=commit)
+    if local_limits is not None and charges.rules.has_dampers:
         rest = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials)
         return (yield from decide_with_local(charges, commit, local_limits, rest))
-    if denials is None or not commit:
-        return (yield from _decide(Decide(charges, commit, lease, whole)))
-    decision = denials.find(charges) if denials.known else None
-    if decision is None:
-        epoch = denials.epoch
-        decision = yield from _decide(Decide(charges, commit, lease, whole))
-        if not decision.allowed:
-            denials.note(charges, decision, epoch)
-    return decision
-
-
-def _decide(command: Decide) -> Flow[Decision]:
+    remembered = denials if commit else None
+    if remembered is not None and remembered.known and (known := remembered.find(charges)) is not None:
+        return known
+    command, epoch = Decide(charges, commit, lease, whole), 0 if remembered is None else remembered.epoch
     try:
         try:
             answers = yield command
         except RepeatCommand:
             answers = yield command
     except StoreError as error:
-        return (yield from _without_store(command, error))
-    outcomes = outcomes_of(command, answers)
-    decision = conclude(outcomes, _lease(command) if command.lease else None)
-    if not (command.commit and decision.allowed):
-        return decision
-    for charge in command.charges:  # most calls need no receipt
-        if command.whole or charge.rule.count_on or charge.rule.thresholds:
-            paid, crossed = receipt(command, answers), crossings(command.charges, answers, outcomes)
-            return decision._replace(receipt=paid, crossed=crossed)
+        return (yield from decide_without_store(command, error))
+    decision = decided(command, answers, _lease(command) if lease else None)
+    if decision.allowed:
+        return _with_crossings(decision, charges, answers) if commit and charges.rules.warns else decision
+    if remembered is not None:
+        remembered.note(charges, decision, epoch)
     return decision
 
 
-def reset_charges(charges: tuple[Charge, ...]) -> Flow[int]:
+def _with_crossings(decision: Decision, charges: Charges, answers: Sequence[Answer]) -> Decision:
+    crossed = crossings(charges, answers, decision.outcomes)
+    return decision._replace(crossed=crossed) if crossed else decision
+
+
+def reset_charges(charges: Sequence[Charge]) -> Flow[int]:
     """Make the rates of these charges full again; returns how many keys were removed.
 
     Also has processes forget the refusals that they cache for open sockets of these idents. Raises StoreError.
@@ -212,16 +166,16 @@ def release_lease(lease: Lease | None) -> Flow[None]:
 
 def refund_charges(paid: Refund | None) -> Flow[bool]:
     """Give back what a call was charged; False if the store fails: the charge stays."""
-    if paid is None:
-        return True
     try:
-        yield paid
+        if paid is not None:
+            yield paid
     except StoreError:
         return False
     return True
 
 
-def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
+def decide_without_store(command: Decide, error: StoreError) -> Flow[Decision]:
+    """Decide by the failure policy of each rule, as the store has failed."""
     by_policy = {charge: _by_policy(charge, error) for charge in command.charges}
     local = tuple([charge for charge, outcome in by_policy.items() if outcome is None])
     # As shadows they are never refused here; their leases are written to the store when that is back.
@@ -238,10 +192,10 @@ def _without_store(command: Decide, error: StoreError) -> Flow[Decision]:
         locally = Decide(local + leases, command.commit and not refused, command.lease, command.whole)
         answers = yield DecideLocally(locally)
         by_policy.update(zip(local, outcomes_of(locally, answers), strict=False))
-        paid = receipt(locally, answers, locally=True) if locally.commit else None
+        paid = Paid(locally, answers, locally=True) if locally.commit else None
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
-    decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True)
-    return decision._replace(receipt=paid if decision.allowed else None, cause=error.cause)
+    decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True, paid=paid)
+    return decision._replace(cause=error.cause)
 
 
 def _lease(command: Decide) -> Lease | None:
@@ -250,7 +204,7 @@ def _lease(command: Decide) -> Lease | None:
 
 
 def crossings(
-    charges: tuple[Charge, ...], answers: tuple[Answer, ...], outcomes: tuple[Outcome, ...]
+    charges: Sequence[Charge], answers: Sequence[Answer], outcomes: tuple[Outcome, ...]
 ) -> tuple[Crossing, ...]:
     """The shares of ``warn_at`` that a charged call has reached."""
     charged = zip(charges, answers, outcomes, strict=True)
@@ -263,7 +217,7 @@ def drop_reported(decision: Decision) -> Generator[Command, tuple[bool, ...], De
     If the store fails, all stay: a share reported twice is better than one that is not reported.
     """
     try:
-        is_first = yield SetMarks(tuple([crossing.mark for crossing in decision.crossed]))
+        is_first = yield SetOnceKeys(tuple([crossing.once_key for crossing in decision.crossed]))
     except StoreError:
         return decision
     first = tuple([crossing for crossing, keep in zip(decision.crossed, is_first, strict=True) if keep])
@@ -275,21 +229,21 @@ def _crossed(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[Cross
     used = rule.plan.limit - answer.remaining
     for share, reached_at in rule.thresholds:
         if used - charge.cost < reached_at <= used:
-            yield Crossing(outcome, share, _mark(charge, answer, share))
+            yield Crossing(outcome, share, _once_key(charge, answer, share))
 
 
-def _mark(charge: Charge, answer: Answer, share: float) -> Mark:
+def _once_key(charge: Charge, answer: Answer, share: float) -> OnceKey:
     """Named after its window, where windows end for all processes at one time."""
     rule, left = charge.rule, charge.rule.plan.window_left(answer.reset)
     if left is None:
-        return Mark(rule.id, charge.ident, str(share), round((rule.window or 0) * 1_000_000))
-    return Mark(rule.id, charge.ident, f"{share}:{answer.at + left}", left)
+        return OnceKey(rule.id, charge.ident, str(share), round((rule.window or 0) * 1_000_000))
+    return OnceKey(rule.id, charge.ident, f"{share}:{answer.at + left}", left)
 
 
 TRIES: Final = 3  # evictions for one new socket
 
 
-def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: tuple[Charge, ...], lease: str) -> Flow[Decision]:
+def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: Sequence[Charge], lease: str) -> Flow[Decision]:
     """Decide; if only full rules that evict refuse, evict a socket under each, and decide again.
 
     An eviction gives the slot to the new socket in the same step, so that no other gets it in between. A still newer
@@ -309,7 +263,7 @@ def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: tuple[Charge
     return decision
 
 
-def _full(charges: tuple[Charge, ...], decision: Decision) -> list[Charge]:
+def _full(charges: Sequence[Charge], decision: Decision) -> list[Charge]:
     """The charges that are refused, if the rules of all of them evict; else none."""
     if decision.allowed or decision.degraded:
         return []
@@ -320,14 +274,13 @@ def _full(charges: tuple[Charge, ...], decision: Decision) -> list[Charge]:
 
 def _evict(full: list[Charge], lease: str, taken: dict[tuple[str, str], None]) -> Flow[bool]:
     """Take a slot under each; False when one could not be had. ``taken`` receives what was."""
-    for charge in full:
-        try:
+    with suppress(StoreError):
+        for charge in full:
             if not (yield Evict(charge, lease)):
                 return False
-        except StoreError:
-            return False
-        taken[charge.rule.id, charge.ident] = None
-    return True
+            taken[charge.rule.id, charge.ident] = None
+        return True
+    return False
 
 
 NameAndIdent = tuple[str, str]  # a rule's name, an ident
@@ -338,14 +291,13 @@ class EarlierCharges:
     """What each rule was charged under each ident, and by what it can go back; False when nothing was."""
 
     costs: Mapping[NameAndIdent, int] = field(default_factory=dict)
-    receipts: tuple[Refund, ...] = ()
+    paid: tuple[Paid, ...] = ()
     leases: tuple[Lease, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.costs)
 
     def covers(self, rule: str) -> bool:
-        """Whether the rule was charged at all, under any ident."""
         return any(name == rule for name, _ in self.costs)
 
     def mistaken(self, outcomes: Iterable[Outcome]) -> frozenset[NameAndIdent]:
@@ -366,8 +318,9 @@ def decide_and_correct(
     """Decide, and refund what was charged under an ident that has turned out not to be the caller's."""
     decision = yield from decided
     if wrong := charged.mistaken(decision.outcomes):
-        for paid in charged.receipts:
-            yield from refund_charges(refund_for_idents(paid, wrong))
+        receipts = [paid.receipt for paid in charged.paid]
+        for refund in joined([refund_for_idents(receipt, wrong) for receipt in receipts if receipt is not None]):
+            yield from refund_charges(refund)
         found = [(rule_named(name), ident) for name, ident in wrong]
         held = {(rule.id, ident) for rule, ident in found if rule is not None and rule.is_concurrency}
         for lease in charged.leases:
@@ -375,14 +328,25 @@ def decide_and_correct(
     return decision
 
 
-def after_status(decision: Decision, status: int) -> Decision:
-    """The decision as it reads after an answer of that HTTP status: what is then given back is there again."""
-    back = refund_for_status(decision.receipt, status) if decision.receipt else None
-    if back is None:
+def after_refunds(decision: Decision, refunds: Collection[Refund], *, released: bool = False) -> Decision:
+    """The decision as it reads when these have been made: what is given back is there again.
+
+    So is its slot, where that is ``released`` although the call is over in no other way.
+    """
+    freed = released and decision.lease is not None
+    if not (refunds or freed):
         return decision
-    charges = {(paid.charge.rule.name, paid.charge.rule.window): paid.charge for paid in back.paid}
-    outcomes = [_without(charges.get((one.rule, one.window)), one) for one in decision.outcomes]
+    charges: dict[tuple[str, float | None, str], Charge] = {}
+    for (rule, ident, cost), *_ in [paid for refund in refunds for paid in refund.paid]:
+        key = rule.name, rule.window, ident
+        charges[key] = Charge(rule, ident, cost + (charges[key].cost if key in charges else 0))
+    outcomes = [_released(one) if freed and one.window is None else one for one in decision.outcomes]
+    outcomes = [_without(charges.get((one.rule, one.window, one.ident)), one) for one in outcomes]
     return decision._replace(outcomes=tuple(outcomes))
+
+
+def _released(outcome: Outcome) -> Outcome:
+    return outcome._replace(remaining=min(outcome.limit, outcome.remaining + 1))
 
 
 def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
@@ -394,3 +358,14 @@ def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
     until_full = max(0, int(round(outcome.reset_after * 1_000_000) - drained))
     is_full = remaining == outcome.limit and not drained  # what drains may be short of full by a part of a unit
     return outcome._replace(remaining=remaining, reset_after=0.0 if is_full else until_full / 1_000_000)
+
+
+def settle_charges(settlement: Settle | None) -> Flow[tuple[int, ...]]:
+    """Correct what was charged beforehand; returns the means, none where the store fails: then the reserve stays."""
+    if settlement is None:
+        return ()
+    try:
+        means: tuple[int, ...] = yield settlement
+    except StoreError:
+        return ()
+    return means

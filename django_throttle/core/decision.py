@@ -5,14 +5,18 @@ Named tuples where one is made on every call: they cost a fifth of a frozen data
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from django_throttle.core.algorithms import Plan
-from django_throttle.core.commands import Mark, Refund
+from django_throttle.core.algorithms.base import NEVER
+from django_throttle.core.commands import Answer, Answers, Charge, Charges, Decide, OnceKey, Paid, Refund
 from django_throttle.core.exceptions import Cause
+from django_throttle.core.rule import Rule
 
 
 class Reason(StrEnum):
@@ -38,7 +42,8 @@ class Outcome(NamedTuple):
     ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
     call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
     ``plan`` is how the rule counts, where a store has counted, and ``unit`` what it does. ``largest`` is what a call
-    may cost at most, where this one costs more.
+    may cost at most, where this one costs more. ``put_off`` is how long until the turn of an allowed call whose rule
+    has the work done later: nobody waits for it here.
     """
 
     rule: str
@@ -56,6 +61,7 @@ class Outcome(NamedTuple):
     plan: Plan | None = None
     unit: str = "calls"
     largest: int | None = None
+    put_off: float = 0.0
 
     @property
     def verdict(self) -> str:
@@ -69,11 +75,11 @@ class Outcome(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """A call brought the use of a rule to a share of its limit; ``mark`` is what keeps it from being told twice."""
+    """A call brought the use of a rule to a share of its limit; ``once_key`` is what keeps it from being told twice."""
 
     outcome: Outcome
     share: float
-    mark: Mark
+    once_key: OnceKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,41 +93,107 @@ class Lease:
     holds: tuple[tuple[str, str], ...]
 
 
-class Decision(NamedTuple):
-    """Whether the call may pass, and what the rule nearest its limit says of it; times are seconds.
+class Decision:
+    """Whether the call may pass, and what the rule nearest its limit says of it; times are seconds. Frozen.
 
     ``rule`` is the name of the rule that refuses for longest, else of the one with least remaining;
     None, as ``limit`` and ``remaining``, when no rule applies. ``outcomes`` has one entry a rule.
     ``delay`` is how long an allowed call is to wait for its turn: the longest that any rule says.
     ``lease`` is what was taken of concurrency rules. ``degraded`` is True when the store failed and the
     rules' failure policies decided. ``crossed`` are the shares of limits that this call has reached, of those that
-    rules warn at: from a door only those of which nobody has been told in this window. ``receipt`` is what goes back
-    when the answer turns out to be none that counts. ``cause`` is why the store failed, where it did.
+    rules warn at: from a door only those of which nobody has been told in this window. ``paid`` is what an allowed call
+    was charged, and ``receipt`` what of that can go back. ``cause`` is why the store failed, where it did.
     """
 
-    allowed: bool = True
-    limit: int | None = None
-    remaining: int | None = None
-    retry_after: float | None = 0.0
-    reset_after: float = 0.0
-    rule: str | None = None
-    outcomes: tuple[Outcome, ...] = ()
-    delay: float = 0.0
-    lease: Lease | None = None
-    degraded: bool = False
-    crossed: tuple[Crossing, ...] = ()
-    receipt: Refund | None = None
-    cause: Cause | None = None
+    # Of a call of which clients are told numbers alone: what it was charged, or refused, and the numbers.
+    answered: ClassVar[tuple[Charges, Answers] | None] = None
+
+    allowed: bool
+    limit: int | None
+    remaining: int | None
+    retry_after: float | None
+    reset_after: float
+    rule: str | None
+    outcomes: tuple[Outcome, ...]
+    delay: float
+    lease: Lease | None
+    degraded: bool
+    crossed: tuple[Crossing, ...]
+    paid: Paid | None
+    cause: Cause | None
+
+    def __init__(  # noqa: PLR0913, PLR0917 - a value for each field
+        self,
+        allowed: bool = True,
+        limit: int | None = None,
+        remaining: int | None = None,
+        retry_after: float | None = 0.0,
+        reset_after: float = 0.0,
+        rule: str | None = None,
+        outcomes: tuple[Outcome, ...] = (),
+        delay: float = 0.0,
+        lease: Lease | None = None,
+        degraded: bool = False,
+        crossed: tuple[Crossing, ...] = (),
+        paid: Paid | None = None,
+        cause: Cause | None = None,
+    ) -> None:
+        values = allowed, limit, remaining, retry_after, reset_after, rule, outcomes
+        self.__dict__.update(zip(FIELDS, (*values, delay, lease, degraded, crossed, paid, cause), strict=True))
+
+    def __getattr__(self, name: str) -> Any:
+        """What was not known when it was made, but how to make it: a function and its arguments."""
+        if name not in FIELDS or "_make" not in self.__dict__:
+            raise AttributeError(f"a decision has no {name!r}")
+        make, of = self.__dict__["_make"]
+        self.__dict__.update(make(*of).__dict__)
+        return self.__dict__[name]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a decision is frozen: {name!r} cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == other._values if isinstance(other, Decision) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Decision, self._values
+
+    def __repr__(self) -> str:
+        return f"Decision({', '.join(f'{name}={value!r}' for name, value in zip(FIELDS, self._values, strict=True))})"
+
+    @property
+    def _values(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, name) for name in FIELDS])
+
+    def _replace(self, **changes: Any) -> Decision:
+        """The same decision with other values, as named tuples have it."""
+        return Decision(**{**dict(zip(FIELDS, self._values, strict=True)), **changes})
 
     def later(self, seconds: float) -> Decision:
         """The same decision as it reads ``seconds`` from when it was made, as long as nothing else happens."""
+        known = self.__dict__.copy()
+        for name in (*TIMES, "answered"):
+            known.pop(name, None)
+        known["_make"] = self._later, (seconds,)
+        decision = Decision.__new__(Decision)
+        decision.__dict__.update(known)
+        return decision
+
+    def _later(self, seconds: float) -> Decision:
         return self._replace(
             retry_after=_less(self.retry_after, seconds),
             reset_after=max(0.0, self.reset_after - seconds),
-            outcomes=tuple(outcome.later(seconds) for outcome in self.outcomes),
+            outcomes=tuple([outcome.later(seconds) for outcome in self.outcomes]),
         )
 
     @property
+    def receipt(self) -> Refund | None:
+        return None if self.paid is None else self.paid.receipt
+
+    @cached_property
     def is_ordinary(self) -> bool:
         """True where every rule allows it, at once, and there is nothing to report but to hooks."""
         plain = self.allowed and not self.degraded and not self.crossed and not self.delay
@@ -137,16 +209,104 @@ class Decision(NamedTuple):
         return False
 
 
-def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degraded: bool = False) -> Decision:
+FIELDS: Final = tuple(name for name in Decision.__annotations__ if name != "answered")
+# What every plain decision has, read without making the rest.
+PLAIN: Final = {
+    "allowed": True, "delay": 0.0, "lease": None, "degraded": False, "crossed": (), "cause": None, "is_ordinary": True,
+}  # fmt: skip
+TIMES: Final = "retry_after", "reset_after", "outcomes"
+
+
+def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
+    """What a store's answers come to. Of the usual call, which passes and has nothing to tell, made when it is read."""
+    charges = command.charges
+    if not (isinstance(answers, Answers) and isinstance(charges, Charges)):
+        return _decided(command, answers, lease)
+    if answers.fits and charges.rules.is_quiet:
+        decision = Decision.__new__(Decision)
+        values = decision.__dict__
+        values.update(PLAIN)
+        values["lease"], values["_make"] = lease, (_decided, (command, answers, lease))
+        if charges.rules.is_settled:
+            values["paid"] = Paid(command, answers) if command.commit else None
+    else:
+        decision = _decided(command, answers, lease)
+    if not charges.rules.has_leases:
+        decision.__dict__["answered"] = charges, answers
+    return decision
+
+
+def passing(rule: Rule, ident: str, cost: int, answer: Answer) -> Decision:
+    """The decision of a call that passes under one rule that refuses, and owes nothing; made when it is read."""
+    decision = Decision.__new__(Decision)
+    values = decision.__dict__
+    values.update(PLAIN)
+    values["paid"], values["_make"] = None, (_passing, (rule, ident, cost, answer))
+    return decision
+
+
+def _passing(rule: Rule, ident: str, cost: int, answer: Answer) -> Decision:
+    return conclude(outcomes_of(Decide((Charge(rule, ident, cost),)), (answer,)))
+
+
+def _decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
+    return conclude(outcomes_of(command, answers), lease, paid=Paid(command, answers) if command.commit else None)
+
+
+def outcomes_of(command: Decide, answers: Sequence[Answer]) -> tuple[Outcome, ...]:
+    pairs = list(zip(command.charges, answers, strict=True))
+    granted = command.commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
+    return tuple([_outcome(charge, answer, granted) for charge, answer in pairs])
+
+
+def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
+    rule, (retry, remaining, reset, _) = charge.rule, answer
+    delay = _turn_after(rule, charge.cost if charged else 0, reset) if retry == 0 else 0.0
+    put_off, delay = (delay, 0.0) if rule.action == "defer" else (0.0, delay)
+    return Outcome(
+        rule.name,
+        charge.ident,
+        retry == 0,
+        rule.plan.limit - rule.tolerance,
+        max(0, remaining - rule.tolerance) if rule.tolerance else remaining,
+        None if retry == NEVER else retry / 1_000_000,
+        reset / 1_000_000,
+        Reason.WITHIN if retry == 0 else Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED,
+        rule.is_shadow,
+        rule.window,
+        delay,
+        0.0,
+        rule.plan,
+        rule.unit,
+        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None,
+        put_off,
+    )
+
+
+def _turn_after(rule: Rule, cost: int, reset: float) -> float:
+    """Seconds until a queued call's turn, after all that was queued before it; 0.0 under a rule that is no queue."""
+    return rule.plan.turn_after(int(reset), cost) / 1_000_000 if rule.is_queue else 0.0
+
+
+def put_off(charges: Charges, answers: Answers, name: str) -> tuple[float, str]:
+    """Seconds until the turn of an allowed call under the rule of this name, the latest of its rates; and its ident."""
+    each = zip(charges.rules.rules, charges.idents, charges.costs, answers.numbers[2::3], strict=True)
+    turns = [(_turn_after(rule, cost, reset), ident) for rule, ident, cost, reset in each if rule.name == name]
+    return max(turns, default=(0.0, ""))
+
+
+def conclude(
+    outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degraded: bool = False, paid: Paid | None = None
+) -> Decision:
     """One decision from the outcomes of all rules: allowed when no rule that is not a shadow refuses."""
     real = [outcome for outcome in outcomes if not outcome.shadow]
     refusing = [outcome for outcome in real if not outcome.allowed]
     if refusing:
-        said = max(refusing, key=_wait)
+        said = max(refusing, key=_wait) if len(refusing) > 1 else refusing[0]
     elif real:
         said = min(real, key=_remaining) if len(real) > 1 else real[0]
     else:
-        return Decision(outcomes=outcomes, lease=lease, degraded=degraded)
+        return Decision(outcomes=outcomes, lease=lease, degraded=degraded, paid=paid)
     return Decision(
         not refusing,
         said.limit,
@@ -158,6 +318,8 @@ def conclude(outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degra
         0.0 if refusing else max([outcome.delay for outcome in real]),
         None if refusing else lease,
         degraded,
+        (),
+        None if refusing else paid,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.algorithms.base import listed
 from django_throttle.core.key import KEY_KINDS
-from django_throttle.core.options import NOUNS, say_scopes, table
+from django_throttle.core.options import NOUNS, UNITS, say_scopes, table
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 
@@ -50,7 +50,8 @@ def window(rate: Rate) -> str:
 def _amount(rule: Rule) -> str:
     rates = rule.all_rates
     most = rates[0].limit if rates else rule.limit or 0
-    noun = f"{most:,} " + (f"bytes of {events(rule.events)}" if rule.unit == "bytes" else _noun(rule.events, most))
+    _, unit = UNITS[rule.unit]
+    noun = f"{most:,} " + (f"{unit} {events(rule.events)}" if unit else _noun(rule.events, most))
     if not rates:
         return f"{noun} at once"
     return listed([f"{noun} per {window(rates[0])}", *(f"{rate.limit:,} per {window(rate)}" for rate in rates[1:])])
@@ -68,13 +69,15 @@ def _noun(names: tuple[str, ...], count: int) -> str:
 def _shape(rule: Rule) -> tuple[str, ...]:
     """How strictly the amount is meant, in the algorithm's terms."""
     every = listed([window(rate) for rate in rule.all_rates])
-    return (_queue(rule),) if rule.action == "delay" else ALGORITHMS[rule.algorithm].shape(rule, every)
+    return (_queue(rule),) if rule.is_queue else ALGORITHMS[rule.algorithm].shape(rule, every)
 
 
 def _queue(rule: Rule) -> str:
     most = max(rule.burst or part.limit or 0 for part in rule.parts)
     seconds = "" if rule.max_delay is None else f" for at most {rule.max_delay:,g} second{'s' * (rule.max_delay != 1)}"
-    return f"evenly spaced, up to {most:,} waiting their turn{seconds}"
+    most = most if rule.max_queue is None else rule.max_queue
+    later = " and done later where a view can" if rule.action == "defer" else ""
+    return f"evenly spaced, up to {most:,} waiting their turn{seconds}{later}"
 
 
 def _together(names: tuple[str, ...]) -> str:

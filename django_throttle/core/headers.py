@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from math import ceil
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from django_throttle.core.algorithms import Plan
+from django_throttle.core.commands import Answers, Charges, RuleSet
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.rate import Rate
@@ -79,9 +80,15 @@ def names(outcomes: Sequence[Outcome]) -> list[str]:
 
     Of a rule with several rates each name has the window: ``api#min``, ``api#day``.
     """
-    rules = [outcome.rule for outcome in outcomes]
+    if len(outcomes) == 1:  # on the hot path
+        return [_name(outcomes[0].rule, None)]
+    return _names([(outcome.rule, outcome.window) for outcome in outcomes])
+
+
+def _names(limits: Sequence[tuple[str, float | None]]) -> list[str]:
+    rules = [rule for rule, _ in limits]
     several = len(set(rules)) < len(rules)
-    return [_name(one.rule, one.window if several and rules.count(one.rule) > 1 else None) for one in outcomes]
+    return [_name(rule, window if several and rules.count(rule) > 1 else None) for rule, window in limits]
 
 
 def tightest(policies: Iterable[Policy]) -> Policy:
@@ -122,13 +129,72 @@ def _more_after(outcome: Outcome) -> int | None:
     return max(1, ceil(wait))
 
 
+class PlainFields:
+    """The fields of drafts 08 to 11 for plain decisions under these rules, prepared but for the numbers.
+
+    Of the rules, those at the places in ``shown``, at most MAX_POLICIES. The same texts as of their outcomes.
+    """
+
+    def __init__(self, rules: RuleSet, shown: tuple[int, ...]) -> None:
+        limits = [rules.rules[place] for place in shown]
+        quotas = [(rule, rule.plan.limit - rule.tolerance) for rule in limits]
+        texts = _names([(rule.name, rule.window) for rule in limits])
+        windows = [_window(rule.plan, quota, rule.window or 0) for rule, quota in quotas]
+        parts = [
+            (name, quota, window, rule.unit) for name, (rule, quota), window in zip(texts, quotas, windows, strict=True)
+        ]
+        self.policy = ", ".join([_quota(*part) for part in parts])
+        rows = zip(shown, map(_text, texts), quotas, strict=True)
+        self.rows = [
+            (3 * place, text, quota, rule.tolerance, _until_more(rule.plan)) for place, text, (rule, quota) in rows
+        ]
+
+    def say(self, answers: Answers) -> dict[str, str]:
+        """The fields of a decision of these answers."""
+        numbers, said = answers.numbers, []
+        for place, text, quota, tolerance, until_more in self.rows:
+            retry, remaining, reset = map(int, numbers[place : place + 3])
+            if tolerance:
+                remaining = max(0, remaining - tolerance)
+            if reset and remaining < quota:
+                more = until_more(quota, remaining, reset) if until_more else reset
+                if retry > 0:
+                    more = min(more, retry)
+                said.append(f"{text};r={remaining};t={max(1, ceil(more / MICROSECONDS))}")
+            else:
+                said.append(f"{text};r={remaining}")
+        return {"RateLimit-Policy": self.policy, "RateLimit": ", ".join(said)}
+
+
+def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:
+    """The plan's own; None of one that waits until all is there again."""
+    return None if type(plan).until_more is Plan.until_more else plan.until_more
+
+
+@lru_cache(maxsize=1024)
+def _plain_fields(rules: RuleSet, seen: tuple[bool, ...]) -> PlainFields | None:
+    shown = tuple([place for place, rule in enumerate(rules.rules) if seen[place] and not rule.is_shadow])
+    return PlainFields(rules, shown) if 0 < len(shown) <= MAX_POLICIES else None
+
+
+def plain_fields(charges: Charges, may_see: Callable[[str], bool]) -> PlainFields | None:
+    """The fields of plain decisions of these charges; None where there are none, or too many."""
+    idents = charges.idents
+    if idents.count(idents[0]) == len(idents):
+        seen = (may_see(idents[0]),) * len(idents)
+    else:
+        seen = tuple(map(may_see, idents))
+    return _plain_fields(charges.rules, seen)
+
+
 OFF: Final = "off"
 SECONDS: Final = "seconds"
 EPOCH: Final = "epoch"
 X_VERSIONS: Final = (OFF, SECONDS, EPOCH)
-# The drafts' quota units: of leases, and of rules that count something else than requests.
+# The drafts' quota units: of leases, and of rules that count something else than requests. What the drafts have no word
+# for is called as in a rule.
 CONCURRENT: Final = "concurrent-requests"
-UNITS: Final = {"bytes": "content-bytes"}
+UNITS: Final = {"calls": "", "bytes": "content-bytes", "response_bytes": "content-bytes"}
 
 
 def delay_seconds(retry_after: float | None, spread: float = 0.0) -> int | None:
@@ -169,30 +235,20 @@ def _named(policies: Sequence[Policy]) -> dict[str, str]:
     }
 
 
-def _in_one(policies: Sequence[Policy]) -> dict[str, str]:
-    text = "limit={}, remaining={}, reset={}"
-    return _nearest(policies, lambda *values: {"RateLimit": text.format(*values)})
-
-
-def _in_three(policies: Sequence[Policy]) -> dict[str, str]:
-    names = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
-    return _nearest(policies, lambda *values: dict(zip(names, map(str, values), strict=True)))
-
-
-def _nearest(policies: Sequence[Policy], fields: Callable[[int, int, int], dict[str, str]]) -> dict[str, str]:
+def _nearest(fields: Mapping[str, str], policies: Sequence[Policy]) -> dict[str, str]:
     """The fields of drafts 06 and 07, in which policies have no names and all have windows."""
     timed = [(policy, policy.window) for policy in policies if policy.window is not None]
     if not timed:
         return {}
     nearest = tightest([policy for policy, _ in timed])
     listed = ", ".join([f"{policy.quota};w={window}" for policy, window in timed])
-    reset = nearest.more_after or nearest.window or 0
-    return {"RateLimit-Policy": listed, **fields(nearest.quota, nearest.remaining, reset)}
+    numbers = nearest.quota, nearest.remaining, nearest.more_after or nearest.window or 0
+    return {"RateLimit-Policy": listed, **{name: text.format(*numbers) for name, text in fields.items()}}
 
 
 @lru_cache(maxsize=1024)
 def _quota(name: str, quota: int, window: int | None, unit: str) -> str:
-    quota_unit = CONCURRENT if window is None else UNITS.get(unit)
+    quota_unit = CONCURRENT if window is None else UNITS.get(unit, unit)
     parameters = [f"qu={_text(quota_unit)}"] if quota_unit else []
     return ";".join([_text(name), f"q={quota}", *parameters, *([] if window is None else [f"w={window}"])])
 
@@ -208,13 +264,14 @@ def _text(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# By the drafts' numbers. Drafts 08 to 11 define the same fields.
+# By the drafts' numbers. Drafts 08 to 11 define the same fields, with a name for each policy.
 VERSIONS: Final[dict[str, Callable[[Sequence[Policy]], dict[str, str]]]] = {
     "draft-11": _named,
     "draft-10": _named,
     "draft-09": _named,
     "draft-08": _named,
-    "draft-07": _in_one,
-    "draft-06": _in_three,
+    "draft-07": partial(_nearest, {"RateLimit": "limit={}, remaining={}, reset={}"}),
+    "draft-06": partial(_nearest, {"RateLimit-Limit": "{0}", "RateLimit-Remaining": "{1}", "RateLimit-Reset": "{2}"}),
     OFF: lambda policies: {},
 }
+NAMED: Final = frozenset(version for version, fields in VERSIONS.items() if fields is _named)

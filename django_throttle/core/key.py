@@ -39,11 +39,8 @@ class KeyKind:
     has_address: bool = False  # the address is the ident where there is nothing better
     is_audience: bool = False  # a rule may be about one of them: tenant:acme
 
-    def answers_key(self, key: str) -> bool:
-        """True when an ident of this kind counts under the key."""
-        return key == self.name or key in self.answers
 
-
+EVERYONE: Final = "everyone"
 _EVERY: Final = (
     KeyKind(
         name="user", label="User", words="each user", find=methodcaller("by_user"), answers=("user_or_ip", "api_key"),
@@ -55,7 +52,7 @@ _EVERY: Final = (
     ),
     KeyKind(
         name="user_or_ip", label="User or address", words="each user or address", in_headers="always", has_address=True,
-        find=methodcaller("by_user_or_address"),
+        find=lambda caller: caller.by_user() or caller.by_address("user_or_ip"),
     ),
     KeyKind(
         name="api_key", label="API key, else user or address", words="each API key, user or address",
@@ -74,7 +71,7 @@ _EVERY: Final = (
         joins=False, asks_user=False,
     ),
     KeyKind(
-        name="everyone", label="Everyone together", words="everyone together", find=methodcaller("by_everyone"),
+        name=EVERYONE, label="Everyone together", words="everyone together", find=lambda caller: EVERYONE,
         in_headers="always", joins=False, asks_user=False,
     ),
 )  # fmt: skip
@@ -127,9 +124,3 @@ def key_root(prefix: str, ident: str, secret: bytes) -> str:
 def secret_bytes(secret: str) -> bytes:
     """A secret of any length as the 32 bytes that key the hash."""
     return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32).digest() if secret else b""
-
-
-def short_hash(parts: Iterable[str]) -> str:
-    """Several texts in eight characters, a hash of 48 bits."""
-    text = "".join(f"{len(part)}:{part}" for part in parts)
-    return urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=6).digest()).decode()

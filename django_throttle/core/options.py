@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -37,6 +38,22 @@ NOUNS: Final[dict[str, tuple[str, str, str]]] = {
 EVENTS: Final = tuple(NOUNS)
 # Events that last, which only a concurrency rule counts; the others happen at a moment.
 HELD: Final = ("inflight", "connection")
+# What a rate may count, and what of a call that is, in words. All but the first two are measured, and so known only
+# when the call is over; "units" are what the code spends, or what the option ``measure`` says.
+UNITS: Final = {
+    "calls": ("Calls", ""),
+    "bytes": ("Bytes that calls carry", "bytes of"),
+    "queries": ("Database queries", "database queries of"),
+    "rows": ("Rows read from databases", "rows read by"),
+    "db_ms": ("Milliseconds of database time", "milliseconds of database time of"),
+    "wall_ms": ("Milliseconds until the answer", "milliseconds of"),
+    "cpu_ms": ("Milliseconds of processor time", "milliseconds of processor time of"),
+    "response_bytes": ("Bytes of answers", "bytes of answers to"),
+    "units": ("Units that the code spends", "units of"),
+}
+MEASURED: Final = tuple(UNITS)[2:]
+MEAN: Final = "mean"  # of what earlier calls came to
+CANCELLED: Final = "cancelled"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 AUDIENCE_WORDS: Final = {
     "anonymous": "visitors who are not logged in",
@@ -166,13 +183,9 @@ def _one_of(option: str, given: object, known: Collection[str]) -> str:
     return given
 
 
-def _choice(row: Option, given: object) -> str:
-    return _one_of(row.name, given, row.choices)
-
-
-def _whole(row: Option, given: object) -> int:
+def _whole(row: Option, given: object, otherwise: str = "") -> int:
     if not isinstance(given, int) or isinstance(given, bool) or not row.least <= given <= row.most:
-        allowed = f"a whole number from {row.least:,} to {row.most:,}"
+        allowed = f"a whole number from {row.least:,} to {row.most:,}{otherwise}"
         raise InvalidRule(f"{row.name} must be {allowed}, not {given!r}", row.name)
     return given
 
@@ -198,8 +211,18 @@ def _name(row: Option, given: object) -> str:
     return given
 
 
-def _cost(row: Option, given: object) -> int | str:
-    return given if isinstance(given, str) and is_dotted(given) else _whole(row, given)
+def _cost(row: Option, given: object, otherwise: str = " or the path of a function") -> int | str:
+    return given if isinstance(given, str) and is_dotted(given) else _whole(row, given, otherwise)
+
+
+def _reserve(row: Option, given: object) -> int | str:
+    return given if given in (MEAN, "") else _cost(row, given, f", {MEAN!r} or the path of a function")
+
+
+def _path(row: Option, given: object) -> str:
+    if given == "" or is_dotted(given):
+        return str(given)
+    raise InvalidRule(f"{row.name} must be the path of a function, such as shop.limits.rows, not {given!r}", row.name)
 
 
 def _zone(row: Option, given: object) -> str:
@@ -254,10 +277,6 @@ def _names(row: Option, given: object) -> tuple[str, ...]:
     return () if given in ((), []) and row.default == () else names(row.name, given)
 
 
-def _events(row: Option, given: object) -> tuple[str, ...]:
-    return tuple(_one_of(row.name, event, EVENTS) for event in names(row.name, given))
-
-
 def _methods(row: Option, given: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.upper() for name in _names(row, given)))
     for name in found:
@@ -301,23 +320,35 @@ def _statuses(row: Option, given: object) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
+def _results(row: Option, given: object) -> tuple[str, ...]:
+    found = tuple(str(one) for one in sequence(row.name, given))
+    for one in found:
+        if one != CANCELLED and not RESULT.fullmatch(one):
+            wanted = f'HTTP statuses such as 304, classes such as "5xx", or "{CANCELLED}"'
+            raise InvalidRule(f"{row.name} must have {wanted}, not {one!r}", row.name)
+    return tuple(sorted(set(found)))
+
+
 KINDS: Final[dict[str, Callable[[Option, object], Any]]] = {
     "name": _name,
     "switch": _switch,
-    "choice": _choice,
+    "choice": lambda row, given: _one_of(row.name, given, row.choices),
     "whole": _whole,
     "number": _number,
     "rate": _rate,
     "rates": lambda row, given: sequence(row.name, given),
     "zone": _zone,
     "cost": _cost,
+    "reserve": _reserve,
+    "path": _path,
     "key": _key,
     "names": _names,
-    "events": _events,
+    "events": lambda row, given: tuple(_one_of(row.name, event, EVENTS) for event in names(row.name, given)),
     "methods": _methods,
     "audience": _audience,
     "shares": _shares,
     "statuses": _statuses,
+    "results": _results,
 }
 
 
@@ -350,14 +381,13 @@ def _each_counting(cost: int | str) -> str:
     return f"each counting {cost:,}" if isinstance(cost, int) else f"each counting as much as {cost} says"
 
 
-def _warned_of(shares: tuple[float, ...]) -> str:
-    return f"warned of at {listed([f'{share * 100:,g} %' for share in shares])}"
+def _reserving(reserve: int | str) -> str:
+    if isinstance(reserve, int):
+        return f"{reserve:,} reserved beforehand"
+    return "the usual reserved beforehand" if reserve == MEAN else f"as much reserved beforehand as {reserve} says"
 
 
-def _counting_only(statuses: tuple[int, ...]) -> str:
-    return f"counting only answers of status {listed(list(map(str, statuses)))}"
-
-
+RESULT: Final = re.compile("[1-5]([0-9][0-9]|xx)")
 # The parts of shapes, for the database.
 _LIST: Final = "^({0})(,({0}))*$"
 _AUDIENCE: Final = "|".join([*AUDIENCES, *(f"{kind}:[^ ,]([^,]*[^ ,])?" for kind in AUDIENCE_KINDS)])
@@ -418,7 +448,8 @@ class Options:
         "tenant:acme. One of them is enough. Empty: everybody.",
     )
     algorithm: str = option(
-        "choice", "sliding_window", group=AMOUNT, choices=ALGORITHMS, help="How calls are counted."
+        "choice", "sliding_window", group=AMOUNT, choices=ALGORITHMS, help="How calls are counted.",
+        shape="^[a-z][a-z0-9_]*$", wanted="the name of an algorithm",  # which there are is not the database's to know
     )
     rates: tuple[Rate, ...] = option(
         "rates", (), never=("concurrency", "damper"),
@@ -430,7 +461,7 @@ class Options:
     burst: int | None = option(
         "whole", group=AMOUNT,
         help="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are "
-        "delayed. Empty: the rate's number.",
+        "delayed, where no longest queue is given. Empty: the rate's number.",
     )
     refill: str = option(
         "choice", "continuous", group=AMOUNT,
@@ -460,31 +491,54 @@ class Options:
     )
     unit: str = option(
         "choice", "calls", group=AMOUNT, never=("concurrency",),
-        choices={"calls": Choice("Calls"), "bytes": Choice("Bytes that calls carry")},
-        help="What the rate counts: calls, or the bytes of requests and WebSocket messages.",
+        choices={name: Choice(label) for name, (label, _) in UNITS.items()},
+        help="What the rate counts: calls, the bytes that requests and WebSocket messages carry, or what a call has "
+        "used, which is known and corrected when it is over.",
+    )
+    reserve: int | str = option(
+        "reserve", "", group=AMOUNT, label="Reserve", never=("concurrency", "damper"), length=200, least=0,
+        words=_reserving,
+        shape="^(mean|0|[1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$",
+        wanted="a whole number, mean, or the path of a function",
+        help="For what is measured: how much of the budget a call takes beforehand. A number, the path of a function "
+        "of the request, or mean: as much as earlier calls came to on average. Empty: 1.",
+    )
+    measure: str = option(
+        "path", "", group=AMOUNT, label="Measured by", never=("concurrency", "damper"), length=200,
+        words="measured by {}", shape="^[^.,]+([.][^.,]+)+$", wanted="the path of a function",
+        help="For units: the path of a function of the request and the response that says how many the call came to. "
+        "Empty: those that the code spends.",
     )
     cost: int | str = option(
         "cost", 1, group=AMOUNT, never=("concurrency",), length=200, words=_each_counting,
         shape="^([1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$", wanted="a whole number, or the path of a function",
         help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
-        "function that a rule in settings has too.",
+        "function that a rule in settings has too. 1 where the unit is measured: that is the cost.",
     )
     count_on: tuple[int, ...] = option(
         "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"), length=300,
-        words=_counting_only, shape=_LIST.format("[1-5][0-9][0-9]"), wanted="HTTP statuses, such as 401, 403",
+        words=lambda statuses: f"counting only answers of status {listed(list(map(str, statuses)))}",
+        shape=_LIST.format("[1-5][0-9][0-9]"), wanted="HTTP statuses, such as 401, 403",
         help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
         "logins. Empty: all requests do.",
+    )
+    refund_on: tuple[str, ...] = option(
+        "results", (), group=AMOUNT, label="Refund when it ends as", never=("concurrency", "damper"), length=300,
+        words=lambda results: f"not counting what ends as {listed(list(results))}",
+        shape=_LIST.format("[1-5]([0-9][0-9]|xx)|cancelled"),
+        wanted="HTTP statuses, such as 304, 5xx, cancelled",
+        help="Requests that end so use up nothing: 304, 5xx, or cancelled by the client. Empty: all count.",
     )
     count_denied: bool = option(
         "switch", False, group=AMOUNT, label="Count refused calls", never=("concurrency", "damper"),
         words="refused ones count too",
         help="Refused calls use up the budget too: whoever keeps trying stays locked out. Use it for logins.",
     )
-    batched: bool = option(
-        "switch", False, group=AMOUNT, label="Charge in batches",
-        words="charged every few seconds",
-        help="For a fixed window, such as a quota beside a damper: a process charges what has passed every few "
-        "seconds instead of asking for each call. A little more than the limit may pass.",
+    prepaid: bool = option(
+        "switch", False, group=AMOUNT, label="Buy ahead", never=("concurrency", "damper"),
+        words="bought ahead by each process",
+        help="For a budget that many calls share: each server process buys some of it ahead, spends that without "
+        "asking Redis, and gives back what is left within a second. Never more than the limit passes.",
     )
     enforce_at: float = option(
         "number", 1.0, group=THEN, label="Refuse at", never=("concurrency", "damper"), most=MAX_TIMES,
@@ -493,7 +547,8 @@ class Options:
         "half times; in between, calls pass and the client is told that nothing is left.",
     )
     warn_at: tuple[float, ...] = option(
-        "shares", (), group=THEN, label="Warn at", never=("concurrency", "damper"), length=100, words=_warned_of,
+        "shares", (), group=THEN, label="Warn at", never=("concurrency", "damper"), length=100,
+        words=lambda shares: f"warned of at {listed([f'{share * 100:,g} %' for share in shares])}",
         shape=_LIST.format("[0-9]{1,3}([.][0-9]+)?"), wanted="shares of the limit, such as 80 %, 100 %",
         help="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, "
         "for each of those who have a budget; what is done then is the site's own code. Empty: never.",
@@ -504,9 +559,16 @@ class Options:
             "reject": Choice("Refuse"),
             "shadow": Choice("Only record", "recorded but never refused"),
             "delay": Choice("Delay"),
+            "defer": Choice("Do it later"),
         },
         help="“Only record” lets everything through, and what would have been refused is recorded in the log: the way "
-        "to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes.",
+        "to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes. “Do it later” "
+        "too: where a view names a task for it, the client is answered at once and the work waits for its turn.",
+    )
+    max_queue: int | None = option(
+        "whole", group=THEN, label="Longest queue",
+        help="For “delay” and “do it later”: how many calls may wait, in units of cost; one more is refused. Not "
+        "together with a burst. Empty: the burst.",
     )
     max_delay: float | None = option(
         "number", group=THEN, label="Longest wait", least=0, most=MAX_WINDOW,

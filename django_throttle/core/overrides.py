@@ -150,7 +150,7 @@ def overridden(rule: Rule, ranked: Sequence[Override], apply: Apply) -> Rule | N
 def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: Apply, now: float) -> tuple[Outcome, ...]:
     """Refusals of a call that these rules match, one for each rate; empty when no override blocks it.
 
-    An override of every rule blocks a call that no rule matches. Blocks are the same under shadow rules.
+    An override of every rule blocks a call that no rule matches. Rules that only record are blocked all the same.
     """
     if not any(override.effect == "block" for override in ranked):
         return ()
@@ -170,7 +170,7 @@ def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: App
 
 
 def decide_blocked(blocks: tuple[Outcome, ...], charges: Flow[Decision]) -> Flow[Decision]:
-    """Refuse a blocked call without the store; if all blocks are in shadow mode, decide its charges too."""
+    """Refuse a blocked call without the store; if all blocks only record, decide its charges too."""
     if any(not block.shadow for block in blocks):
         return conclude(blocks)
     decision = yield from charges
@@ -214,11 +214,6 @@ def _refusal(
     return Outcome(rule, override.subject, False, limit, 0, ends, ends or 0.0, Reason.BLOCKED, False, window)
 
 
-def _exempt(rule: Rule, override: Override) -> Rule:
-    """Connections of an exempt caller still count, so that the count is right when the exemption ends."""
-    return replace(rule, limit=MAX_LIMIT, action="shadow", on_store_failure="allow")
-
-
 def _multiply(rule: Rule, override: Override) -> Rule:
     algorithm = ALGORITHMS[rule.algorithm]
     most = floor(min(algorithm.max_limit, algorithm.max_multiplied) / Fraction(repr(rule.enforce_at)))
@@ -229,7 +224,7 @@ def _multiply(rule: Rule, override: Override) -> Rule:
     if rule.is_concurrency:
         return replace(rule, limit=multiple(rule.limit or 1))
     burst = None if rule.burst is None else multiple(rule.burst)
-    return _with_rates(rule, tuple(replace(rate, limit=multiple(rate.limit)) for rate in rule.all_rates), burst)
+    return rule.with_rates(tuple(replace(rate, limit=multiple(rate.limit)) for rate in rule.all_rates), burst)
 
 
 def _replace(rule: Rule, override: Override) -> Rule | None:
@@ -240,12 +235,7 @@ def _replace(rule: Rule, override: Override) -> Rule | None:
     ):
         return None
     most = max(rate.limit for rate in override.rates)
-    return _with_rates(rule, override.rates, None if rule.burst is None else min(rule.burst, most))
-
-
-def _with_rates(rule: Rule, rates: tuple[Rate, ...], burst: int | None) -> Rule:
-    one = rates[0] if len(rates) == 1 else None
-    return replace(rule, rate=one, rates=() if one else rates, limit=None, burst=burst)
+    return rule.with_rates(override.rates, None if rule.burst is None else min(rule.burst, most))
 
 
 def _is_larger(new: Rule, old: Rule) -> bool:
@@ -256,7 +246,8 @@ def _is_larger(new: Rule, old: Rule) -> bool:
 
 
 _CHANGES: Final[dict[str, Callable[[Rule, Override], Rule | None]]] = {
-    "exempt": _exempt,
+    # Connections of an exempt caller still count, so that the count is right when the exemption ends.
+    "exempt": lambda rule, _: replace(rule, limit=MAX_LIMIT, action="shadow", on_store_failure="allow"),
     "multiply": _multiply,
     "replace": _replace,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Final
 
 from django_throttle.core.decision import Decision, Outcome, Reason
@@ -33,10 +34,13 @@ def error_code(decision: Decision) -> str:
     return "connection_limit" if outcome and outcome.window is None else "rate_limited"
 
 
-def detail(decision: Decision, seconds: int | None, *, is_request: bool = False) -> str:
+def detail(decision: Decision, seconds: int | None) -> str:
     """One or two sentences for a person; ``seconds`` as in Retry-After."""
     code = error_code(decision)
-    sentence = (_REQUESTS if is_request else _DETAILS)[code]
+    return _detail(code, _DETAILS[code], decision, seconds)
+
+
+def _detail(code: str, sentence: str, decision: Decision, seconds: int | None) -> str:
     if seconds is not None:
         return f"{sentence} Try again in {seconds} second{'' if seconds == 1 else 's'}."
     return sentence if code == "blocked" else f"{sentence} {too_large(decision)}"
@@ -63,24 +67,36 @@ def problem(decision: Decision, status: int, seconds: int | None, *, is_request:
     ``is_request`` is False for the handshake of a WebSocket, which stays open.
     """
     code = error_code(decision)
-    document = {
-        "type": _TYPES + (_CAPACITY if decision.unavailable else _QUOTA),
-        "title": (_REQUESTS if is_request else _DETAILS)[code].rstrip("."),
-        "status": status,
-        "detail": detail(decision, seconds, is_request=is_request),
-    }
-    if code == "blocked":  # RFC 9457, 4.2.1: the title of about:blank is the status' phrase
-        return json.dumps(document | {"type": "about:blank", "title": "Too Many Requests"}).encode()
-    return json.dumps(document | {"violated-policies": violated(decision)}).encode()
+    sentence = (_REQUESTS if is_request else _DETAILS)[code]
+    before, after = _around_detail(code, sentence, status, violated(decision))
+    return f"{before}{_detail(code, sentence, decision, seconds)}{after}".encode()
 
 
-def violated(decision: Decision) -> list[str]:
+@lru_cache(maxsize=1024)
+def _around_detail(code: str, sentence: str, status: int, names: tuple[str, ...]) -> tuple[str, str]:
+    """The document before and after its detail, which needs no escapes: from one refusal to the next it alone differs.
+
+    ``names`` are those of the policies that refuse.
+    """
+    is_block = code == "blocked"  # RFC 9457, 4.2.1: the title of about:blank is the status' phrase
+    kind = "about:blank" if is_block else _TYPES + (_CAPACITY if code == "limiter_unavailable" else _QUOTA)
+    title = "Too Many Requests" if is_block else sentence.rstrip(".")
+    document = {"type": kind, "title": title, "status": status, "detail": ""}
+    found = json.dumps(document if is_block else document | {"violated-policies": names})
+    before, _, after = found.partition('""')
+    return f'{before}"', f'"{after}'
+
+
+def violated(decision: Decision) -> tuple[str, ...]:
     """The policies that refuse, by their names in the RateLimit fields."""
     named = zip(decision.outcomes, names(decision.outcomes), strict=True)
-    return [name for outcome, name in named if not (outcome.allowed or outcome.shadow)]
+    return tuple([name for outcome, name in named if not (outcome.allowed or outcome.shadow)])
 
 
 def refusing(decision: Decision) -> Outcome | None:
     """The outcome of the rule and rate that the decision names; None when no rule applied."""
     named = (decision.rule, decision.limit, decision.retry_after)
-    return next((one for one in decision.outcomes if (one.rule, one.limit, one.retry_after) == named), None)
+    for one in decision.outcomes:
+        if (one.rule, one.limit, one.retry_after) == named:
+            return one
+    return None

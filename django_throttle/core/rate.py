@@ -89,7 +89,6 @@ class Rate:
 
     @property
     def window_us(self) -> int:
-        """The window in microseconds, as the store counts time."""
         return round(self.window * 1_000_000)
 
     def __str__(self) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from hashlib import blake2b
 from itertools import chain
 from math import ceil
 from typing import Any, Final
@@ -13,8 +15,20 @@ from django_throttle.core.algorithms import ALGORITHMS, Plan, Uncounted
 from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.exceptions import InvalidRule
-from django_throttle.core.key import KEY_KINDS, short_hash
-from django_throttle.core.options import HELD, MAX_NAME, MAX_RATES, Options, did_you_mean, sequence, table
+from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.options import (
+    CANCELLED,
+    HELD,
+    MAX_NAME,
+    MAX_RATES,
+    MEASURED,
+    Options,
+    did_you_mean,
+    functions,
+    is_dotted,
+    sequence,
+    table,
+)
 from django_throttle.core.rate import MAX_LIMIT, Rate, RateLimit, period_of
 
 
@@ -36,7 +50,9 @@ class Rule(Options):
     is_concurrency: bool = field(init=False, repr=False, compare=False)
     is_shadow: bool = field(init=False, repr=False, compare=False)
     is_damper: bool = field(init=False, repr=False, compare=False)
-    is_local: bool = field(init=False, repr=False, compare=False)  # decided by the process, without the store
+    is_measured: bool = field(init=False, repr=False, compare=False)  # what a call costs is known when it is over
+    is_settled: bool = field(init=False, repr=False, compare=False)  # what it charges is corrected by the answer
+    is_queue: bool = field(init=False, repr=False, compare=False)  # calls wait for their turn
     is_plain: bool = field(init=False, repr=False, compare=False)  # neither caller nor request is asked for more
     window: float | None = field(init=False, repr=False, compare=False)
     factor: int = field(init=False, repr=False, compare=False)  # cost as a number; 1 where a function says it
@@ -49,7 +65,8 @@ class Rule(Options):
         self._set("is_concurrency", algorithm is not None and algorithm.holds)
         self._set("is_shadow", self.action == "shadow")
         self._set("is_damper", algorithm is not None and algorithm.is_damper)
-        self._set("is_local", self.is_damper or self.batched)
+        self._set("is_measured", self.unit in MEASURED)
+        self._set("is_queue", self.action in ("delay", "defer"))
         has_calendar = algorithm is not None and algorithm.has_calendar
         if isinstance(self.rate, str):
             self._set("rate", Rate.parse(self.rate, calendar=has_calendar))
@@ -77,7 +94,7 @@ class Rule(Options):
             is_given = row.name not in AMOUNTS and getattr(self, row.name) != row.default
             if is_given and not row.takes(self.algorithm):
                 raise row.refuse(self.algorithm)
-        for option, fault in chain(_event_faults(self), _action_faults(self), _local_faults(self), _key_faults(self)):
+        for option, fault in chain(*(faults(self) for faults in _FAULTS)):
             raise InvalidRule(fault, option)
 
     def _derive(self) -> None:
@@ -86,6 +103,7 @@ class Rule(Options):
         self._set("window", self.rate.window if self.rate else None)
         plain_cost = self.unit == "calls" and not isinstance(self.cost, str)
         self._set("is_plain", plain_cost and not (self.methods or self.audience))
+        self._set("is_settled", bool(self.is_measured or self.count_on or self.refund_on))
         self._set("id", short_id(self))
         self._set("plan", _plan(self))
         nominal = self.plan if self.enforce_at == 1 else _plan(replace(self, enforce_at=1.0, warn_at=()))
@@ -132,14 +150,34 @@ class Rule(Options):
         if parts <= 1:
             return self
         limit = max(self.factor, (self.limit or 1) // parts)
-        burst = None if self.burst is None else max(self.factor, self.burst // parts)
         if self.rate is None:
             return replace(self, limit=limit)
-        return replace(self, rate=replace(self.rate, limit=limit), limit=None, burst=burst)
+        burst = None if self.burst is None else max(self.factor, self.burst // parts)
+        queue = None if self.max_queue is None else max(1, self.factor - 1, self.max_queue // parts)
+        return replace(self, max_queue=queue).with_rates((replace(self.rate, limit=limit),), burst)
+
+    def with_rates(self, rates: tuple[Rate, ...], burst: int | None) -> Rule:
+        """This rule with these rates; a call reserves no more than they allow at once."""
+        one = rates[0] if len(rates) == 1 else None
+        most = burst or min(rate.limit for rate in rates)
+        reserve = min(self.reserve, most) if isinstance(self.reserve, int) else self.reserve
+        return replace(self, rate=one, rates=() if one else rates, limit=None, burst=burst, reserve=reserve)
 
     def as_shadow(self) -> Rule:
         """This rule, deciding and recording but never refusing."""
         return self if self.is_shadow else replace(self, action="shadow")
+
+    def counts(self, status: int | str) -> bool:
+        """Whether a call that was answered with this HTTP status, or that was CANCELLED, uses up the budget."""
+        if self.count_on and status != CANCELLED and status not in self.count_on:
+            return False
+        return not self.refund_on or not {str(status), f"{str(status)[:1]}xx"}.intersection(self.refund_on)
+
+    @property
+    def functions(self) -> tuple[tuple[str, str], ...]:
+        """The paths of the site's functions that the rule calls, each with its option."""
+        given = [(option, getattr(self, option)) for option in ("cost", "reserve", "measure")]
+        return (*(("key", path) for path in functions(self.key)), *(one for one in given if is_dotted(one[1])))
 
     @property
     def all_rates(self) -> tuple[Rate, ...]:
@@ -195,6 +233,7 @@ _RATES: Final = "only a concurrency rule counts what is open; a rate counts what
 _MEANT: Final = {"connect": "connection", "connection": "connect", "request": "inflight", "inflight": "request"}
 FRAMES: Final = frozenset(("message", "send"))
 WEIGHED: Final = frozenset(("request", "message", "send"))
+MEASURABLE: Final = frozenset(("request", "message", "task"))
 
 
 def _event_faults(rule: Rule) -> Faults:
@@ -205,27 +244,39 @@ def _event_faults(rule: Rule) -> Faults:
     # Nothing but an HTTP request has a method and a status: other events would silently count never, or always.
     if rule.methods and rule.events not in (("request",), ("inflight",)):
         yield "methods", "methods belong to rules of HTTP requests (event request or inflight) only"
-    if rule.count_on and rule.events != ("request",):
-        yield "count_on", "count_on belongs to rules of HTTP requests (event request) only"
+    for option in ("count_on", "refund_on"):
+        if getattr(rule, option) and rule.events != ("request",):
+            yield option, f"{option} belongs to rules of HTTP requests (event request) only"
     if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
         yield "unit", "only requests and messages have bytes that can be counted"
     if rule.at_limit != "reject" and "connection" not in rule.events:
         yield "at_limit", "at_limit closes WebSockets: add the event connection"
 
 
+def _most_at_once(rule: Rule) -> int | None:
+    """What a call may cost, at most; of a queue, what may wait and the call that runs."""
+    if rule.max_queue is not None:
+        return rule.max_queue + 1
+    return rule.burst or min([rate.limit for rate in rule.all_rates], default=rule.limit)
+
+
 def _action_faults(rule: Rule) -> Faults:
     algorithm, limits = ALGORITHMS[rule.algorithm], [rate.limit for rate in rule.all_rates]
-    if rule.action == "delay" and "max_delay" not in algorithm.takes:
+    if rule.is_queue and "max_delay" not in algorithm.takes:
         yield "action", "only a leaky bucket can delay: it is a queue that drains evenly"
-    if rule.action == "delay" and rule.enforce_at != 1:
+    if rule.is_queue and rule.enforce_at != 1:
         one = "a queue of calls that wait has one limit"
         yield "enforce_at", f"refuse at (enforce_at) belongs to rules that refuse: {one}"
     # A rule that only records may have the wait that it will have later.
     if rule.max_delay is not None and rule.action == "reject":
         yield "max_delay", "a longest wait (max_delay) belongs to rules that delay"
+    if rule.max_queue is not None and rule.action == "reject":
+        yield "max_queue", "a longest queue (max_queue) belongs to rules that delay or defer"
+    if rule.max_queue is not None and rule.burst is not None:
+        yield "max_queue", "give burst or max_queue, not both: each says how many may wait"
     if rule.timezone is not None and not all(map(period_of, rule.all_rates)):
         yield "rate", "a calendar window is one hour, day, week or month"
-    most = rule.burst or min(limits, default=rule.limit)
+    most = _most_at_once(rule)
     if most is not None and rule.factor > most:
         yield "cost", f"one call costs {rule.factor:,}, more than the {most:,} that the rule allows at once"
     refused_at = multiplied(max([*limits, rule.burst or 0]), rule.enforce_at)
@@ -239,6 +290,44 @@ def _action_faults(rule: Rule) -> Faults:
         yield "warn_at", f"{never}: calls are refused at {rule.enforce_at:g}{percent}"
 
 
+def _measured_event_faults(rule: Rule) -> Faults:
+    if not rule.is_measured:
+        return
+    if not MEASURABLE.issuperset(rule.events):
+        yield "unit", "only requests, messages and tasks are measured (events request, message, task)"
+    if rule.unit == "response_bytes" and rule.events != ("request",):
+        yield "unit", "response_bytes belongs to rules of HTTP requests (event request) only"
+    if rule.measure and rule.events != ("request",):
+        yield "measure", "measure is a function of a request and its response: leave it out, and spend instead"
+    if rule.key == "connection":
+        yield "unit", "the budget of one connection counts calls or bytes"
+
+
+def _measured_faults(rule: Rule) -> Faults:
+    if not rule.is_measured:
+        if rule.reserve != "":
+            yield "reserve", "only what is measured is reserved: choose a unit such as db_ms, or leave reserve out"
+        if rule.measure:
+            yield "measure", "measure belongs to rules of unit units"
+        return
+    if rule.is_damper or rule.is_queue:
+        yield (
+            "unit",
+            "a damper and a queue count calls or bytes: what is measured comes late",
+        )
+    if rule.refill == "interval":
+        yield "refill", "a bucket that is refilled all at once cannot owe what was measured: refill it continuously"
+    if rule.count_denied:
+        yield "count_denied", "a refused call has used nothing that could be measured: leave count_denied out"
+    if rule.cost != 1:
+        yield "cost", "what is measured is the cost: leave cost out, or write reserve"
+    if rule.measure and rule.unit != "units":
+        yield "measure", "measure belongs to rules of unit units"
+    most = _most_at_once(rule)
+    if isinstance(rule.reserve, int) and most is not None and rule.reserve > most:
+        yield "reserve", f"a call reserves {rule.reserve:,}, more than the {most:,} that the rule allows at once"
+
+
 SUB_SECONDS: Final = 6
 
 
@@ -249,16 +338,18 @@ def _local_faults(rule: Rule) -> Faults:
         yield "on_store_failure", "a damper decides without the store: on_store_failure is local or allow, not deny"
     if rule.is_damper and rule.rate and rule.rate.limit * SUB_SECONDS < rule.rate.window:
         yield "rate", "a damper holds a rate over seconds: its rate must be at least one call in six seconds"
-    if rule.batched and rule.count_denied:
-        yield "count_denied", "a rule that is charged in batches never charges refused calls: leave count_denied out"
-    if rule.batched and rule.count_on:
-        yield "count_on", "a rule that is charged in batches refunds nothing: leave count_on out"
+    if rule.prepaid and (rule.is_queue or rule.is_measured or rule.refill == "interval"):
+        what = "a queue, what is measured and a bucket that is refilled all at once"
+        yield "prepaid", f"{what} cannot be bought ahead: leave prepaid out"
+    if rule.prepaid and (rule.count_denied or rule.count_on or rule.refund_on):
+        each = "count_denied, count_on and refund_on ask Redis about each call"
+        yield "prepaid", f"{each}: leave them out, or prepaid"
 
 
 # What a budget that one process counts for one socket, without the store, cannot have.
 _MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
     "warn_at": ((), "the budget of one connection ends with it, so it sends no warnings"),
-    "batched": (False, "the budget of one connection is never shared, so it is not charged in batches"),
+    "prepaid": (False, "the budget of one connection is never shared, so nothing is bought ahead"),
     "on_store_failure": ("local", "the budget of one connection is counted without the store"),
 }
 
@@ -277,6 +368,9 @@ def _key_faults(rule: Rule) -> Faults:
         yield "algorithm", "a damper limits many callers together, so it cannot have the key connection"
     if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
         yield "rate", "the windows of one connection start when it was opened, not with the calendar"
+
+
+_FAULTS: Final = (_event_faults, _action_faults, _measured_event_faults, _measured_faults, _local_faults, _key_faults)
 
 
 def _plan(rule: Rule) -> Plan:
@@ -298,9 +392,11 @@ def short_id(rule: Rule) -> str:
     window = "" if rule.rate is None or rule.is_damper else str(rule.rate.window_us)
     parts = [ALGORITHMS[rule.algorithm].layout, rule.name, rule.algorithm, str(rule.resolution), rule.refill]
     parts += [rule.timezone or "", window]
+    parts += ["prepaid"] if rule.prepaid and rule.algorithm == "sliding_window" else []  # whose sub-windows are longer
     parts += [rule.variant] if rule.variant or rule.unit != "calls" else []
     parts += [rule.unit] if rule.unit != "calls" else []  # so that rules of calls keep the id that they had
-    return short_hash(parts)
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return urlsafe_b64encode(blake2b(text.encode(), digest_size=6).digest()).decode()
 
 
 OPTIONS: Final = tuple(name for name in table(Rule) if name != "name")

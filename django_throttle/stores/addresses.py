@@ -6,10 +6,9 @@ import re
 import ssl
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redis import __version__ as redis_version
@@ -17,6 +16,7 @@ from redis import connection as redis_connection
 from redis.connection import to_bool
 from redis.sentinel import SentinelConnectionPool
 
+from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidSetting
 
 Read = Callable[[Any], Any]
@@ -47,6 +47,16 @@ def _verify_flags(text: Any) -> Any:
 
 
 _WHOLE: Final = _among(int, range(2**31))
+# What the values of those are that not every text is.
+_EXPECTED: Final = {
+    **dict.fromkeys(("db", "port"), "a whole number from 0 on"),
+    "client_name": "ASCII text without spaces",
+    "protocol": "2 or 3",
+    "socket_read_size": f"a whole number from 1 to {MAX_READ_SIZE}",
+    "ssl_cert_reqs": "none, optional or required",
+    "ssl_min_version": "the number of a TLS version, such as 771 for TLS 1.2",
+    **dict.fromkeys(("ssl_exclude_verify_flags", "ssl_include_verify_flags"), "a list of names of ssl.VerifyFlags"),
+}
 
 # Without these the counters would be somewhere else: a value that cannot be read is no mere blemish.
 WHERE: Final[dict[str, Read]] = {"db": _WHOLE, "port": _WHOLE} | dict.fromkeys(
@@ -101,18 +111,10 @@ ADDED: Final = frozenset(
 )
 
 
-class Options(NamedTuple):
-    """``settings`` are used; ``wrong`` says which options are not, and why; ``replaced`` names those in REPLACED."""
+def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options of ``given`` that a connection of this class uses; which others it does not, and why.
 
-    settings: dict[str, Any]
-    wrong: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
-
-
-def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> Options:
-    """The options of ``given`` that a connection of this class uses; with ``text`` they are those of a URL.
-
-    Raises InvalidSetting if an option that says where the server is has no valid value.
+    With ``text`` they are those of a URL. Raises InvalidSetting for an invalid value that says where the server is.
     """
     settings, wrong = {}, []
     for name, value in given.items():
@@ -125,11 +127,11 @@ def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> Op
             settings[name] = TYPED[name](value) if name in TYPED and type(value) in (str, int) else value
         except (ValueError, TypeError, AttributeError) as error:
             if name in WHERE:
-                raise InvalidSetting(f"the option {name!r} has no valid value") from error
-            wrong.append(f"the option {name!r} has no valid value for redis-py")
+                raise InvalidSetting(f"the option {name!r} has no valid value: it is {_EXPECTED[name]}") from error
+            wrong.append(f"the option {name!r} has no valid value for redis-py: it is {_EXPECTED[name]}")
     missing = [name for name in FILES.intersection(settings) if settings[name] and not Path(settings[name]).exists()]
     wrong += [f"the option {name!r} names a file that does not exist" for name in missing]
-    return Options(settings, tuple(wrong), tuple(name for name in given if name in REPLACED))
+    return settings, tuple(wrong)
 
 
 def _objection(name: str, value: Any, connection: type[Any], text: bool) -> str:
@@ -142,8 +144,8 @@ def _objection(name: str, value: Any, connection: type[Any], text: bool) -> str:
         return f"the option {name!r} cannot be written as text"
     if name in TYPED and name in accepted(redis_connection.SSLConnection) and name.startswith("ssl_"):
         return f"the option {name!r} needs rediss://"
-    near = get_close_matches(name, [one for one in TYPED if one in accepted(connection)], n=1)
-    return f"redis-py {redis_version} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    known = [one for one in TYPED if one in accepted(connection)]
+    return f"redis-py {redis_version} has no option {name!r}{did_you_mean(name, known)}"
 
 
 def accepted(connection: type[Any]) -> frozenset[str]:
@@ -207,13 +209,14 @@ def _one(url: str) -> Address:
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     settings = dict(redis_connection.parse_url(url.partition("?")[0]))
-    chosen = choose(given, settings.get("connection_class", redis_connection.Connection), text=True)
+    chosen, unused = choose(given, settings.get("connection_class", redis_connection.Connection), text=True)
     number = "" if parts.scheme == "unix" else parts.path.strip("/")
     wrong = [] if number.isdecimal() or not number else ["its path is the number of a database"]
-    if wrong or "db" in chosen.settings:
+    if wrong or "db" in chosen:
         settings.pop("db", None)
     wrong += [f"the option {name!r} is in the URL already" for name in given if name in settings]
-    return Address({**chosen.settings, **settings}, wrong=(*chosen.wrong, *wrong), replaced=chosen.replaced)
+    replaced = tuple(name for name in given if name in REPLACED)
+    return Address({**chosen, **settings}, wrong=(*unused, *wrong), replaced=replaced)
 
 
 def _many(url: str, scheme: str, kind: str) -> Address:
@@ -275,9 +278,8 @@ def _alias_address(alias: str) -> Address:
         raise InvalidSetting(
             f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
         )
-    chosen = choose(pool.connection_kwargs, pool.connection_class, text=False)
-    used = {**chosen.settings, "connection_class": pool.connection_class}
-    return Address(used, wrong=chosen.wrong, replaced=written)
+    chosen, wrong = choose(pool.connection_kwargs, pool.connection_class, text=False)
+    return Address({**chosen, "connection_class": pool.connection_class}, wrong=wrong, replaced=written)
 
 
 def _written(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -291,15 +293,10 @@ def _written(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _sentinel_address(pool: SentinelConnectionPool) -> Address:
-    sentinels = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+    pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
     secure = issubclass(pool.connection_class, redis_connection.SSLConnection)
     connection = redis_connection.SSLConnection if secure else redis_connection.Connection
-    chosen = choose(pool.connection_kwargs, connection, text=False)
-    settings = {**chosen.settings, "connection_class": connection}
-    return Address(
-        settings,
-        tuple((given["host"], int(given["port"])) for given in sentinels),
-        pool.service_name,
-        {**sentinels[0], "connection_class": pool.sentinel_manager.sentinels[0].connection_pool.connection_class},
-        chosen.wrong,
-    )
+    chosen, wrong = choose(pool.connection_kwargs, connection, text=False)
+    hosts = tuple((one.connection_kwargs["host"], int(one.connection_kwargs["port"])) for one in pools)
+    sentinel = {**pools[0].connection_kwargs, "connection_class": pools[0].connection_class}
+    return Address({**chosen, "connection_class": connection}, hosts, pool.service_name, sentinel, wrong)

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from django_throttle.connections.leases import Leases
-from django_throttle.core.commands import Command, ControlMessage, Decide, DecideLocally, Evict, Release
+from django_throttle.core.commands import Command, Decide, DecideLocally, Evict, Release
+from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.decide import T
 from django_throttle.core.decision import Lease
 from django_throttle.local_limits import LocalLimits
@@ -30,9 +31,9 @@ class Store(Protocol):
     """Where counters live. Executes one command and answers it, or raises StoreError.
 
     ``is_remote`` where other processes share it, and it may not answer. ``is_costly`` where asking takes a round
-    trip: then ``denials`` remember refusals, and sockets pay for frames in advance. ``local_limits`` decide
-    what dampers and batched quotas refuse. ``leases`` are those that this process holds, ``control`` what other
-    processes ask of it.
+    trip: then ``denials`` remember refusals, and units are bought ahead. ``local_limits`` decide
+    what dampers refuse, and hold what is bought. ``leases`` are those that this process holds, ``control`` what
+    other processes ask of it.
     """
 
     denials: Denials
@@ -52,8 +53,10 @@ class Store(Protocol):
 
     async def aexecute(self, command: Command) -> Any: ...
 
+    def release_soon(self, command: Release) -> None: ...
 
-Abandon = Callable[[tuple[Any, ...]], object]
+
+Undo = Callable[[tuple[Any, ...]], object]
 
 
 class Step(NamedTuple):
@@ -63,10 +66,10 @@ class Step(NamedTuple):
     ado: Callable[[], Awaitable[Any]]
 
 
-def drive(steps: Generator[Any, Any, T], ask: Callable[[Any], Any], abandon: Abandon = len) -> T:
+def drive(steps: Generator[Any, Any, T], ask: Callable[[Any], Any], undo: Undo = len) -> T:
     """The value that the generator returns; what ``ask`` or a step raises is thrown into it.
 
-    ``abandon`` is called with all that was asked when the generator raises.
+    ``undo`` is called with all that was asked when the generator raises.
     """
     sent: tuple[Any, ...] = ()
     try:
@@ -82,13 +85,13 @@ def drive(steps: Generator[Any, Any, T], ask: Callable[[Any], Any], abandon: Aba
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
     except BaseException as error:
-        abandon(sent)
+        undo(sent)
         if isinstance(error.__cause__, StopIteration):  # a step's own, of which Python has made a RuntimeError
             raise error.__cause__ from None
         raise
 
 
-async def adrive(steps: Generator[Any, Any, T], ask: Callable[[Any], Awaitable[Any]], abandon: Abandon = len) -> T:
+async def adrive(steps: Generator[Any, Any, T], ask: Callable[[Any], Awaitable[Any]], undo: Undo = len) -> T:
     """The same, awaiting ``ask`` and the steps."""
     sent: tuple[Any, ...] = ()
     try:
@@ -104,7 +107,7 @@ async def adrive(steps: Generator[Any, Any, T], ask: Callable[[Any], Awaitable[A
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
     except BaseException:
-        abandon(sent)
+        undo(sent)
         raise
 
 
@@ -113,15 +116,15 @@ Steps = Generator[Command | Step, Any, T]
 
 def run(flow: Steps[T], store: Store) -> T:
     """Run a flow to its end; what the store or a step raises is thrown into the flow."""
-    return drive(flow, store.execute, partial(_abandon, store))
+    return drive(flow, store.execute, partial(_release_taken, store))
 
 
 def arun(flow: Steps[T], store: Store) -> Coroutine[Any, Any, T]:
     """The same, awaiting the store and the steps."""
-    return adrive(flow, store.aexecute, partial(_abandon, store))
+    return adrive(flow, store.aexecute, partial(_release_taken, store))
 
 
-def _abandon(store: Store, commands: Iterable[Command]) -> None:
+def _release_taken(store: Store, commands: Iterable[Command]) -> None:
     """Have the leases released that a flow took and did not release itself: it was cancelled, or interrupted."""
     released = {command.lease for command in commands if isinstance(command, Release)}
     for command in commands:
@@ -137,4 +140,4 @@ def _abandon(store: Store, commands: Iterable[Command]) -> None:
         if lease in released:
             continue
         holds = [(charge.rule.id, charge.ident) for charge in charges if charge.rule.is_concurrency]
-        store.leases.abandon(Lease(lease, tuple(holds)))
+        store.leases.release_later(Lease(lease, tuple(holds)))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from django_throttle.core.algorithms import Plan
-from django_throttle.lifecycle import spawn
-from django_throttle.stores.transport import Call, grouped, script
+from django_throttle.event_loop import spawn
+from django_throttle.stores.context import RedisContext
+from django_throttle.stores.loop_connections import Request
+from django_throttle.stores.scripts import Script, script
+from django_throttle.stores.transport import Call, ScriptCall, grouped, is_lost
 
 
 class Announcement(NamedTuple):
@@ -21,42 +24,52 @@ class Announcement(NamedTuple):
     indexes: tuple[str, ...]
 
 
-class Ask(NamedTuple):
-    """One decision to be sent: its keys, its part of the script's argument, and the classes of its rules' plans.
+def announce_call(context: RedisContext, one: Announcement) -> Call:
+    """The call that tells Redis of this process, and of the indexes under which it may hold leases."""
+    keys = [context.process_key(name) for name in ("live", "meta", f"held:{one.uid}")]
+    args = [context.now_arg(), one.uid, one.introduction, context.lease_ttl_ms, *one.indexes]
+    return Call(script("announce"), keys, args, leads=True)
 
-    ``own`` are the arguments of its lease. ``repack`` packs it again when it is sent, if it depends on the calendar:
-    the decisions of one batch must agree on the time. ``abandoned`` is called after sending if the caller was
-    cancelled.
+
+class Ask(Protocol):
+    """One decision to be sent: so many charges, by a script.
+
+    ``keys`` are those of its call. ``give_up`` is called after sending if the caller was cancelled and it takes a
+    lease: that may have been released before it was taken.
     """
 
-    keys: Sequence[str]
-    packed: bytes
-    plans: frozenset[type[Plan]]
-    own: tuple[Any, ...] = ()
-    announcement: Announcement | None = None
-    repack: Callable[[], bytes] | None = None
-    abandoned: Callable[[], None] | None = None
+    @property
+    def charges(self) -> Sized: ...
 
+    @property
+    def script(self) -> Script: ...
 
-def joined_call(asks: Sequence[Ask], now_arg: str) -> Call:
-    """One script call for these decisions."""
-    keys = [key for ask in asks for key in ask.keys]
-    plans = asks[0].plans.union(*(ask.plans for ask in asks[1:]))
-    own = [one for ask in asks for one in ask.own]
-    packed = b"".join([ask.repack() if ask.repack else ask.packed for ask in asks])
-    return Call(script("decide", plans), keys, (now_arg, packed, *own), bool(own))
+    @property
+    def keys(self) -> Sequence[str]: ...
+
+    @property
+    def announcement(self) -> Announcement | None: ...
+
+    def joined(self, asks: Sequence[Any]) -> ScriptCall:
+        """One call for these decisions, of which this is the first; all have the same script."""
+
+    def alone(self, replies: Sequence[Any], at: int) -> bytes:
+        """The reply as if nothing else had been decided."""
+
+    def give_up(self) -> None: ...
 
 
 MOST: Final = 100  # charges of one call: Redis serves nothing else for the half millisecond that they take
 HEAD: Final = 16  # bytes of the reply's first two numbers; see decide.lua
 ANSWER: Final = 24  # bytes of the three numbers of each charge
 
-Send = Callable[[Sequence[Call]], Awaitable[list[Any]]]
-
-
 A = TypeVar("A")
-Future = asyncio.Future[list[Any]]
-Waiting = tuple[Ask, Future]
+B = TypeVar("B")
+Future = asyncio.Future[A]
+# The reply to the announcement, if any, and the one with the decision, which begins there; 0 where it is all of it.
+Decided = tuple[list[Any], int]
+Waiting = tuple[Ask, Future[Decided]]
+Outcome = list[Any] | BaseException
 
 
 class BatchFailed(Exception):
@@ -68,79 +81,125 @@ class BatchFailed(Exception):
 
 
 class Batcher:
-    """Sends the decisions of one iteration of an event loop as one script call; on a Cluster, one for each slot.
+    """Sends the decisions of one iteration of an event loop as one script call; on a Cluster, one for each slot."""
 
-    ``send`` sends calls, ``now_arg`` returns the script's argument for the time, ``announce`` makes the call of an
-    announcement, and ``slot_of`` returns the slot of a key on a Cluster.
-    """
-
-    def __init__(
-        self,
-        send: Send,
-        now_arg: Callable[[], str],
-        announce: Callable[[Announcement], Call],
-        slot_of: Callable[[str], int] | None = None,
-    ) -> None:
-        self._send = send
-        self._now_arg = now_arg
-        self._announce = announce
-        self._slot_of = slot_of
+    def __init__(self, context: RedisContext) -> None:
+        self._context = context
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
 
-    async def ask(self, ask: Ask) -> list[Any]:
-        """The replies to the announcement, if any, and to the decision; raises what sending raised, or BatchFailed."""
+    def ask(self, ask: Ask) -> Future[Decided]:
+        """What sending it comes to; the future of the replies has the error of sending, or BatchFailed."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
             waiting = self._waiting[loop] = []
-        if not waiting:
             loop.call_soon(self._flush, loop)
-        future: Future = loop.create_future()
+        future: Future[Decided] = loop.create_future()
         waiting.append((ask, future))
-        return await future
+        return future
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting, self._waiting[loop] = self._waiting[loop], []
-        live = [one for one in waiting if not one[1].done()]  # done: cancelled meanwhile
-        for load in _loads(live, MOST, lambda ask: len(ask.keys)):
-            spawn(self._send_batch(load))
+        live = [one for one in self._waiting.pop(loop) if not one[1].done()]  # done: cancelled meanwhile
+        until = loop.time() + self._context.transport.seconds
+        batches = [_Batch(self._context, load, until) for load in _loads(live, MOST, lambda ask: len(ask.charges))]
+        requests = [request for batch in batches if (request := batch.request()) is not None]
+        if requests and not self._context.transport.post(requests, until):
+            for batch in batches:
+                batch.send()
 
-    async def _send_batch(self, waiting: list[Waiting]) -> None:
-        waiting = [one for one in waiting if not one[1].done()]
-        if not waiting:
-            return
-        slot_of = self._slot_of
-        groups = [waiting] if slot_of is None else grouped(waiting, lambda one: slot_of(one[0].keys[0]))
-        announcements = _merged([ask.announcement for ask, _ in waiting if ask.announcement])
+
+class _Trip:
+    """Calls that travel together; ``end`` is told their replies, or why there are none by then."""
+
+    __slots__ = ("_calls", "_end", "_transport", "_until")
+
+    def __init__(
+        self, context: RedisContext, calls: Sequence[ScriptCall], until: float, end: Callable[[Outcome], object]
+    ) -> None:
+        self._transport, self._calls, self._until, self._end = context.transport, calls, until, end
+
+    def request(self) -> Request:
+        return Request(b"".join([call.packed() for call in self._calls]), len(self._calls), self._take)
+
+    def send(self) -> None:
+        """Send it in a task, which connects."""
+        spawn(self._send())
+
+    async def _send(self, replies: list[Any] | None = None) -> None:
+        """``replies`` are those to calls that were sent, some of which the server has lost the scripts of."""
         try:
-            calls = [self._announce(one) for one in announcements.values()]
-            calls += [joined_call([ask for ask, _ in asks], self._now_arg()) for asks in groups]
-            replies = await self._send(calls)
-            announced = dict(zip(announcements, replies, strict=False))
-            for asks, reply in zip(groups, replies[len(announced) :], strict=True):
-                _resolve(asks, reply, announced)
+            left = self._until - asyncio.get_running_loop().time()
+            found = await self._transport.asend_all(self._calls, left, replies)
         except BaseException as error:
-            _fail([future for _, future in waiting], error)
+            self._end(error)
             if not isinstance(error, Exception):
                 raise
-        finally:
-            for ask, future in waiting:
-                if future.cancelled() and ask.abandoned:  # its release may have been sent before it
-                    ask.abandoned()
+        else:
+            self._end(found)
+
+    def _take(self, outcome: list[Any] | Exception) -> None:
+        if isinstance(outcome, list) and any(map(is_lost, outcome)):
+            spawn(self._send(outcome))
+        else:
+            self._end(outcome)
+
+
+class _Batch:
+    """Decisions that travel together."""
+
+    def __init__(self, context: RedisContext, waiting: list[Waiting], until: float) -> None:
+        self._context, self._waiting, self._until = context, waiting, until
+        self._trip: _Trip | None = None
+        self._groups = [waiting]
+        slot_of, script = context.transport.slot_of, waiting[0][0].script
+        if slot_of is not None or any(ask.script is not script for ask, _ in waiting):
+            self._groups = grouped(waiting, lambda one: (one[0].script.sha, slot_of and slot_of(one[0].keys[0])))
+        announced_by = [ask.announcement for ask, _ in waiting if ask.announcement is not None]
+        self._announcements = _merged(announced_by) if announced_by else {}
+
+    def request(self) -> Request | None:
+        """What is to be sent; None where that could not be made, which all are told."""
+        try:
+            calls: list[ScriptCall] = [announce_call(self._context, one) for one in self._announcements.values()]
+            calls += [asks[0][0].joined([ask for ask, _ in asks]) for asks in self._groups]
+            trip = _Trip(self._context, calls, self._until, self._end)
+            request = trip.request()
+        except Exception as error:  # noqa: BLE001  (raised where it is waited for)
+            self._end(error)
+            return None
+        self._trip = trip
+        return request
+
+    def send(self) -> None:
+        """Send it in a task, which connects."""
+        if self._trip is not None:
+            self._trip.send()
+
+    def _end(self, outcome: Outcome) -> None:
+        if isinstance(outcome, list):
+            announced = dict(zip(self._announcements, outcome, strict=False))
+            for asks, reply in zip(self._groups, outcome[len(announced) :], strict=True):
+                _resolve(asks, reply, announced)
+        else:
+            _fail([future for _, future in self._waiting], outcome)
+        for ask, future in self._waiting:
+            if future.cancelled():
+                ask.give_up()
 
 
 def _loads(
-    waiting: Iterable[tuple[A, Future]], most: int, size: Callable[[A], int]
-) -> Iterator[list[tuple[A, Future]]]:
+    waiting: Iterable[tuple[A, Future[B]]], most: int, size: Callable[[A], int]
+) -> Iterator[list[tuple[A, Future[B]]]]:
     """What waits, in loads of at most ``most``; one that is larger by itself goes alone."""
-    load: list[tuple[A, Future]] = []
+    load: list[tuple[A, Future[B]]] = []
     weight = 0
     for one in waiting:
-        if load and weight + size(one[0]) > most:
+        more = size(one[0])
+        if load and weight + more > most:
             yield load
             load, weight = [], 0
         load.append(one)
-        weight += size(one[0])
+        weight += more
     if load:
         yield load
 
@@ -155,68 +214,75 @@ def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
 
 
 def _resolve(asks: list[Waiting], reply: bytes | Exception, announced: Mapping[str, Any]) -> None:
-    """Give each caller its part of the reply; all get one of another length, which says that nothing was decided."""
+    """Tell each caller where its part of the reply is; one of another length says to all that nothing was decided."""
     if isinstance(reply, Exception):
         return _fail([future for _, future in asks], reply)
-    at = HEAD
-    whole = len(reply) == HEAD + ANSWER * sum(len(ask.keys) for ask, _ in asks)
+    size = ANSWER * len(asks[0][0].charges)  # of each, as they have the same script
+    is_joined = len(asks) > 1 and len(reply) == HEAD + size * len(asks)
+    at = HEAD if is_joined else 0
     for ask, future in asks:
-        end = at + ANSWER * len(ask.keys)
         if not future.done():
-            first = [announced[ask.announcement.uid]] if ask.announcement else []
-            future.set_result([*first, reply[:HEAD] + reply[at:end] if whole else reply])
-        at = end
+            one = ask.announcement
+            future.set_result(([reply] if one is None else [announced[one.uid], reply], at))
+        if is_joined:
+            at += size
+    return None
 
 
-def _fail(futures: Iterable[Future], error: BaseException) -> None:
+def _fail(futures: Iterable[Future[Any]], error: BaseException) -> None:
     """Fail all waiting callers: the first with the error, the others with BatchFailed."""
-    is_reported = False
-    for future in futures:
-        if future.done():
-            continue
-        if not isinstance(error, Exception):
-            future.cancel()
+    for at, future in enumerate([future for future in futures if not future.done()]):
+        if isinstance(error, Exception):
+            future.set_exception(BatchFailed(error) if at else error)
         else:
-            future.set_exception(BatchFailed(error) if is_reported else error)
-        is_reported = True
+            future.cancel()
 
 
 MAX_RELEASES: Final = 100  # calls in one batch: they take Redis about a millisecond
 
-WaitingRelease = tuple[Sequence[Call], Future]
+WaitingRelease = tuple[Sequence[ScriptCall], Future[list[Any]]]
 
 
 class Releases:
-    """Sends the releases of each event loop with ``send``, one batch at a time."""
+    """Sends the releases of each event loop, one batch at a time."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, context: RedisContext) -> None:
+        self._context = context
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[WaitingRelease]] = WeakKeyDictionary()
 
-    async def send(self, calls: Sequence[Call]) -> list[Any]:
-        """The replies to these calls; raises what sending raised, or BatchFailed."""
+    def send(self, calls: Sequence[ScriptCall]) -> Future[list[Any]]:
+        """Their replies, or what sending raised, or BatchFailed; nobody has to wait for it."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.setdefault(loop, deque())
-        future: Future = loop.create_future()
+        future: Future[list[Any]] = loop.create_future()
         waiting.append((calls, future))
-        if len(waiting) == 1:  # else the running task sends it
-            spawn(self._send_batch(waiting))
-        return await future
+        if len(waiting) == 1:  # else they are sent after those that are on their way
+            self._send(waiting, loop)
+        return future
 
-    async def _send_batch(self, waiting: deque[WaitingRelease]) -> None:
-        """Send batches until none wait; the first stays queued until its reply, so that no second task starts."""
-        while waiting:
-            some = next(_loads(waiting, MAX_RELEASES, len))
-            try:
-                replies = iter(await self._send([call for calls, _ in some for call in calls]))
-            except BaseException as error:  # fail all: each would wait as long for the same error
-                _fail([future for _, future in waiting], error)
-                waiting.clear()
-                if not isinstance(error, Exception):
-                    raise
-                return
-            for calls, future in some:
-                own = [next(replies) for _ in calls]
-                if not future.done():
-                    future.set_result(own)
-                waiting.popleft()
+    def _send(self, waiting: deque[WaitingRelease], loop: asyncio.AbstractEventLoop) -> None:
+        some = next(_loads(waiting, MAX_RELEASES, len))
+        until, calls = loop.time() + self._context.transport.seconds, [call for calls, _ in some for call in calls]
+        trip = _Trip(self._context, calls, until, partial(self._end, waiting, some, loop))
+        if not self._context.transport.post([trip.request()], until):
+            trip.send()
+
+    def _end(
+        self,
+        waiting: deque[WaitingRelease],
+        some: list[WaitingRelease],
+        loop: asyncio.AbstractEventLoop,
+        outcome: Outcome,
+    ) -> None:
+        if isinstance(outcome, BaseException):  # fail all: each would wait as long for the same error
+            _fail([future for _, future in waiting], outcome)
+            waiting.clear()
+            return
+        replies = iter(outcome)
+        for sent, future in some:
+            own = [next(replies) for _ in sent]
+            if not future.done():
+                future.set_result(own)
+            waiting.popleft()
+        if waiting:
+            self._send(waiting, loop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from inspect import signature
@@ -12,7 +13,6 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from redis import BlockingConnectionPool, Redis
-from redis import asyncio as aioredis
 from redis import connection as sync_connection
 from redis.asyncio import connection as async_connection
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -27,10 +27,13 @@ from redis.sentinel import MasterNotFoundError
 from django_throttle.stores import addresses
 from django_throttle.stores.addresses import Address, Host
 from django_throttle.stores.base import adrive, drive
-from django_throttle.stores.sync_pool import Pool, text
-from django_throttle.stores.timeouts import Certificates, Deadline, LoopDeadline, with_deadline
+from django_throttle.stores.loop_connections import LoopClient
+from django_throttle.stores.sync_pool import Pool, pack, text
+from django_throttle.stores.timeouts import Certificates, with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
+# Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.
+RESP2: Final = {"protocol": 2}
 CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
 # Settings that are the same for an async client and a synchronous one.
 _SHARED: Final = addresses.SHARED_OBJECTS.union(addresses.TYPED)
@@ -75,27 +78,32 @@ def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) 
     return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **given))
 
 
-def async_client(
+def loop_client(
     settings: dict[str, Any],
     seconds: float,
-    max_connections: int,
-    adapt: Callable[[type[Any]], type[Any]] | None = None,
-) -> aioredis.Redis:
-    """A client for the running loop, from the same settings; ``adapt`` makes of its connection class another.
+    find: Callable[[], Awaitable[Host]] | None = None,
+    is_former: Callable[[object, object], bool] | None = None,
+) -> LoopClient:
+    """A client for the running loop, from the same settings; of the server that ``find`` returns, where it is given.
 
-    Its callers use ``LoopDeadline``: redis-py's timeouts would end what a blocked loop can still read.
+    It has its own deadlines: redis-py's timeouts would end what a blocked loop can still read.
     """
     given = {name: settings[name] for name in settings if name in _SHARED}
     given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0), async_connection.AbstractConnection))
-    given.update(socket_timeout=None, socket_connect_timeout=seconds + CLOSING)
+    given.update(RESP2, socket_timeout=None, socket_connect_timeout=seconds + CLOSING)
     sync_class = settings.get("connection_class", sync_connection.Connection)
-    twin = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
-    given = _fitting(given, twin)
+    twin: type[Any] = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
+    given = _fitting({name: given[name] for name in given if name != "connection_class"}, twin)
     if issubclass(twin, async_connection.SSLConnection):
         twin = _reading_once(twin)
-    given["connection_class"] = adapt(twin) if adapt else twin
-    pool = aioredis.BlockingConnectionPool(max_connections, seconds / 2, **given)
-    return aioredis.Redis(connection_pool=pool)
+
+    async def made() -> Any:
+        connection = twin(**given)
+        if find is not None:
+            connection.host, connection.port = await find()
+        return connection
+
+    return LoopClient(made, is_former)
 
 
 def _reading_once(connection_class: type[Any]) -> type[Any]:
@@ -112,17 +120,18 @@ def _reading_once(connection_class: type[Any]) -> type[Any]:
 
 
 class LoopClients:
-    """One async client for each running event loop; a client used from two loops fails every second call.
+    """A client for each running event loop. ``make`` returns it, and those that it needs itself."""
 
-    ``make`` returns the client, and those that it needs itself.
-    """
-
-    def __init__(self, make: Callable[[], Sequence[aioredis.Redis]]) -> None:
+    def __init__(self, make: Callable[[], Sequence[LoopClient]]) -> None:
         self._make = make
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, aioredis.Redis] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopClient] = WeakKeyDictionary()
         _all_clients.add(self)
 
-    async def get(self) -> aioredis.Redis:
+    def known(self, loop: asyncio.AbstractEventLoop) -> LoopClient | None:
+        """That of a loop, if it has one by now."""
+        return self._clients.get(loop)
+
+    async def get(self) -> LoopClient:
         """The running loop's client, closed with the loop's async generators."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
@@ -147,13 +156,13 @@ class LoopClients:
         return len(self._clients)
 
 
-async def _closed_with_loop(*clients: aioredis.Redis) -> AsyncGenerator[None]:
+async def _closed_with_loop(*clients: LoopClient) -> AsyncGenerator[None]:
     # asyncio.run, async_to_sync and servers all shut a loop's async generators down before closing it.
     try:
         yield
     finally:
         for client in clients:
-            await client.connection_pool.disconnect()
+            await client.close()
 
 
 _lock = Lock()
@@ -174,8 +183,6 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 T = TypeVar("T")
-# Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.
-RESP2: Final = {"protocol": 2}
 AWAY: Final = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
@@ -203,36 +210,35 @@ class PrimarySearch(Generic[T]):
 
     def __init__(self, sentinels: Iterable[T], service: str, known: KnownPrimary) -> None:
         self._sentinels = list(sentinels)
-        self.service = service
         self.known = known
+        self.question = ("SENTINEL", "MASTER", service)
 
     def search(self, *, everyone: bool = False) -> Generator[T, Any, Host]:
-        """Yields the Sentinel to ask, receives its reply or error; returns the primary's host and port.
+        """Yields the Sentinel to ask, receives its reply, or has the error raised; returns the primary's host and port.
 
         A Sentinel that is partitioned with the old primary reports that one: the latest failover wins. Stops at the
         first good reply unless ``everyone``. Raises MasterNotFoundError, or what a Sentinel refuses the question with.
         """
         replies: list[tuple[int, Host | None, T]] = []
         for sentinel in tuple(self._sentinels):
-            reply = yield sentinel
-            if isinstance(reply, ResponseError) and "No such master" not in str(reply):
-                raise reply
-            if not isinstance(reply, Exception):
-                epoch, host = _primary(reply)
-                replies.append((epoch, host, sentinel))
-                if host is not None and epoch >= self.known.epoch and not everyone:
-                    break
+            try:
+                epoch, host = _primary((yield sentinel))
+            except AWAY:
+                continue
+            except ResponseError as error:
+                if "No such master" in str(error):
+                    continue
+                raise
+            replies.append((epoch, host, sentinel))
+            if host is not None and epoch >= self.known.epoch and not everyone:
+                break
         # Of Sentinels with the same epoch, one for which the primary is up.
         epoch, host, best = max(replies, key=lambda one: (one[0], one[1] is not None), default=(0, None, None))
         if host is None:
-            raise MasterNotFoundError(f"no Sentinel knows a primary {self.service!r} that is up")
+            raise MasterNotFoundError(f"no Sentinel knows a primary {self.question[-1]!r} that is up")
         self._sentinels.sort(key=lambda one: one is not best)
         self.known.learn(host, epoch)
         return host
-
-    @property
-    def question(self) -> tuple[str, str, str]:
-        return "SENTINEL", "MASTER", self.service
 
 
 def _primary(reply: Any) -> tuple[int, Host | None]:
@@ -242,12 +248,17 @@ def _primary(reply: Any) -> tuple[int, Host | None]:
     return int(state["config-epoch"]), ((state["ip"], int(state["port"])) if is_up else None)
 
 
+def _sentinels(address: Address, seconds: float) -> tuple[float, list[dict[str, Any]]]:
+    """The share of the seconds that each has, so that a dead one leaves time, and the settings for each."""
+    settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
+    return seconds / (len(address.hosts) + 1), settings
+
+
 class Sentinels:
-    """The Sentinels for the synchronous driver; each has a share of ``seconds``, so that a dead one leaves time."""
+    """The Sentinels for the synchronous driver."""
 
     def __init__(self, address: Address, seconds: float, most: int, known: KnownPrimary) -> None:
-        self._share = seconds / (len(address.hosts) + 1)
-        settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
+        self._share, settings = _sentinels(address, seconds)
         pools = [Pool(sync_client(one, self._share, most).connection_pool, most, self._share) for one in settings]
         self._primary = PrimarySearch(pools, address.service, known)
 
@@ -260,11 +271,7 @@ class Sentinels:
             self.find(everyone=True)
 
     def _ask(self, pool: Pool) -> Any:
-        try:
-            with Deadline(self._share):
-                return pool.call(self._primary.question)
-        except (*AWAY, ResponseError) as error:
-            return error
+        return pool.call(pack(self._primary.question), time.monotonic() + self._share)
 
 
 def following(connection_class: type[AbstractConnection], find: Callable[[], Host]) -> type[AbstractConnection]:
@@ -278,40 +285,22 @@ def following(connection_class: type[AbstractConnection], find: Callable[[], Hos
     return PrimaryConnection
 
 
-def following_async(connection_class: type[Any], find: Callable[[], Awaitable[Host]], known: KnownPrimary) -> type[Any]:
-    """The same for asyncio; before a command it disconnects from a server that is no longer the primary."""
-
-    class PrimaryConnection(connection_class):  # type: ignore[misc]
-        async def _connect(self) -> None:
-            self.host, self.port = await find()
-            await super()._connect()
-
-        async def send_packed_command(self, *args: Any, **options: Any) -> None:
-            if self.is_connected and known.is_former(self.host, self.port):
-                await self.disconnect()
-            await super().send_packed_command(*args, **options)
-
-    return PrimaryConnection
-
-
-def async_clients(address: Address, seconds: float, most: int, known: KnownPrimary) -> list[aioredis.Redis]:
+def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[LoopClient]:
     """The running loop's client of the server, or of the primary; then its clients of the Sentinels."""
     if not address.service:
-        return [async_client(address.settings, seconds, most)]
-    settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
-    share = seconds / (len(address.hosts) + 1)
-    asked = [async_client(one, share, most) for one in settings]
+        return [loop_client(address.settings, seconds)]
+    share, settings = _sentinels(address, seconds)
+    asked = [loop_client(one, share) for one in settings]
     primary = PrimarySearch(asked, address.service, known)
 
     async def find() -> Host:
         return await adrive(primary.search(), ask)
 
-    async def ask(sentinel: aioredis.Redis) -> Any:
-        try:
-            async with LoopDeadline(asyncio.get_running_loop().time() + share):
-                return await sentinel.execute_command(*primary.question)
-        except (*AWAY, ResponseError) as error:
-            return error
+    async def ask(sentinel: LoopClient) -> Any:
+        until = asyncio.get_running_loop().time() + share
+        (reply,) = await sentinel.ask(pack(primary.question), 1, until)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
-    client = async_client(address.settings, seconds, most, lambda base: following_async(base, find, known))
-    return [client, *asked]
+    return [loop_client(address.settings, seconds, find, known.is_former), *asked]

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,27 +21,29 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.stores.addresses import Address, Host, find_address
 from django_throttle.stores.base import adrive, drive
-from django_throttle.stores.clients import LoopClients, async_client, sync_client
+from django_throttle.stores.clients import LoopClients, loop_client, sync_client
 from django_throttle.stores.failures import COUNTED, Breaker, ClosedBreaker, cause_of, waited
-from django_throttle.stores.sync_pool import Pool, text
-from django_throttle.stores.timeouts import EVENTLET, Deadline, LoopDeadline, heed_cancellation, is_patched_by_eventlet
-from django_throttle.stores.transport import Call, Transport, send_pipeline
+from django_throttle.stores.loop_connections import Request
+from django_throttle.stores.sync_pool import Pool, pack, text
+from django_throttle.stores.timeouts import EVENTLET, Deadline, is_patched_by_eventlet
+from django_throttle.stores.transport import ScriptCall, Transport
 
 LEARN_EVERY: Final = 0.1
 MOST_ASKED: Final = 3  # nodes, for the map
 PAUSE: Final = 0.004
-ASKING: Final = ("ASKING",)
+ASKING: Final = pack(("ASKING",))
+MAP: Final = pack(("CLUSTER", "SLOTS"))
 # A script met a key that has moved on before the others of its slot.
 HALF_MOVED: Final = "attempted to access a non local key"
 
 
 class NodeRequests(NamedTuple):
-    """What to send to each node, after ``pause`` seconds, within a ``share`` of the time left.
+    """The packed commands to send to each node, after ``pause`` seconds, within a ``share`` of the time left.
 
     The reply has for each node a list of replies or errors, one for each command, or one error for all.
     """
 
-    loads: dict[Host, list[Sequence[Any]]]
+    loads: dict[Host, list[bytes]]
     pause: float = 0.0
     share: float = 1.0
 
@@ -86,7 +89,7 @@ class SlotMap:
         owners: list[Host | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         hosts = set(self._seeds)
         for first, last, *nodes in reply:
-            served = [_host(node, asked) for node in nodes]
+            served = [(text(node[0] or asked[0]), int(node[1])) for node in nodes]
             owners[first : last + 1] = served[:1] * (last + 1 - first)
             hosts.update(served)
         self.failovers += any(self._owners) and owners != self._owners
@@ -97,15 +100,11 @@ class SlotMap:
         return next(filter(None, self._owners), self._seeds[0])
 
 
-def _host(node: Sequence[Any], asked: Host) -> Host:
-    return text(node[0]) or asked[0], int(node[1])
-
-
 @dataclass(slots=True)
 class RoutedCall:
     """One call to be routed; ``host`` is where a node has redirected it, None for the slot's owner."""
 
-    call: Call
+    call: ScriptCall
     slot: int
     host: Host | None = None
     asks: bool = False
@@ -113,8 +112,8 @@ class RoutedCall:
     waits: bool = False
     reply: Any = None
 
-    def commands(self) -> tuple[Sequence[Any], ...]:
-        command = self.call.by_text() if self.by_text else self.call.by_sha()
+    def commands(self) -> tuple[bytes, ...]:
+        command = pack(self.call.by_text()) if self.by_text else self.call.packed()
         return (ASKING, command) if self.asks else (command,)
 
 
@@ -125,7 +124,7 @@ class Router:
         self.slots = slots
         self._is_failing = is_failing
 
-    def deliver(self, calls: Sequence[Call], is_over: Callable[[], bool]) -> Routing:
+    def deliver(self, calls: Sequence[ScriptCall], is_over: Callable[[], bool]) -> Routing:
         """The reply of each call, or the error that stands for it."""
         routed = [RoutedCall(call, slot_of(call.keys[0])) for call in calls]
         for leading in (True, False):
@@ -147,7 +146,7 @@ class Router:
         failure = None
         if self.slots.is_outdated or any(map(self._is_failing, map(self._target, waiting))):
             failure = yield from self._learn()
-        loads: dict[Host, list[Sequence[Any]]] = {}
+        loads: dict[Host, list[bytes]] = {}
         for one in waiting:
             one.host = self._target(one)
             loads.setdefault(one.host, []).extend(one.commands())
@@ -191,7 +190,7 @@ class Router:
         failure: Exception | None = None
         hosts = random.sample(sorted(self.slots.hosts), len(self.slots.hosts))
         for host in sorted(hosts, key=self._is_failing)[:MOST_ASKED]:
-            outcome = (yield NodeRequests({host: [("CLUSTER", "SLOTS")]}, share=1 / 3))[host]
+            outcome = (yield NodeRequests({host: [MAP]}, share=1 / 3))[host]
             reply = outcome[0] if isinstance(outcome, list) else outcome
             if not isinstance(reply, Exception):
                 self.slots.learn(reply, host)
@@ -206,7 +205,7 @@ def _redirected(error: errors.AskError, asked: Host | None) -> Host:
 
 logger = logging.getLogger("django_throttle")
 
-Commands = Sequence[Sequence[Any]]
+Commands = Sequence[bytes]
 Outcome = list[Any] | Exception
 # redis-py 5 gives these errors their class only in connections of its own cluster client.
 _ERRORS: Final[dict[str, Callable[[str], errors.ResponseError]]] = {
@@ -228,53 +227,50 @@ class Node:
         self.breaker = Breaker(fails_over=True)
         self._seconds = seconds
         self._pool = Pool(sync_client(given, seconds, most).connection_pool, most, seconds / 2)
-        self._loops = LoopClients(lambda: [async_client(given, seconds, most)])
+        self._loops = LoopClients(lambda: [loop_client(given, seconds)])
 
     def post(self, commands: Commands) -> AbstractConnection | Exception:
         """Send commands; returns the connection to collect from, or the error."""
         if resting := self._admit():
             return resting
-        try:
+        with self._noting() as failed:
             return self._pool.post(commands)
-        except Exception as error:  # noqa: BLE001  (the failure of one node is no other's)
-            self._note(error)
-            return error
-        except BaseException:
-            self.breaker.abandoned()
-            raise
+        return failed[0]
 
     def collect(self, connection: AbstractConnection, count: int) -> Outcome:
         """Receive the replies to what was posted."""
-        try:
+        with self._noting() as failed:
             return self._note(self._pool.collect(connection, count))
-        except Exception as error:  # noqa: BLE001
-            return self._note(error)
-        except BaseException:
-            self.breaker.abandoned()
-            raise
+        return failed[0]
 
     def drop(self, connection: AbstractConnection) -> None:
         """Close the connection, as nobody collects."""
         self._pool.drop(connection)
-        self.breaker.abandoned()
+        self.breaker.inconclusive()
 
     async def ask(self, commands: Commands, until: float) -> Outcome:
         """Send and wait, until a moment of the loop's clock."""
         if resting := self._admit():
             return resting
+        with self._noting() as failed:
+            client = await self._loops.get()
+            return self._note(await client.ask(b"".join(commands), len(commands), until))
+        return failed[0]
+
+    @contextmanager
+    def _noting(self) -> Iterator[list[Exception]]:
+        """Tell the breaker of an error in the block, and have it in the list: the failure of one node is no other's."""
+        failed: list[Exception] = []
         try:
-            async with LoopDeadline(until):
-                with heed_cancellation():
-                    replies = await _send(await self._loops.get(), commands)
+            yield failed
         except Exception as error:  # noqa: BLE001
-            return self._note(error)
+            self._note(error)
+            failed.append(error)
         except BaseException:
-            self.breaker.abandoned()
+            self.breaker.inconclusive()
             raise
-        return self._note(replies)
 
     def _admit(self) -> StoreError | None:
-        """The error while its breaker is open."""
         wait = self.breaker.admit()
         return StoreError(Cause.BREAKER, f"{self.name} failed a moment ago", retry_after=wait) if wait else None
 
@@ -290,7 +286,7 @@ class Node:
             if lasted := self.breaker.succeeded():
                 logger.warning("%s answers again, after %.1f s", self.name, lasted)
         else:
-            self.breaker.abandoned()
+            self.breaker.inconclusive()
         return outcome
 
 
@@ -305,15 +301,6 @@ def _is_failure(reply: object) -> bool:
     # A node that says of a slot that it moves, or that nobody serves it, is well itself.
     of_a_slot = isinstance(reply, (errors.ClusterDownError, errors.TryAgainError))
     return isinstance(reply, Exception) and not of_a_slot and cause_of(reply) in COUNTED
-
-
-async def _send(client: Any, commands: Commands) -> list[Any]:
-    if len(commands) > 1:
-        return await send_pipeline(client, commands)
-    try:
-        return [await client.execute_command(*commands[0])]
-    except errors.ResponseError as error:
-        return [error]
 
 
 LATE: Final = "deadline passed"
@@ -352,14 +339,20 @@ class ClusterTransport:
         """The node that serves a key by the last known slot map."""
         return self._router.slots.owner(slot_of(key))
 
-    def send_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
+    def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[Any]:
         """One round trip to all nodes at once, as long as each is where it was."""
         until = time.monotonic() + (seconds or self.seconds)
         routing = self._router.deliver(calls, lambda: time.monotonic() > until)
         with Deadline(seconds or self.seconds):
             return drive(routing, lambda round_: self._exchange(round_, until))
 
-    async def asend_all(self, calls: Sequence[Call], seconds: float | None = None) -> list[Any]:
+    def post(self, requests: Sequence[Request], until: float) -> bool:
+        """False: calls are routed one by one, and ``asend_all`` sends them."""
+        return False
+
+    async def asend_all(
+        self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[Any] | None = None
+    ) -> list[Any]:
         """The same without blocking the event loop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + (seconds or self.seconds)

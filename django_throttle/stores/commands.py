@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
+from asyncio import Future
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -15,51 +16,50 @@ from redis.exceptions import InvalidResponse
 
 from django_throttle.connections.leases import HeldUnder, Leases
 from django_throttle.core.algorithms import Plan
-from django_throttle.core.algorithms.concurrency import Concurrency
-from django_throttle.core.algorithms.fixed_window import CalendarWindow
 from django_throttle.core.commands import (
     Answer,
+    Answers,
     Charge,
+    Charges,
     CountMembers,
     Decide,
     PastCharge,
+    Pause,
     Refund,
     Release,
     Reset,
-    SetMarks,
+    SetOnceKeys,
+    Settle,
     passes,
+    pause_id,
+    receipt,
 )
 from django_throttle.core.key import key_root
-from django_throttle.core.rate import TOO_COSTLY
-from django_throttle.core.rule import Rule
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
-from django_throttle.store_time import Calendar
-from django_throttle.stores.batch import Announcement, Ask, BatchFailed
+from django_throttle.stores.batch import Announcement, Ask, BatchFailed, announce_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.transport import Call, grouped, script
+from django_throttle.stores.packing import JoinedCall, packed_key, packing_of, record_head, repack
+from django_throttle.stores.scripts import OWN_KEY, Script, script
+from django_throttle.stores.sync_pool import pack as pack_command
+from django_throttle.stores.transport import Call, ScriptCall, grouped
 
 logger = logging.getLogger("django_throttle")
 
 TOO_OLD: Final = -1
-HEAD: Final = Struct(">dd")
-ANSWER: Final = Struct(">ddd")
-MARKS: Final = Struct(">BH").pack
-PACK: Final = Struct(">BBddddd").pack
+HEAD: Final = Struct("<dd")
+ANSWER: Final = Struct("<ddd")
 
 
 class RedisCommand:
-    """One round trip: ``calls`` are sent, ``read`` makes the reply of theirs.
-
-    As a context manager it asks the breaker before, reports to it after, and turns every failure into a StoreError.
-    """
+    """One round trip: ``calls`` are sent, ``read`` makes the reply of theirs."""
 
     __slots__ = ("_read", "calls", "context", "seconds")
 
     def __init__(
         self,
         context: RedisContext,
-        calls: Sequence[Call] = (),
+        calls: Sequence[ScriptCall] = (),
         read: Callable[[Sequence[Any]], Any] = bool,
         seconds: float | None = None,
     ) -> None:
@@ -67,39 +67,46 @@ class RedisCommand:
         self.calls = list(calls)
         self.seconds = seconds  # less than the transport's own deadline
 
-    def __enter__(self) -> None:
-        breaker = self.context.breaker
-        if not breaker.is_calm and (wait := breaker.admit()):
+    def admit(self) -> None:
+        """Ask a breaker that is not calm before sending; raises StoreError where it is open."""
+        if wait := self.context.breaker.admit():
             raise StoreError(Cause.BREAKER, "the store failed a moment ago", retry_after=wait)
 
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if error is None or isinstance(error, RepeatCommand):
-            breaker = self.context.breaker
-            if not breaker.is_calm and (lasted := breaker.succeeded()):
-                logger.warning("Redis answers again, after %.1f s", lasted)
+    def note_success(self) -> None:
+        """Tell a breaker that is not calm."""
+        if lasted := self.context.breaker.succeeded():
+            logger.warning("Redis answers again, after %.1f s", lasted)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the breaker of a failure, and raise it as a StoreError; returns where it is to be raised as it is."""
+        if isinstance(error, RepeatCommand):
+            self.note_success()
             return
         self.give_up()
         if isinstance(error, StoreError):  # of a node that was not asked
             return
         cause = error.error if isinstance(error, BatchFailed) else error
         if isinstance(cause, LoopBlocked) and self.is_idempotent:
-            self.context.breaker.abandoned()
+            self.context.breaker.inconclusive()
             raise RepeatCommand(Cause.BLOCKED) from error
         if isinstance(error, BatchFailed):
-            self.context.breaker.abandoned()
+            self.context.breaker.inconclusive()
             raise StoreError(cause_of(error.error), str(error)) from error
         if isinstance(error, Exception):
             raise self.context.note_failure(error) from error
-        self.context.breaker.abandoned()  # cancelled or interrupted: that says nothing about the store
+        self.context.breaker.inconclusive()  # cancelled or interrupted: that says nothing about the store
 
-    def finish(self, replies: Sequence[Any]) -> Any:
-        """The command's reply; raises the first error among the replies."""
+    def finish(self, replies: Sequence[Any], *where: Any) -> Any:
+        """The command's reply, by what ``read`` takes; raises the first error among the replies."""
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        return self.read(replies)
+        found = self.read(replies, *where)
+        if not self.context.breaker.is_calm:
+            self.note_success()
+        return found
 
-    def read(self, replies: Sequence[Any]) -> Any:
+    def read(self, replies: Sequence[Any], *where: Any) -> Any:
         return self._read(replies)
 
     @property
@@ -117,7 +124,7 @@ class RoundTrip(NamedTuple):
     On an event loop ``asks``, where there are any, are sent in place of the calls, in the loop's batch.
     """
 
-    calls: Sequence[Call]
+    calls: Sequence[ScriptCall]
     seconds: float | None = None
     asks: Sequence[Ask] = ()
 
@@ -131,82 +138,131 @@ class LongCommand(RedisCommand, ABC):
     def steps(self) -> Generator[RoundTrip, Sequence[Any], Any]:
         """Yields each round trip and receives its replies, or the error; returns the command's reply."""
 
+    def end(self, reply: Any) -> Any:
+        """The same reply, after all round trips."""
+        if not self.context.breaker.is_calm:
+            self.note_success()
+        return reply
 
-class DecideCommand(RedisCommand):
-    """Rates only: one call, one reply."""
 
-    __slots__ = ("ask", "command", "uid")
+class DecideCommand(RedisCommand, ScriptCall):
+    """Rates only: one call, which is this itself, and one reply."""
+
+    __slots__ = ("charges", "command", "packing", "uid")
+
+    announcement: Announcement | None = None
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
-        super().__init__(context)
-        self.command = command
+        self.context, self.command, self.seconds = context, command, None
+        charges = command.charges
+        self.charges = charges = charges if type(charges) is Charges else Charges.of(charges)
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
-        keys: list[str] = []
-        packed = [b""]
-        whose = root = ""
-        for rule, ident, cost in command.charges:
-            whose, root = (whose, root) if ident == whose else (ident, key_root(context.prefix, ident, context.secret))
-            keys.append(root + rule.id)
-            packed.append(pack(rule.plan, rule, cost))
-        plans = frozenset([type(charge.rule.plan) for charge in command.charges])
-        own = (self.uid, command.lease or "", context.lease_ttl_ms) if Concurrency in plans else ()
-        packed[0] = marks = MARKS(command.commit + 2 * bool(own), len(keys))
-        repack = partial(_repack, context.calendar, marks, command) if CalendarWindow in plans else None
-        self.ask = Ask(keys, b"".join(packed), plans, own, repack=repack)
-        now = context.now_arg() if context.clock else ""
-        args = (now, repack() if repack else self.ask.packed, *own)
-        self.calls.append(Call(script("decide", plans), keys, args, bool(own)))
+        idents = charges.idents
+        whose = (0,) * len(idents) if idents.count(idents[0]) == len(idents) else tuple(map(idents.index, idents))
+        self.packing = packing_of(charges.rules, charges.costs, whose, command.commit)
 
-    def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
-        repaired, now = HEAD.unpack_from(replies[-1])
+    @property
+    def calls(self) -> Sequence[ScriptCall]:  # type: ignore[override]  # prepared by other commands
+        return (self,)
+
+    @property
+    def script(self) -> Script:
+        return self.packing.script
+
+    @property
+    def derives(self) -> bool:  # type: ignore[override]
+        return self.packing.has_lease
+
+    @property
+    def follows(self) -> bool:  # type: ignore[override]
+        return not self.command.commit
+
+    @property
+    def keys(self) -> list[str]:
+        idents, context = self.charges.idents, self.context
+        return [key_root(context.prefix, idents[at], context.secret) + end for at, end in self.packing.keys]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.packed_charges(), *self.more_args()
+
+    def more_args(self) -> tuple[Any, ...]:
+        """The arguments after the charges, where there are any: the time, and what the lease takes."""
+        now = self.context.now_arg() if self.context.clock else ""
+        if self.packing.has_lease:
+            return now, self.uid, self.command.lease or "", self.context.lease_ttl_ms
+        return (now,) if now else ()
+
+    def packed_charges(self) -> bytes:
+        """Now, if they depend on the calendar: the decisions of one batch must agree on the time."""
+        packing = self.packing
+        if packing.has_calendar:
+            return repack(self.context.calendar, packing.packed, self.command)
+        return packing.packed
+
+    def packed_keys(self) -> bytes:
+        """The keys as they are sent."""
+        idents, context, keys = self.charges.idents, self.context, self.packing.keys
+        if len(keys) == 1:  # as of most
+            at, end = keys[0]
+            return packed_key(context.prefix, idents[at], context.secret, end)
+        return b"".join([packed_key(context.prefix, idents[at], context.secret, end) for at, end in keys])
+
+    def packed(self) -> bytes:
+        packing = self.packing
+        if packing.is_prepared and not self.context.clock:
+            return packing.begin + self.packed_keys() + packing.end
+        return pack_command(self.by_sha())
+
+    def joined(self, asks: Sequence[DecideCommand]) -> ScriptCall:
+        return self if len(asks) == 1 else JoinedCall(asks)
+
+    def alone(self, replies: Sequence[Any], at: int) -> bytes:
+        reply: bytes = replies[-1]
+        return reply[: HEAD.size] + reply[at : at + ANSWER.size * len(self.packing.parts)] if at else reply
+
+    def read(self, replies: Sequence[Any], at: int = 0) -> Answers:
+        """The answers in the last reply; in one to several decisions they begin ``at`` a place."""
+        reply, numbers = replies[-1], self.packing.numbers
+        repaired, now = HEAD.unpack_from(reply)
+        if repaired:
+            self._note_repaired(int(repaired), now)
+        if not at and len(reply) != HEAD.size + numbers.size:
+            raise InvalidResponse(f"{len(reply)} bytes answer {len(self.packing.parts)} charges")
+        answers = Answers(numbers.unpack_from(reply, at or HEAD.size), now)
+        self.context.note_answers(self.charges, answers)
+        return answers
+
+    def _note_repaired(self, repaired: int, now: float) -> None:
+        """Raises RepeatCommand where that many stands for a call that was not decided: by what the calendar said."""
         if repaired == TOO_OLD:
             self.context.calendar.learn(int(now))
             raise RepeatCommand
-        if len(replies[-1]) != HEAD.size + ANSWER.size * len(self.ask.keys):
-            raise InvalidResponse(f"{len(replies[-1])} bytes answer {len(self.ask.keys)} charges")
-        if repaired and self.context.log_throttle.due("repaired"):
+        if self.context.log_throttle.due("repaired"):
             logger.warning("%d invalid counts in Redis begin at 0: does another program use this PREFIX?", repaired)
-        at = int(now)
-        numbers = ANSWER.iter_unpack(replies[-1][HEAD.size :])
-        answers = tuple([Answer(int(a), int(b), int(c), at) for a, b, c in numbers])
-        self.context.remaining.note(self.command.charges, answers)
-        return answers
-
-
-def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
-    """A charge as the script reads it, see decide.lua; ``plan`` is the rule's, or has a calendar's bounds."""
-    flags = rule.count_denied + 2 * rule.is_shadow
-    return PACK(plan.code, flags, min(cost, TOO_COSTLY), *plan.numbers)
-
-
-def _repack(calendar: Calendar, marks: bytes, command: Decide) -> bytes:
-    """A call by what the calendar says now."""
-    packed = [marks]
-    for rule, _, cost in command.charges:
-        plan = calendar.plan(rule) if rule.plan.needs_calendar else rule.plan
-        packed.append(pack(plan, rule, cost))
-    return b"".join(packed)
 
 
 class LeaseCommand(DecideCommand):
     """A lease is asked for: the first time under a key, this process says beforehand what it will hold."""
 
-    __slots__ = ("pairs", "unannounced")
+    __slots__ = ("announcement", "pairs", "unannounced")
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
         super().__init__(context, command)
         leases = context.leases
         self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
+        self.announcement = None
         if self.unannounced:
             indexes = tuple([context.key(*pair) for pair in self.unannounced])
-            announcement = Announcement(self.uid, leases.introduction_under(self.uid), indexes)
-            self.ask = self.ask._replace(announcement=announcement)
-            self.calls.insert(0, announce_call(context, announcement))
-        self.ask = self.ask._replace(abandoned=partial(_owe, leases, self.pairs, command.lease or "", self.uid))
+            self.announcement = Announcement(self.uid, leases.introduction_under(self.uid), indexes)
 
-    def read(self, replies: Sequence[Any]) -> tuple[Answer, ...]:
-        answers = super().read(replies)
+    @property
+    def calls(self) -> Sequence[ScriptCall]:  # type: ignore[override]
+        return (self,) if self.announcement is None else (announce_call(self.context, self.announcement), self)
+
+    def read(self, replies: Sequence[Any], at: int = 0) -> Answers:
+        answers = super().read(replies, at)
         self.confirm(replies)
         if all(map(passes, self.command.charges, answers)):
             self.hold()
@@ -247,12 +303,13 @@ class ReleaseCommand(RedisCommand):
     def read(self, replies: Sequence[Any]) -> None:
         self.context.leases.confirm_released(*self.owed)
 
-
-def announce_call(context: RedisContext, one: Announcement) -> Call:
-    """The call that tells Redis of this process, and of the indexes under which it may hold leases."""
-    keys = [context.process_key(name) for name in ("live", "meta", f"held:{one.uid}")]
-    args = [context.now_arg(), one.uid, one.introduction, context.lease_ttl_ms, *one.indexes]
-    return Call(script("announce"), keys, args, leads=True)
+    def hear(self, sent: Future[list[Any]]) -> None:
+        """It was sent, and nobody waits for it."""
+        try:
+            self.finish(sent.result())
+        except BaseException as error:  # noqa: BLE001 - that of a loop that ends, too
+            with suppress(StoreError):
+                self.fail(error)
 
 
 def release_call(context: RedisContext, uid: str, rule_id: str, ident: str, lease: str) -> Call:
@@ -261,35 +318,62 @@ def release_call(context: RedisContext, uid: str, rule_id: str, ident: str, leas
 
 def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
     """Rates become full again."""
-    local = [charge for charge in command.charges if charge.rule.is_local]
-    damped = [charge for charge in local if charge.rule.is_damper]
+    damped = [charge for charge in command.charges if charge.rule.is_damper]
     exact = [charge for charge in command.charges if not (charge.rule.is_damper or charge.rule.is_concurrency)]
 
-    def keys(charges: Sequence[Charge]) -> list[list[str]]:
-        places = context.by_slot(charges) if charges else []
-        return [[context.key(charges[at].rule.id, charges[at].ident) for at in part] for part in places]
+    def calls(charges: Sequence[Charge], made: Callable[[Sequence[Charge]], Call]) -> list[Call]:
+        return [made([charges[at] for at in part]) for part in context.by_slot(charges)] if charges else []
+
+    def undamp(charges: Sequence[Charge]) -> Call:
+        keys = [context.key(charge.rule.id, charge.ident) for charge in charges]
+        return Call(script("undamp"), keys, (context.now_arg(),), derives=True)
+
+    def unpause(charges: Sequence[Charge]) -> Call:
+        keys = dict.fromkeys(context.key(pause_id(charge.rule.name), charge.ident) for charge in charges)
+        return _forget_call(context, dict.fromkeys(keys, b""))
+
+    def forget(charges: Sequence[Charge]) -> Call:
+        heads: dict[str, bytes] = {}
+        for rule, ident, _ in charges:
+            key = context.counter_key(rule, ident)
+            heads[key] = (
+                b"" if rule.plan.code >= OWN_KEY else heads.get(key, b"") + record_head(rule.id, type(rule.plan))
+            )
+        return _forget_call(context, heads)
 
     def read(replies: Sequence[Any]) -> int:
         context.denials.clear()  # what was refused while this travelled
-        for charge in local:
+        for charge in command.charges:
             context.local_limits.forget(charge.rule.id, charge.ident)
         return sum(map(int, replies))
 
-    calls = [Call(script("forget"), some, ()) for some in keys(exact)]
-    calls += [Call(script("undamp"), some, (context.now_arg(),), derives=True) for some in keys(damped)]
-    return RedisCommand(context, calls, read)
+    made = [*calls(exact, forget), *calls(command.charges, unpause), *calls(damped, undamp)]
+    return RedisCommand(context, made, read)
 
 
-def set_marks_command(context: RedisContext, command: SetMarks) -> RedisCommand:
-    """One call a mark, each in the slot of its rule's counter."""
+def _forget_call(context: RedisContext, heads: Mapping[str, bytes]) -> Call:
+    """The call that removes these records of values; a key without any is removed as a whole."""
+    return Call(script("forget"), list(heads), (context.now_arg(), *heads.values()))
+
+
+def set_once_keys_command(context: RedisContext, command: SetOnceKeys) -> RedisCommand:
+    """One call a key, each in the slot of its rule's counter."""
     calls = []
-    for mark in command.marks:
-        key = context.key(f"{mark.rule_id}:{mark.name}", mark.ident)
-        calls.append(Call(script("once"), (key,), (context.now_arg(), mark.lasts)))
+    for once in command.keys:
+        key = context.key(f"{once.rule_id}:{once.name}", once.ident)
+        calls.append(Call(script("once"), (key,), (context.now_arg(), once.lasts)))
     # The decision that it follows may have taken a whole deadline.
     return RedisCommand(
         context, calls, lambda replies: tuple([reply == 1 for reply in replies]), context.transport.seconds / 2
     )
+
+
+def pause_command(context: RedisContext, command: Pause) -> RedisCommand:
+    """One call, in the slot of the ident's counters."""
+    call = Call(
+        script("pause"), (context.key(pause_id(command.rule), command.ident),), (context.now_arg(), command.lasts)
+    )
+    return RedisCommand(context, [call], lambda replies: int(replies[0]))
 
 
 MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or longer
@@ -310,7 +394,7 @@ def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], s
     return [Call(script("group_tell"), keys, (*first, *(members[key] for key in keys))) for keys in parts]
 
 
-REFUND: Final = Struct(">Bddddddd").pack
+REFUND: Final = Struct("<8sBddddddd").pack
 
 
 def refund_command(context: RedisContext, command: Refund) -> RedisCommand:
@@ -321,14 +405,60 @@ def refund_command(context: RedisContext, command: Refund) -> RedisCommand:
     return RedisCommand(context, calls, lambda replies: sum(map(int, replies)))
 
 
-def refund_call(context: RedisContext, paid: Sequence[PastCharge]) -> Call:
-    """The call that gives these back, all of them of one slot."""
+def refund_call(context: RedisContext, paid: Sequence[PastCharge], name: str = "") -> Call:
+    """The call that gives these back, all of them of one slot; with a name once, however often it is sent."""
     keys, packed = [], []
     for (rule, ident, cost), at, reset in paid:
-        keys.append(context.key(rule.id, ident))
-        packed.append(REFUND(rule.plan.code, cost, *rule.plan.numbers, at, reset))
+        keys.append(context.counter_key(rule, ident))
+        packed.append(
+            REFUND(record_head(rule.id, type(rule.plan)), rule.plan.code, cost, *rule.plan.numbers, at, reset)
+        )
     plans = frozenset([type(one.charge.rule.plan) for one in paid])
-    return Call(script("refund", plans), keys, (context.now_arg(), b"".join(packed)))
+    once = [context.key(f"back.{name}", paid[0].charge.ident)] if name else []
+    lasts = [SETTLED_MS] if name else []
+    return Call(script("refund", plans), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
+
+
+LATE: Final = Struct("<8sBdddddd").pack
+
+
+def late_call(
+    context: RedisContext, due: Sequence[Charge], ages: Sequence[int], plans: Sequence[Plan], once: str, lasts_ms: int
+) -> Call:
+    """The call that charges these, all of one slot, whatever is left: once, however often it is sent.
+
+    They were made so many microseconds ago. ``once`` is the key by which a second time is known, for ``lasts_ms``.
+    """
+    keys, packed = [], []
+    for (rule, ident, cost), age, plan in zip(due, ages, plans, strict=True):
+        keys.append(context.counter_key(rule, ident))
+        packed.append(LATE(record_head(rule.id, type(plan)), plan.code, cost, *plan.numbers, age))
+    return Call(
+        script("late", frozenset(map(type, plans))), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed))
+    )
+
+
+SETTLED_MS: Final = 3_600_000  # for which a settlement is known to have been made
+MEAN_MS: Final = 7 * 24 * 3_600_000
+
+
+def settle_command(context: RedisContext, command: Settle) -> RedisCommand:
+    """All in one pipeline; each call of it changes nothing when it is sent again."""
+
+    def parts(paid: Sequence[PastCharge]) -> list[list[PastCharge]]:
+        places = context.by_slot([one.charge for one in paid]) if paid else []
+        return [[paid[place] for place in part] for part in places]
+
+    calls = [refund_call(context, part, command.name) for part in parts(command.back)]
+    for part in parts(command.due):
+        once = context.key(f"due.{command.name}", part[0].charge.ident)
+        due = [one.charge for one in part]
+        plans = [context.calendar.plan(rule) if rule.plan.needs_calendar else rule.plan for rule, _, _ in due]
+        calls.append(late_call(context, due, [0] * len(due), plans, once, SETTLED_MS))
+    settled = len(calls)
+    for rule_id, scope, cost in command.measured:
+        calls.append(Call(script("mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))
+    return RedisCommand(context, calls, lambda replies: tuple(map(int, replies[settled:])))
 
 
 LEAST_SECONDS: Final = 0.02  # for undoing what only some slots have granted
@@ -344,7 +474,7 @@ class _SlotPart:
     undone: int = 0  # calls that refund or release
 
     @property
-    def charges(self) -> tuple[Charge, ...]:
+    def charges(self) -> Sequence[Charge]:
         return self.decide.command.charges
 
     def answers(self) -> tuple[Answer, ...]:
@@ -352,7 +482,9 @@ class _SlotPart:
         reply = self.replies[-1]
         if isinstance(reply, BaseException) or HEAD.unpack_from(reply)[0] == TOO_OLD:
             return ()
-        return tuple(Answer(*map(int, numbers)) for numbers in ANSWER.iter_unpack(reply[HEAD.size :]))
+        at = int(HEAD.unpack_from(reply)[1])
+        numbers = ANSWER.iter_unpack(reply[HEAD.size :])
+        return tuple([Answer(int(a), int(b), int(c), at) for a, b, c in numbers])
 
     def is_granted(self) -> bool:
         answers = self.answers()
@@ -380,11 +512,9 @@ class MultiSlotCommand(LongCommand):
     @property
     def asks(self) -> list[Ask]:
         """What travels in an event loop's batch: nothing when a part takes leases, which has arguments of its own."""
-        if any(part.decide.ask.own for part in self.parts):
-            return []
-        return [part.decide.ask for part in self.parts]
+        return [] if any(part.decide.derives for part in self.parts) else [part.decide for part in self.parts]
 
-    def undo_calls(self, replies: Sequence[Any]) -> list[Call]:
+    def undo_calls(self, replies: Sequence[Any]) -> list[ScriptCall]:
         """Note the replies; returns the calls that undo what was granted, unless every slot has granted."""
         rest = iter(replies)
         for part in self.parts:
@@ -431,22 +561,12 @@ class MultiSlotCommand(LongCommand):
         made = LeaseCommand if leases else DecideCommand
         return made(self.context, Decide(charges, command.commit, command.lease if leases else None))
 
-    def _undo(self, part: _SlotPart) -> list[Call]:
-        paid = _paid(part)
-        calls = [refund_call(self.context, paid)] if paid else []
+    def _undo(self, part: _SlotPart) -> list[ScriptCall]:
+        whole = receipt(Decide(part.charges, whole=True), part.answers())
+        paid = [one for one in whole.paid if not one.charge.rule.count_denied] if whole else []
+        calls: list[ScriptCall] = [refund_call(self.context, paid)] if paid else []
         if isinstance(part.decide, LeaseCommand):
             lease = self.command.lease or ""
             calls += [release_call(self.context, part.decide.uid, *pair, lease) for pair in part.decide.pairs]
         part.undone = len(calls)
-        stands = DecideCommand(self.context, Decide(part.charges, commit=False)).calls
-        return calls + [call._replace(follows=True) for call in stands]
-
-
-def _paid(part: _SlotPart) -> list[PastCharge]:
-    """What was charged because all charges of the slot passed."""
-    (_, at) = HEAD.unpack_from(part.replies[-1])
-    return [
-        PastCharge(charge, int(at), answer.reset)
-        for charge, answer in zip(part.charges, part.answers(), strict=True)
-        if charge.cost and answer.retry == 0 and not charge.rule.count_denied and not charge.rule.is_concurrency
-    ]
+        return [*calls, DecideCommand(self.context, Decide(part.charges, commit=False))]

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from django_throttle.connections.leases import Leases
-from django_throttle.core.commands import Charge
+from django_throttle.core.commands import Answers, Charge, Charges
 from django_throttle.core.key import key_root, secret_bytes
+from django_throttle.core.rule import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.local_limits import LocalLimits
 from django_throttle.log_throttling import LogThrottle
@@ -17,9 +18,9 @@ from django_throttle.store_time import Calendar
 from django_throttle.stores.cluster import ClusterTransport
 from django_throttle.stores.denials import Denials, NoDenials
 from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited
-from django_throttle.stores.fallback_shares import ProcessCount, Remaining
+from django_throttle.stores.scripts import MOST_CHARGES, OWN_KEY, script
 from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import Call, Transport, grouped, script
+from django_throttle.stores.transport import Call, Transport, grouped
 
 logger = logging.getLogger("django_throttle")
 
@@ -33,7 +34,10 @@ _ADVICE: Final = {
 
 
 class RedisContext:
-    """One Redis, as commands see it. ``clock`` (seconds) replaces the server's in tests; None asks the server."""
+    """One Redis, as commands see it. ``clock`` (seconds) replaces the server's in tests; None asks the server.
+
+    ``note_answers`` is called with what Redis has answered.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,7 @@ class RedisContext:
         clock: Callable[[], float] | None,
         secret: str,
         lease_ttl: float,
-        processes: int,
+        note_answers: Callable[[Charges, Answers], None],
     ) -> None:
         self.transport = transport
         self.breaker = transport.breaker
@@ -58,8 +62,8 @@ class RedisContext:
         self.is_costly = clock is None
         self.denials: Denials = Denials() if self.is_costly else NoDenials()
         self.local_limits = LocalLimits(clock or time.monotonic)
-        self.processes = ProcessCount(processes, lambda: any(one.is_open for one in transport.breakers))
-        self.remaining = Remaining(self.processes)
+        self.local_limits.prepaid.patience = transport.seconds
+        self.note_answers = note_answers
 
     def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run one script for the agent or a command: within a second, past the breaker. Raises StoreError."""
@@ -94,19 +98,24 @@ class RedisContext:
         return "" if self.clock is None else str(round(self.clock() * 1_000_000))
 
     def key(self, rule_id: str, ident: str) -> str:
-        """The store key of a rule's counter or lease index for an ident."""
+        """The store key of a rule's log, lease index or other record of its own for an ident."""
         return key_root(self.prefix, ident, self.secret) + rule_id
+
+    def counter_key(self, rule: Rule, ident: str) -> str:
+        """The store key of an ident's value, which has a rule's record; of an algorithm with a key of its own, that."""
+        return self.key("" if rule.plan.code < OWN_KEY else rule.id, ident)
 
     def process_key(self, name: str) -> str:
         """A key of the records of processes; all of them are in one slot."""
         return f"{self.prefix}:{{p}}:{name}"
 
     def by_slot(self, charges: Sequence[Charge]) -> list[list[int]]:
-        """The indexes of the charges that one call may carry: of all of them, without a Cluster."""
+        """The indexes of the charges that one call may carry: all of them, up to MOST_CHARGES, without a Cluster."""
         slot_of, places = self.transport.slot_of, range(len(charges))
-        if slot_of is None:
-            return [list(places)]
-        return grouped(places, lambda place: slot_of(self.key(charges[place].rule.id, charges[place].ident)))
+        slots = [list(places)]
+        if slot_of is not None:
+            slots = grouped(places, lambda place: slot_of(self.key("", charges[place].ident)))
+        return [some[at : at + MOST_CHARGES] for some in slots for at in range(0, len(some), MOST_CHARGES)]
 
     def note_failure(self, error: Exception) -> StoreError:
         """Tell the breaker of a failure; returns it with its cause.
@@ -118,7 +127,7 @@ class RedisContext:
             if self.breaker.failed(waited(error, self.transport.seconds)):
                 logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, text)
         else:
-            self.breaker.abandoned()
+            self.breaker.inconclusive()
             if self.log_throttle.due(cause):
                 logger.error("%s (%s: %s)%s", _ADVICE.get(cause, _REFUSED), cause, text, advice(error))
         return StoreError(cause, text + advice(error))

@@ -9,15 +9,17 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from django_throttle.core.commands import MAX_WAITING, ControlMessage, Received, SendControl, with_tags
+from django_throttle.core.commands import SendControl
+from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, Received, with_tags
 from django_throttle.core.key import ident_tag
 from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child
 from django_throttle.stores.commands import RedisCommand
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.failures import cause_of
+from django_throttle.stores.failures import errors_of, raise_first
+from django_throttle.stores.scripts import script
 from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import BATCH, Call, script
+from django_throttle.stores.transport import BATCH, Call
 
 logger = logging.getLogger("django_throttle")
 
@@ -66,7 +68,7 @@ class RedisControl:
                     logger.info(
                         "process %s reads no control messages: a close, block or reset does not reach it", message.uid
                     )
-        return [reply for reply in replies if isinstance(reply, Exception)]
+        return errors_of(replies)
 
     def calls(self, messages: Iterable[ControlMessage]) -> list[Call]:
         return list(map(self._call, messages))
@@ -77,8 +79,7 @@ class RedisControl:
 
     def give(self, messages: Iterable[ControlMessage]) -> None:
         """Send messages at once; what fails is sent again later, and raised all the same."""
-        for error in self.send(self.keep(messages)):
-            raise StoreError(cause_of(error), str(error)) from error
+        raise_first(self.send(self.keep(messages)))
 
     def ask(self, message: ControlMessage, about: str, quiet_ms: int) -> float:
         """Send one to every process, unless somebody has done so under the name ``about`` in the last ``quiet_ms``.

@@ -7,11 +7,12 @@ elsewhere shows here within a second. A client that is refused for want of a slo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from django_throttle.core.commands import Charge
+from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decision import Decision, Outcome
 from django_throttle.core.rule import Rule
 from django_throttle.lifecycle import in_child
@@ -27,31 +28,26 @@ SLOT_SECONDS: Final = 0.1
 PUBLISH: Final = "publish"
 
 
-class Denial(NamedTuple):
+D = TypeVar("D", Decision, Outcome)
+
+
+@dataclass(slots=True)
+class Denial(Generic[D]):
     """A refusal of these costs, when it was decided, and until when it is said again.
 
-    So do processes remember refusals, and sockets those of their own rules and of prepaid frames.
+    So do processes remember refusals, and sockets those of their own rules.
     """
 
-    decision: Decision
+    decision: D
     at: float
     until: float
     costs: tuple[int, ...] = ()
 
-    def again(self, costs: tuple[int, ...], now: float) -> Decision | None:
+    def again(self, costs: tuple[int, ...], now: float) -> D | None:
         """The decision for what costs no less, with the time that has passed taken off; None where it says nothing."""
         if now >= self.until or any(map(int.__lt__, costs, self.costs)):
             return None
         return self.decision.later(now - self.at)
-
-
-class _PublishRefusal(NamedTuple):
-    """What refused a charge of this cost."""
-
-    outcome: Outcome
-    cost: int
-    at: float
-    until: float
 
 
 class _Streak(NamedTuple):
@@ -69,56 +65,56 @@ class Denials:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.known: dict[tuple[Charge, ...], Denial] = {}
-        self._full: dict[tuple[Charge, ...], _Streak] = {}
-        self._publish_refusals: dict[tuple[Rule, str], _PublishRefusal] = {}  # of publications, whose costs differ
+        self.known: dict[tuple[Any, ...], Denial[Decision]] = {}  # by the key of the charges
+        self._full: dict[tuple[Any, ...], _Streak] = {}
+        self._publish_refusals: dict[tuple[Rule, str], Denial[Outcome]] = {}  # of publications, whose costs differ
         self.epoch = 0  # budgets given back so far
         self._lock = Lock()
         in_child(self, type(self)._renew)
 
-    def find(self, charges: tuple[Charge, ...]) -> Decision | None:
+    def find(self, charges: Charges) -> Decision | None:
         """The decision, with the time that has passed taken off, or None when Redis is to be asked."""
-        denial = self.known.get(charges)
+        denial = self.known.get(charges.key)
         if denial is None:
             return None
         now = self._clock()
         if now >= denial.until:
             with self._lock:
-                self.known.pop(charges, None)
+                self.known.pop(charges.key, None)
             return None
         return denial.decision.later(now - denial.at)
 
-    def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None:
+    def note(self, charges: Charges, decision: Decision, epoch: int) -> None:
         """Remember a refusal by rates that charge nothing for it; anything else is asked for again each time.
 
         What only slots refuse is remembered for a tenth of a second, once it has been refused ten times in a row.
         ``epoch`` was read before asking: what a budget that was given back meanwhile has met is not remembered.
         """
-        if decision.allowed or decision.degraded or any(map(_counts_every_call, charges)):
+        each = tuple(charges)
+        if decision.allowed or decision.degraded or any(map(_counts_every_call, each)):
             return
-        now = self._clock()
-        waits = [decision.retry_after]
-        if any(charge.rule.is_concurrency for charge in charges):
-            waits = [one.retry_after for one in decision.outcomes if one.window and not (one.allowed or one.shadow)]
-        wait = max([LONGEST if one is None else min(one, LONGEST) for one in waits], default=0.0)
+        now, wait, by_slots = self._clock(), _remembered(decision.retry_after), False
+        if charges.rules.has_leases:
+            rates = [one for one in decision.outcomes if one.window and not (one.allowed or one.shadow)]
+            wait, by_slots = max([_remembered(one.retry_after) for one in rates], default=0.0), not rates
         with self._lock:
             if epoch != self.epoch:
                 return
-            if not waits:
+            if by_slots:
                 wait = self._slots_remembered(charges, now)
             if wait:
-                _keep(self.known, charges, Denial(decision, now, now + wait))
-            for (rule, ident, cost), outcome in zip(charges, decision.outcomes, strict=False):
+                _keep(self.known, charges.key, Denial(decision, now, now + wait))
+            for (rule, ident, cost), outcome in zip(each, decision.outcomes, strict=False):
                 if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
-                    wait = LONGEST if outcome.retry_after is None else min(outcome.retry_after, LONGEST)
-                    _keep(self._publish_refusals, (rule, ident), _PublishRefusal(outcome, cost, now, now + wait))
+                    until = now + _remembered(outcome.retry_after)
+                    _keep(self._publish_refusals, (rule, ident), Denial(outcome, now, until, (cost,)))
 
     @property
     def knows_publications(self) -> bool:
         """Whether ``refused`` may find anything."""
         return bool(self._publish_refusals)
 
-    def refused(self, charges: tuple[Charge, ...]) -> tuple[Outcome, ...]:
+    def refused(self, charges: Sequence[Charge]) -> tuple[Outcome, ...]:
         """The outcomes of rules that refused a publication of no higher cost a moment ago."""
         if any(map(_counts_every_call, charges)):
             return ()
@@ -126,17 +122,17 @@ class Denials:
         for rule, ident, cost in charges:
             one = self._publish_refusals.get((rule, ident))
             most = min(rule.plan.limit, rule.burst or rule.plan.limit)  # what can never pass is refused in other words
-            if one and now < one.until and one.cost <= cost <= most:
-                found.append(one.outcome.later(now - one.at))
+            if one and cost <= most and (outcome := one.again((cost,), now)):
+                found.append(outcome)
         return tuple(found)
 
-    def _slots_remembered(self, charges: tuple[Charge, ...], now: float) -> float:
+    def _slots_remembered(self, charges: Charges, now: float) -> float:
         """For how long a refusal by slots is remembered: not at all where one of them makes room."""
         if any(charge.rule.at_limit != "reject" for charge in charges):
             return 0.0
-        before = self._full.pop(charges, None)
+        before = self._full.pop(charges.key, None)
         count = before.refusals + 1 if before is not None and now - before.last < LONGEST else 1
-        _keep(self._full, charges, _Streak(count, now))
+        _keep(self._full, charges.key, _Streak(count, now))
         return SLOT_SECONDS if count >= MANY_REFUSALS else 0.0
 
     def _renew(self) -> None:
@@ -154,10 +150,10 @@ class Denials:
 class NoDenials(Denials):
     """Remembers nothing: for a store that is as cheap to ask."""
 
-    def find(self, charges: tuple[Charge, ...]) -> Decision | None:
+    def find(self, charges: Charges) -> Decision | None:
         return None
 
-    def note(self, charges: tuple[Charge, ...], decision: Decision, epoch: int) -> None:
+    def note(self, charges: Charges, decision: Decision, epoch: int) -> None:
         return None
 
 
@@ -166,6 +162,11 @@ def _keep(known: dict[K, T], key: K, one: T) -> None:
     while len(known) >= MOST:
         known.pop(next(iter(known)), None)
     known[key] = one
+
+
+def _remembered(retry_after: float | None) -> float:
+    """For how long a refusal by a rate is remembered, in seconds."""
+    return LONGEST if retry_after is None else min(retry_after, LONGEST)
 
 
 def _counts_every_call(charge: Charge) -> bool:

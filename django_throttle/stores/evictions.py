@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, starmap
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from django_throttle.core.commands import Charge, ControlMessage, Evict, closing, evicted
+from django_throttle.core.commands import Evict
+from django_throttle.core.control_messages import ControlMessage, closing, evicted
 from django_throttle.lifecycle import in_child
 from django_throttle.stores.commands import LongCommand, RoundTrip
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.control_messages import RedisControl
+from django_throttle.stores.scripts import script
 from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import BATCH, Call, script
+from django_throttle.stores.transport import BATCH, Call
 
 LATE_MS: Final = 60_000  # by then a command that timed out has arrived, or never will
-
-
-class UncertainEviction(NamedTuple):
-    """An eviction whose outcome is unknown; ``withdraws`` is the newcomer's lease where it gave up, else empty."""
-
-    charge: Charge
-    withdraws: str
-
-    def closing(self, lost: Iterable[str | bytes]) -> tuple[ControlMessage, ...]:
-        """The messages that close the sockets of these leases."""
-        leases = map(text, lost)
-        return evicted(leases, self.charge.rule.name, self.charge.rule.plan.limit)
 
 
 class UncertainEvictions:
@@ -44,16 +34,16 @@ class UncertainEvictions:
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._uncertain: dict[tuple[str, ...], UncertainEviction] = {}
+        self._uncertain: dict[Evict, bool] = {}  # whether the newcomer gave up
 
     def add(self, command: Evict, *, withdraws: bool) -> None:
         """The eviction may have been executed. ``withdraws`` when the newcomer was not told so, and gives up."""
         with self._lock:
-            self._uncertain[_name(command)] = UncertainEviction(command.charge, command.lease if withdraws else "")
+            self._uncertain[command] = withdraws
 
     def discard(self, command: Evict) -> None:
         with self._lock:
-            self._uncertain.pop(_name(command), None)
+            self._uncertain.pop(command, None)
 
     def resolve(self) -> None:
         """Ask about each one, and tell the evicted; what fails is asked again. Raises StoreError."""
@@ -61,21 +51,21 @@ class UncertainEvictions:
             uncertain = dict(islice(self._uncertain.items(), BATCH))
         if not uncertain:
             return
-        pairs = [(self.context.key(one.charge.rule.id, one.charge.ident), one.withdraws) for one in uncertain.values()]
-        replies = self.context.pipeline([("list_evicted", (key,), (lease, LATE_MS)) for key, lease in pairs])
-        answered = [(one, lost) for one, lost in zip(uncertain.values(), replies, strict=True) if type(lost) is list]
-        closing = dict.fromkeys(message for one, lost in answered for message in one.closing(lost))
-        settled = set() if self.control.send(self.control.keep(closing)) else {id(one) for one, _ in answered}
+        replies = self.context.pipeline(list(starmap(self._question, uncertain.items())))
+        answered = {one: lost for one, lost in zip(uncertain, replies, strict=True) if type(lost) is list}
+        rules = [(one.charge.rule, map(text, lost)) for one, lost in answered.items()]
+        closing = dict.fromkeys(each for rule, lost in rules for each in evicted(lost, rule.name, rule.plan.limit))
+        settled = () if self.control.send(self.control.keep(closing)) else answered
         with self._lock:
-            for name, one in uncertain.items():
-                if self._uncertain.get(name) is one:
-                    del self._uncertain[name]
-                    if id(one) not in settled:  # last, so that a node that is away delays no other
-                        self._uncertain[name] = one
+            for one, withdraws in uncertain.items():
+                if self._uncertain.get(one) is withdraws:
+                    del self._uncertain[one]
+                    if one not in settled:  # last, so that a node that is away delays no other
+                        self._uncertain[one] = withdraws
 
-
-def _name(command: Evict) -> tuple[str, ...]:
-    return command.charge.rule.id, command.charge.ident, command.lease
+    def _question(self, one: Evict, withdraws: bool) -> tuple[str, tuple[str], tuple[str, int]]:
+        key = self.context.key(one.charge.rule.id, one.charge.ident)
+        return "list_evicted", (key,), (one.lease if withdraws else "", LATE_MS)
 
 
 class EvictCommand(LongCommand):

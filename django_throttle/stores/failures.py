@@ -19,21 +19,6 @@ _SERVER_STATES: Final = frozenset(
     ("LOADING", "BUSY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "OOM")
 )
 _CONFIGS: Final = frozenset(("NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "MOVED", "ASK"))
-_SERVER_STATE_ERRORS: Final = (
-    errors.BusyLoadingError,
-    errors.ClusterDownError,
-    errors.MasterDownError,
-    errors.OutOfMemoryError,
-    errors.ReadOnlyError,
-    errors.TryAgainError,
-)
-_CONFIG_ERRORS: Final = (
-    errors.AskError,  # and MovedError: a cluster behind a client that knows of none
-    errors.AuthenticationError,
-    errors.AuthorizationError,
-    errors.ClusterCrossSlotError,
-    errors.NoPermissionError,
-)
 _CONFIG_SIGNS: Final = (
     "ACL failure",  # Valkey 9.1 of what a script may not
     "DB index is out of range",
@@ -46,8 +31,6 @@ _CONFIG_SIGNS: Final = (
 )
 # A slot is moving, see cluster.py; a Cluster that is down says so in words to a script.
 _STATE_SIGNS: Final = ("attempted to access a non local key", "while the cluster is down")
-# asyncio.TimeoutError is TimeoutError, which is an OSError, as are gaierror and SSLError.
-_UNAVAILABLE_ERRORS: Final = (errors.ConnectionError, errors.TimeoutError, OSError)
 
 COUNTED: Final = frozenset({Cause.UNAVAILABLE, Cause.SERVER_STATE})
 
@@ -68,11 +51,14 @@ def cause_of(error: BaseException) -> Cause:
     return _by_first_word(str(error)) if isinstance(error, errors.ResponseError) else Cause.BUG
 
 
-_CAUSES: Final = (
-    (_SERVER_STATE_ERRORS, Cause.SERVER_STATE),
-    (_CONFIG_ERRORS, Cause.CONFIG),
+_CAUSES: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
+    ((errors.BusyLoadingError, errors.ClusterDownError, errors.MasterDownError), Cause.SERVER_STATE),
+    ((errors.OutOfMemoryError, errors.ReadOnlyError, errors.TryAgainError), Cause.SERVER_STATE),
+    ((errors.AskError, errors.ClusterCrossSlotError), Cause.CONFIG),  # a cluster behind a client that knows of none
+    ((errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError), Cause.CONFIG),
     ((LoopBlocked,), Cause.BLOCKED),
-    (_UNAVAILABLE_ERRORS, Cause.UNAVAILABLE),
+    # asyncio.TimeoutError is TimeoutError, which is an OSError, as are gaierror and SSLError.
+    ((errors.ConnectionError, errors.TimeoutError, OSError), Cause.UNAVAILABLE),
 )
 
 
@@ -228,7 +214,7 @@ class Breaker:
             self._shut_for(self._first)
             return True
 
-    def abandoned(self) -> None:
+    def inconclusive(self) -> None:
         """Report that the call ended without telling anything about the store: the next one may be the probe."""
         with self._lock:
             if self._probing:

@@ -4,26 +4,141 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import chain, islice
+from math import ceil, inf
+from operator import lt
 from struct import Struct
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from django_throttle.core.algorithms import LateCost, Plan, State
-from django_throttle.core.commands import Answer, Charge, Decide, Refund, passes
+from django_throttle.core.commands import Answer, Answers, Charge, Charges, Decide, Refund, RuleSet, Settle, passes
 from django_throttle.core.rule import Rule
+from django_throttle.exceptions import InvalidRule
 from django_throttle.lifecycle import in_child
-from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip
+from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip, late_call
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.fallback_shares import LastRemaining, share_of, with_limit
-from django_throttle.stores.memory import MemoryStore
-from django_throttle.stores.transport import Call, script
+from django_throttle.stores.counters import NUMBER, numbers
+from django_throttle.stores.memory import SWEEPS, MemoryStore
+from django_throttle.stores.transport import Call
 
-CHARGE: Final = Struct(">Bdddddd").pack
-MAX_OWED: Final = 100_000  # idents; past that the ones decided longest ago are not charged
+# Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
+# they take less than half of the 64 MiB by which a process may grow.
+MAX_OWED: Final = 65_536
 BATCH: Final = 200  # idents in one pipeline
+OWED: Final = Struct(">IIq")  # of a record: the number for rule and plan, how many numbers its state has, its expiry
 LEAST_SECONDS: Final = 0.02  # for a decision after its ident's late charges
+# Beats until every process has registered again after Redis lost what it knew.
+SETTLING: Final = 2
+MAX_KNOWN: Final = 10_000  # budgets of which little was left
+
+
+class ProcessCount:
+    """How many processes share a limit: as many as beats saw, and at least as many as the site expects.
+
+    The count does not fall while the store fails (``is_failing``), nor within two beats after it lost data: until
+    then processes that have not registered again are missing.
+    """
+
+    def __init__(self, expected: int, is_failing: Callable[[], bool]) -> None:
+        self._expected = max(1, expected)
+        self._is_failing = is_failing
+        self._settling = 0
+        self.sharing = self._expected  # the number by which a limit is divided
+        self._seen = 1
+
+    @property
+    def seen(self) -> int:
+        return self._seen
+
+    @seen.setter
+    def seen(self, alive: int) -> None:
+        self._seen, self.sharing = alive, max(alive, self._expected)
+
+    def note(self, alive: int, *, lost: bool) -> None:
+        """A beat saw ``alive`` processes; ``lost`` when the store has lost data."""
+        if lost or self._is_failing():
+            self._settling = SETTLING
+        if alive >= self.seen or not self._settling:
+            self.seen = alive
+        else:
+            self._settling -= 1
+
+
+class LastRemaining(NamedTuple):
+    """What Redis last said of a budget: ``units``, and until when no more comes back (monotonic seconds)."""
+
+    units: int
+    until: float
+
+
+@lru_cache(maxsize=1024)
+def floors(rules: RuleSet, processes: int) -> tuple[float, ...]:
+    """What is to be left under each of these rules for ``processes`` to need to know nothing; no queue has so much."""
+    known = [rule if rule.rate and rule.on_store_failure == "local" else None for rule in rules.rules]
+    return tuple([0.0 if one is None else inf if one.is_queue else one.plan.limit / processes for one in known])
+
+
+class Remaining:
+    """The budgets of which Redis last said that less is left than a process admits by itself, and queues.
+
+    Empty after a fork.
+    """
+
+    def __init__(self, processes: ProcessCount) -> None:
+        self._processes = processes
+        self._noted: dict[tuple[RuleSet, tuple[str, ...]], tuple[Answers, float]] = {}
+        self._left: dict[tuple[str, str], LastRemaining] | None = None  # by rule and ident; None once more was noted
+        in_child(self, type(self)._forget)
+
+    def _forget(self) -> None:
+        self._noted, self._left = {}, None
+
+    def note(self, charges: Charges, answers: Answers) -> None:
+        """Remember what Redis has answered."""
+        if any(map(lt, answers.numbers[1::3], floors(charges.rules, self._processes.sharing))):
+            self._noted[charges.rules, charges.idents] = answers, time.monotonic()
+            if len(self._noted) > MAX_KNOWN:
+                self._noted.pop(next(iter(self._noted)), None)
+            self._left = None
+
+    def of(self, charge: Charge) -> LastRemaining | None:
+        """What is left of the budget of a charge; None when nothing is known, or more has come back since."""
+        if self._left is None:
+            self._left = self._read()
+        left = self._left.get((charge.rule.id, charge.ident))
+        return left if left is not None and left.until > time.monotonic() else None
+
+    def _read(self) -> dict[tuple[str, str], LastRemaining]:
+        """What was noted, the latest of each budget: only asked for once Redis fails."""
+        found: dict[tuple[str, str], LastRemaining] = {}
+        for (rules, idents), (answers, at) in sorted(self._noted.items(), key=lambda one: one[1][1]):
+            for rule, ident, answer, floor in zip(
+                rules.rules, idents, answers, floors(rules, self._processes.sharing), strict=True
+            ):
+                if answer.remaining < floor:
+                    found[rule.id, ident] = LastRemaining(answer.remaining, at + answer.reset / 1_000_000)
+        return found
+
+
+@lru_cache(maxsize=1024)
+def share_of(rule: Rule, processes: int) -> Rule:
+    """The rule that one of ``processes`` applies alone; the rule itself where its parts would be too small."""
+    try:
+        return rule.share(processes)
+    except InvalidRule:
+        return rule
+
+
+@lru_cache(maxsize=1024)
+def with_limit(rule: Rule, limit: int) -> Rule:
+    """The same rule with so much at once, and with no higher rate."""
+    if rule.rate is None:
+        return rule
+    return rule.with_rates((replace(rule.rate, limit=min(limit, rule.rate.limit)),), limit if rule.burst else None)
 
 
 class Admitted(NamedTuple):
@@ -33,6 +148,52 @@ class Admitted(NamedTuple):
     plan: Plan
     state: State
     expires: int
+
+
+class AllAdmitted(dict[str, bytes]):
+    """What was admitted of each ident, in records of bytes: a number for rule and plan, the state, when it expires.
+
+    Of at most ``most`` idents; past that those admitted longest ago are forgotten, a few at a time. A dictionary, as
+    each call to Redis asks whether it is empty.
+    """
+
+    __slots__ = ("_most", "_numbers", "_rules")
+
+    def __init__(self, most: int = MAX_OWED) -> None:
+        super().__init__()
+        self._most = most
+        self._rules: list[tuple[Rule, Plan]] = []
+        self._numbers: dict[tuple[Rule, Plan], int] = {}
+
+    def of(self, ident: str) -> list[Admitted]:
+        """What was admitted of an ident, by rule."""
+        record, at, found = self.get(ident, b""), 0, []
+        while at < len(record):
+            number, length, expires = OWED.unpack_from(record, at)
+            state = numbers(length).unpack_from(record, at + OWED.size)
+            rule, plan = self._rules[number]
+            found.append(Admitted(rule, plan, state, expires))
+            at += OWED.size + NUMBER * length
+        return found
+
+    def put(self, ident: str, admitted: Iterable[Admitted]) -> None:
+        """Replace all that was admitted of an ident."""
+        self[ident] = b"".join(map(self._pack, admitted))
+        if len(self) > self._most:
+            for oldest in list(islice(self, -(-self._most // SWEEPS))):
+                del self[oldest]
+
+    def drop(self, ident: str) -> None:
+        self.pop(ident, None)
+        if not self:
+            self._rules, self._numbers = [], {}
+
+    def _pack(self, one: Admitted) -> bytes:
+        rule = one.rule, one.plan
+        if rule not in self._numbers:
+            self._numbers[rule] = len(self._rules)
+            self._rules.append(rule)
+        return OWED.pack(self._numbers[rule], len(one.state), one.expires) + numbers(len(one.state)).pack(*one.state)
 
 
 class LateCharge(NamedTuple):
@@ -57,21 +218,21 @@ class Fallback:
     What it admits is owed to Redis: charged, once, before Redis decides anything for the same ident again.
     """
 
-    def __init__(self, context: RedisContext) -> None:
-        self.context = context
-        self.local = MemoryStore(leases=context.leases)
+    def __init__(self, context: RedisContext, processes: ProcessCount, remaining: Remaining) -> None:
+        self.context, self.processes, self.remaining = context, processes, remaining
+        self.local = MemoryStore(leases=context.leases, max_entries=MAX_OWED)
         self._renew()
         in_child(self, type(self)._renew)
 
     def _renew(self) -> None:
         """A forked child owes nothing: its parent charges what was admitted before the fork."""
         self._lock = Lock()
-        self.admitted: dict[str, dict[str, Admitted]] = {}  # by ident and rule id
+        self.admitted = AllAdmitted()
         self.unconfirmed: dict[str, LateCharges] = {}
 
     def decide(self, command: Decide) -> tuple[Answer, ...]:
         """Decide by this process's shares alone."""
-        left = list(map(self.context.remaining.of, command.charges))
+        left = list(map(self._left, command.charges))
         charges = tuple(map(self._shared, command.charges, left))
         spent = any(
             one is not None and one.units < charge.cost and not charge.rule.is_shadow
@@ -81,14 +242,25 @@ class Fallback:
         answers: tuple[Answer, ...] = self.local.execute(local)
         if local.commit and all(map(passes, charges, answers)):
             self._owe(command.charges, charges)
+            slower = map(_slower, command.charges, charges)
+            answers = tuple([one._replace(reset=one.reset - more) for one, more in zip(answers, slower, strict=True)])
         return tuple(map(_bounded, charges, left, answers))
 
     def refund(self, command: Refund) -> Any:
         """Give back what was decided here, unless Redis has been charged for it by now."""
-        sharing = self.context.processes.sharing
-        shares = [one.charge._replace(rule=share_of(one.charge.rule, sharing)) for one in command.paid]
-        paid = [one._replace(charge=share) for share, one in zip(shares, command.paid, strict=True)]
+        shares = [_fitting(self._share(one.charge)) for one in command.paid]
+        paid = [
+            one._replace(charge=share, reset=one.reset + _slower(one.charge, share))
+            for one, share in zip(command.paid, shares, strict=True)
+        ]
         return self.local.execute(Refund(tuple(paid)))
+
+    def settle(self, command: Settle) -> Any:
+        """Correct what was decided here: what is due is owed to Redis too."""
+        self.refund(Refund(command.back))
+        self._owe([one.charge for one in command.due], [self._share(one.charge) for one in command.due])
+        due = tuple([one._replace(charge=self._share(one.charge)) for one in command.due])
+        return self.local.execute(replace(command, back=(), due=due))
 
     def late(self, idents: Iterable[str]) -> list[LateCharges]:
         """What Redis is to be charged for these idents; after that, perhaps more of it."""
@@ -96,16 +268,12 @@ class Fallback:
 
     def call(self, late: LateCharges) -> Call:
         """The script call that charges this, once however often it is sent."""
-        context, now = self.context, self._now()
-        keys, packed, lasts = [], [], 0
-        for rule, cost, at in late.charges:
-            plan = self.local.calendar.plan_at(rule, now)
-            keys.append(context.key(rule.id, late.ident))
-            packed.append(CHARGE(plan.code, cost, *plan.numbers, now - at))
-            lasts = max(lasts, round((rule.window or 0) * 2000))
-        mark = context.key(f"late.{late.name}", late.ident)
-        plans = frozenset([type(one.rule.plan) for one in late.charges])
-        return Call(script("late", plans), (*keys, mark), (context.now_arg(), lasts + 60_000, b"".join(packed)))
+        now, lasts = self._now(), max(round((one.rule.window or 0) * 2000) for one in late.charges)
+        due = [Charge(one.rule, late.ident, one.cost) for one in late.charges]
+        once = self.context.key(f"late.{late.name}", late.ident)
+        ages = [now - one.at for one in late.charges]
+        plans = [self.local.calendar.plan_at(one.rule, now) for one in late.charges]
+        return late_call(self.context, due, ages, plans, once, lasts + 60_000)
 
     def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
         """Redis has charged these; raises the first error among the replies."""
@@ -128,8 +296,25 @@ class Fallback:
         admitted, unconfirmed = self.admitted, self.unconfirmed
         return any(charge.ident in admitted or charge.ident in unconfirmed for charge in charges)
 
+    def _left(self, charge: Charge) -> LastRemaining | None:
+        """What the store said was left; a queue goes on after the turns that it has given, and then knows by itself."""
+        left = self.remaining.of(charge)
+        if left is None or not charge.rule.is_queue:
+            return left
+        empty = self._share(charge)._replace(cost=0)
+        [here] = self.local.execute(Decide((empty,), commit=False))
+        missing = (left.until - time.monotonic()) * 1_000_000 - here.reset
+        units = min(here.remaining, ceil(missing / empty.rule.plan.drain_us(1)))
+        if units > 0:
+            self.local.execute(Decide((empty._replace(cost=units),)))
+        return None
+
+    def _share(self, charge: Charge) -> Charge:
+        return charge._replace(rule=share_of(charge.rule, self.processes.sharing))
+
     def _shared(self, charge: Charge, left: LastRemaining | None) -> Charge:
-        share = share_of(charge.rule, self.context.processes.sharing)
+        charge = _fitting(self._share(charge))
+        share = charge.rule
         if left is not None and share.factor <= left.units < share.plan.limit:
             share = with_limit(share, left.units)
         return charge._replace(rule=share)
@@ -139,17 +324,16 @@ class Fallback:
             for charge, share in zip(charges, shares, strict=True):
                 if charge.cost and not charge.rule.is_concurrency:
                     self._admit(charge, share.rule)
-            while len(self.admitted) > MAX_OWED:
-                del self.admitted[next(iter(self.admitted))]
 
     def _admit(self, charge: Charge, share: Rule) -> None:
         rule, ident, cost = charge
-        now, known = self._now(), self.admitted.setdefault(ident, {})
+        now, known = self._now(), {one.rule.id: one for one in self.admitted.of(ident)}
         plan = self.local.calendar.plan_at(share, now)
         before = known.get(rule.id)
         state = before.state if before and before.expires > now else None
         if stored := plan.charge_late(state, now, LateCost(cost, now)):
             known[rule.id] = Admitted(rule, plan, stored.state, now + stored.lasts)
+            self.admitted.put(ident, known.values())
 
     def _late_charges(self, ident: str) -> LateCharges | None:
         """What is owed: while a part of it is not confirmed that part, under the same name."""
@@ -158,12 +342,12 @@ class Fallback:
                 charges = tuple(self._charges(ident))
                 if charges:  # seen by others here before it is not seen there
                     self.unconfirmed[ident] = LateCharges(ident, secrets.token_urlsafe(9), charges)
-                self.admitted.pop(ident, None)
+                self.admitted.drop(ident)
             return self.unconfirmed.get(ident)
 
     def _charges(self, ident: str) -> Iterator[LateCharge]:
         now = self._now()
-        for rule, plan, state, expires in self.admitted.get(ident, {}).values():
+        for rule, plan, state, expires in self.admitted.of(ident):
             for cost, at in plan.late_charges(state, now) if expires > now else ():
                 if cost:
                     yield LateCharge(rule, cost, at)
@@ -200,6 +384,18 @@ class LateCommand(LongCommand):
 
     def _rest(self) -> float:
         return max(self._until - time.monotonic(), LEAST_SECONDS)
+
+
+def _fitting(charge: Charge) -> Charge:
+    """The charge; of a reserve no more than a share allows at once, which would refuse every call."""
+    return charge._replace(cost=min(charge.cost, charge.rule.plan.limit)) if charge.rule.is_measured else charge
+
+
+def _slower(charge: Charge, share: Charge) -> int:
+    """By how many microseconds a queue's share takes longer for this cost: a turn is reckoned by the whole rule."""
+    if not charge.rule.is_queue:
+        return 0
+    return ceil(share.rule.plan.drain_us(charge.cost)) - ceil(charge.rule.plan.drain_us(charge.cost))
 
 
 def _bounded(charge: Charge, left: LastRemaining | None, answer: Answer) -> Answer:

@@ -9,43 +9,49 @@ from threading import Lock
 from typing import Any, Final, Literal
 
 from django_throttle.connections.leases import Leases
-from django_throttle.core.algorithms import State, StepResult
+from django_throttle.core.algorithms import LateCost, State, StepResult
 from django_throttle.core.commands import (
-    MAX_WAITING,
     Answer,
     Charge,
     Command,
-    ControlMessage,
     Decide,
     DecideLocally,
     Evict,
-    Mark,
+    Measured,
+    OnceKey,
     PastCharge,
-    Received,
+    Pause,
     Refund,
     Release,
     Reset,
     SendControl,
-    SetMarks,
-    closing,
-    with_tags,
+    SetOnceKeys,
+    Settle,
+    passes,
+    pause_id,
 )
+from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, Received, closing, with_tags
 from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
 from django_throttle.lifecycle import in_child
 from django_throttle.local_limits import LocalLimits, flush
 from django_throttle.store_time import Calendar
+from django_throttle.stores.counters import Counters
 from django_throttle.stores.denials import Denials, NoDenials
 
 FIRST_SWEEP: Final = 1024
+SWEEPS: Final = 64  # while as many counters as are kept are written anew
+SETTLED_US: Final = 3_600_000_000  # for which a settlement is known to have been made
+MEAN_US: Final = 7 * 24 * 3_600_000_000
 
 
 class MemoryStore:
     """Counts in a dictionary, exactly as the Redis store does, for this process only.
 
     ``clock`` returns seconds since the epoch; pass your own to test without waiting. At most
-    ``max_entries`` counters are kept; past that the ones written longest ago are forgotten. ``leases`` are
-    those of another store, which has yet to hear of what is held here.
+    ``max_entries`` counters are kept; past that the ones written longest ago are forgotten, of which something was
+    left before those of which nothing was. ``leases`` are those of another store, which has yet to hear of what is
+    held here.
     """
 
     is_remote: Literal[False] = False
@@ -67,7 +73,7 @@ class MemoryStore:
         self.control = LocalControl()
         self._sent = leases is None
         self.max_entries = max_entries
-        self._counters: dict[tuple[str, str], tuple[State, int]] = {}
+        self._counters = Counters()
         self._sweep_at = FIRST_SWEEP
         self.calendar = Calendar()
         self._lock = Lock()
@@ -84,20 +90,33 @@ class MemoryStore:
                     return sum(map(self._forget, charges))
                 case Refund(paid=paid):
                     return sum(map(self._refund, paid))
-                case SetMarks(marks=marks):
-                    return tuple([self._is_first(mark) for mark in marks])
-                case Release(lease=lease, holds=holds):
-                    for rule_id, ident in holds:
-                        self.leases.drop(rule_id, ident, lease)
-                case Evict():
-                    taken, messages = evict_here(self.leases, command)
-                    self.control.give(messages)
-                    return taken
-                case SendControl(messages=messages):
-                    self.control.give(messages)
+                case Settle():
+                    return self._correct(command)
+                case _:
+                    return self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> Any:
+        """Carry out a command that is not about counters."""
+        match command:
+            case SetOnceKeys(keys=keys):
+                return tuple([self._is_first(key) for key in keys])
+            case Pause():
+                return self._pause(command)
+            case Evict():
+                taken, messages = evict_here(self.leases, command)
+                self.control.give(messages)
+                return taken
+            case Release(lease=lease, holds=holds):
+                for rule_id, ident in holds:
+                    self.leases.drop(rule_id, ident, lease)
+            case SendControl(messages=messages):
+                self.control.give(messages)
 
     async def aexecute(self, command: Command) -> Any:
         return self.execute(command)  # nothing here waits
+
+    def release_soon(self, command: Release) -> None:
+        self.execute(command)
 
     def _renew(self) -> None:
         self._lock = Lock()
@@ -109,24 +128,19 @@ class MemoryStore:
         """What dampers report: the store is their aggregator too."""
         return self.aggregates.damp(reports)
 
-    def charge(self, charges: Sequence[Charge]) -> list[Answer]:
-        """What quotas owe that are charged in batches."""
-        return [self.execute(Decide((charge,)))[0] for charge in charges]
-
     def _forget(self, charge: Charge) -> int:
-        if charge.rule.is_local:
-            self.local_limits.forget(*_key(charge))
         if charge.rule.is_damper:
-            return self.aggregates.reset(*_key(charge))
-        return self._counters.pop(_key(charge), None) is not None
+            self.local_limits.forget(*_key(charge))
+        paused = self._counters.pop((pause_id(charge.rule.name), charge.ident), None) is not None
+        if charge.rule.is_damper:
+            return self.aggregates.reset(*_key(charge)) + paused
+        _, expires = self._counters.pop(_key(charge), (None, 0))
+        return (expires > round(self.clock() * 1_000_000)) + paused
 
     def _decide(self, command: Decide) -> tuple[Answer, ...]:
         now = round(self.clock() * 1_000_000)
         steps = [self._step(charge, now, command) for charge in command.charges]
-        granted = all(
-            step.retry == 0 or charge.rule.action == "shadow"
-            for charge, step in zip(command.charges, steps, strict=True)
-        )
+        granted = all(map(passes, command.charges, steps))
         return tuple(
             self._settle(charge, step, now, command, granted)
             for charge, step in zip(command.charges, steps, strict=True)
@@ -135,7 +149,7 @@ class MemoryStore:
     def _step(self, charge: Charge, now: int, command: Decide) -> StepResult:
         rule = charge.rule
         if rule.is_concurrency:
-            self._release_abandoned()
+            self._release_owed()
             held = self.leases.count(rule.id, charge.ident)
             mine = command.lease is not None and self.leases.is_held(rule.id, charge.ident, command.lease)
             return rule.plan.step((held, mine), now, charge.cost, False)
@@ -156,23 +170,33 @@ class MemoryStore:
             left = max(0, rule.plan.limit - self.leases.count(rule.id, charge.ident))
             return Answer(step.retry, left, step.charged_reset, now)
         if step.charged_state is not None and (granted or rule.count_denied):
-            self._write(_key(charge), step.charged_state, now + step.charged_reset)
+            is_spent = step.charged_remaining <= 0
+            self._write(_key(charge), step.charged_state, now + step.charged_reset, is_spent=is_spent)
             return Answer(step.retry, step.charged_remaining, step.charged_reset, now)
         if step.refused_state is not None:
-            self._write(_key(charge), step.refused_state, now + max(1, step.reset))
+            self._write(_key(charge), step.refused_state, now + step.reset, is_spent=step.remaining <= 0)
         return Answer(step.retry, step.remaining, step.reset, now)
 
-    def _is_first(self, mark: Mark) -> bool:
+    def _is_first(self, once: OnceKey) -> bool:
         """True when nobody has said so, or it has lasted; when the clock goes back it lasts no longer than ever."""
         now = round(self.clock() * 1_000_000)
-        key = f"{mark.rule_id}:{mark.name}", mark.ident
+        key = f"{once.rule_id}:{once.name}", once.ident
         (until, *_), _ = self._counters.get(key, ((0,), 0))
-        if until <= now or until > now + mark.lasts:
-            self._write(key, (now + mark.lasts,), now + mark.lasts)
+        if until <= now or until > now + once.lasts:
+            self._write(key, (now + once.lasts,), now + once.lasts, is_spent=True)
         return until <= now
 
-    def _release_abandoned(self) -> None:
-        for lease in self.leases.take_abandoned() if self._sent else ():  # else whoever tells Redis does
+    def _pause(self, command: Pause) -> int:
+        now = round(self.clock() * 1_000_000)
+        key = pause_id(command.rule), command.ident
+        (until, *_), _ = self._counters.get(key, ((0,), 0))
+        if now + command.lasts > max(until, now):
+            until = now + command.lasts
+            self._write(key, (until,), until, is_spent=True)
+        return max(0, until - now)
+
+    def _release_owed(self) -> None:
+        for lease in self.leases.take_to_release() if self._sent else ():  # else whoever tells Redis does
             for pair in lease.holds:
                 self.leases.drop(*pair, lease.id)
 
@@ -190,18 +214,42 @@ class MemoryStore:
             del self._counters[key]
         return left is not None
 
-    def _write(self, key: tuple[str, str], state: State, expires: int) -> None:
-        self._counters.pop(key, None)  # so that the order is that of the last write
-        self._counters[key] = (state, expires)
+    def _correct(self, command: Settle) -> tuple[int, ...]:
+        if self._is_first(OnceKey("settled", "", command.name, SETTLED_US)):
+            for one in command.back:
+                self._refund(one)
+            for one in command.due:
+                self._charge_late(one.charge)
+        return tuple([self._mean(one) for one in command.measured])
+
+    def _charge_late(self, charge: Charge) -> None:
+        rule, _, cost = charge
+        now = round(self.clock() * 1_000_000)
+        state, expires = self._counters.get(_key(charge), (None, 0))
+        plan = self.calendar.plan_at(rule, now)
+        if stored := plan.charge_late(state if expires > now else None, now, LateCost(cost, now)):
+            self._write(_key(charge), stored.state, now + stored.lasts)
+
+    def _mean(self, one: Measured) -> int:
+        """Each new value has an eighth of the weight; kept in thousandths."""
+        now = round(self.clock() * 1_000_000)
+        key, value = (f"{one.rule_id}:mean", one.scope), one.cost * 1000
+        (before, *_), _ = self._counters.get(key, ((value,), 0))
+        mean = before + (value - before) // 8
+        self._write(key, (mean,), now + MEAN_US)
+        return -(-mean // 1000)
+
+    def _write(self, key: tuple[str, str], state: State, expires: int, *, is_spent: bool = False) -> None:
+        self._counters.write(key, state, expires, is_spent=is_spent)
         if len(self._counters) >= self._sweep_at:
             self._sweep()
 
     def _sweep(self) -> None:
-        now = round(self.clock() * 1_000_000)
-        self._counters = {key: entry for key, entry in self._counters.items() if entry[1] > now}
-        for key in list(self._counters)[: max(0, len(self._counters) - self.max_entries)]:
-            del self._counters[key]
-        self._sweep_at = max(FIRST_SWEEP, min(2 * len(self._counters), self.max_entries + FIRST_SWEEP))
+        counters = self._counters
+        counters.drop_expired(round(self.clock() * 1_000_000))
+        if (excess := len(counters) - self.max_entries) >= 0:
+            counters.make_room(excess + self.max_entries // SWEEPS)
+        self._sweep_at = max(FIRST_SWEEP, min(2 * len(counters), self.max_entries))
 
 
 def _key(charge: Charge) -> tuple[str, str]:

@@ -1,34 +1,30 @@
 """The store in Redis: every decision is one script call in one round trip.
 
 The aggregator of dampers is there too: the node that owns an ident's slot adds up what all processes report of it.
-Quotas that are charged in batches are charged there too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, Literal
 
-from redis.exceptions import InvalidResponse, ResponseError
-
 from django_throttle.core.commands import (
-    Answer,
-    Charge,
+    Charges,
     Command,
     CountMembers,
     Decide,
     DecideLocally,
     Evict,
+    Pause,
     Refund,
     Release,
     Reset,
     SendControl,
-    SetMarks,
+    SetOnceKeys,
+    Settle,
 )
 from django_throttle.damper.aggregate import Count, Reply, Report
-from django_throttle.exceptions import RepeatCommand, StoreError
 from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.batch import Batcher, Releases
 from django_throttle.stores.cluster import connect
@@ -40,17 +36,18 @@ from django_throttle.stores.commands import (
     RedisCommand,
     ReleaseCommand,
     RoundTrip,
-    announce_call,
     count_command,
+    pause_command,
     refund_command,
     reset_command,
-    set_marks_command,
+    set_once_keys_command,
+    settle_command,
 )
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.control_messages import RedisControl, send_control_command
 from django_throttle.stores.evictions import EvictCommand, UncertainEvictions
-from django_throttle.stores.failures import cause_of
-from django_throttle.stores.fallback import Fallback, LateCommand
+from django_throttle.stores.fallback import Fallback, LateCommand, ProcessCount, Remaining
+from django_throttle.stores.scripts import MOST_CHARGES
 
 
 class RedisAggregator:
@@ -64,36 +61,11 @@ class RedisAggregator:
         replies = self.context.pipeline([self._call(report) for report in reports])
         return [reply if isinstance(reply, BaseException) else _read(reply) for reply in replies]
 
-    def charge(self, charges: Sequence[Charge]) -> list[Answer | BaseException]:
-        """The answer to each charge, or the error in its place."""
-        answers = self._charge(charges)
-        again = [at for at, answer in enumerate(answers) if isinstance(answer, RepeatCommand)]
-        if again:  # of another hour or month, and not carried out
-            for at, answer in zip(again, self._charge([charges[at] for at in again]), strict=True):
-                answers[at] = answer
-        return answers
-
-    def _charge(self, charges: Sequence[Charge]) -> list[Answer | BaseException]:
-        commands = [DecideCommand(self.context, Decide((charge,))) for charge in charges]
-        replies = self.context.send([command.calls[0] for command in commands])
-        return [_answer(command, reply) for command, reply in zip(commands, replies, strict=True)]
-
     def _call(self, report: Report) -> tuple[str, tuple[str], list[Any]]:
         sent_at = "" if report.sent_at is None else report.sent_at
         args = [self.context.now_arg(), report.meter, report.since, sent_at]
         args += [number for own in report.counts for number in own]
         return "damp", (self.context.key(report.rule_id, report.ident),), args
-
-
-def _answer(command: DecideCommand, reply: Any) -> Answer | BaseException:
-    if isinstance(reply, ResponseError):
-        return StoreError(cause_of(reply), str(reply))
-    if isinstance(reply, BaseException):
-        return reply
-    try:
-        return command.read([reply])[0]
-    except (RepeatCommand, InvalidResponse) as error:
-        return error
 
 
 def _read(reply: Sequence[int]) -> Reply:
@@ -130,35 +102,59 @@ class RedisStore(RedisContext):
         processes: int = 0,
     ) -> None:
         transport = connect(address, deadline, max_connections)
-        super().__init__(transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, processes=processes)
-        self.fallback = Fallback(self)
+        self.processes = ProcessCount(processes, lambda: self.open_breakers > 0)
+        remaining = Remaining(self.processes)
+        super().__init__(
+            transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, note_answers=remaining.note
+        )
+        self.fallback = Fallback(self, self.processes, remaining)
         self.control = RedisControl(self)
         self.evictions = UncertainEvictions(self, self.control)
-        self.aggregator = RedisAggregator(self)  # what dampers and batched quotas report to
-        self.batcher = Batcher(transport.asend_all, self.now_arg, partial(announce_call, self), transport.slot_of)
-        self.releases = Releases(transport.asend_all)
+        self.aggregator = RedisAggregator(self)  # what dampers report to
+        self.batcher = Batcher(self)
+        self.releases = Releases(self)
 
     def execute(self, command: Command) -> Any:
         made = self._redis_command(command)
-        if not made.calls:  # nothing to send, which says nothing of Redis either
+        calls = made.calls
+        if not calls:  # nothing to send, which says nothing of Redis either
             return made.read(())
-        with made:
+        if not self.breaker.is_calm:
+            made.admit()
+        try:
             if isinstance(made, LongCommand):
-                return drive(made.steps(), self._send)
-            return made.finish(self.transport.send_all(made.calls, made.seconds))
+                return made.end(drive(made.steps(), self._send))
+            return made.finish(self.transport.send_all(calls, made.seconds))
+        except BaseException as error:
+            made.fail(error)
+            raise
 
     async def aexecute(self, command: Command) -> Any:
         made = self._redis_command(command)
-        if not made.calls:
+        calls = made.calls
+        if not calls:
             return made.read(())
-        with made:
-            if isinstance(made, DecideCommand) and not (made.ask.own and self.transport.slot_of):
-                return made.finish(await self.batcher.ask(made.ask))
+        if not self.breaker.is_calm:
+            made.admit()
+        try:
+            if isinstance(made, DecideCommand) and not (made.derives and self.transport.slot_of):
+                replies, at = await self.batcher.ask(made)
+                is_usual = len(replies) == 1 and self.breaker.is_calm
+                return made.read(replies, at) if is_usual else made.finish(replies, at)
             if isinstance(made, ReleaseCommand):
-                return made.finish(await self.releases.send(made.calls))
+                return made.finish(await self.releases.send(calls))
             if isinstance(made, LongCommand):
-                return await adrive(made.steps(), self._asend)
-            return made.finish(await self.transport.asend_all(made.calls, made.seconds))
+                return made.end(await adrive(made.steps(), self._asend))
+            return made.finish(await self.transport.asend_all(calls, made.seconds))
+        except BaseException as error:
+            made.fail(error)
+            raise
+
+    def release_soon(self, command: Release) -> None:
+        """Release on this event loop without anybody waiting for it; what fails, the agent sends again."""
+        made = ReleaseCommand(self, command)
+        if made.calls and self.breaker.is_calm:
+            self.releases.send(made.calls).add_done_callback(made.hear)
 
     def _send(self, trip: RoundTrip) -> Sequence[Any]:
         return self.transport.send_all(trip.calls, trip.seconds)
@@ -167,14 +163,18 @@ class RedisStore(RedisContext):
         if not trip.asks:
             return await self.transport.asend_all(trip.calls, trip.seconds)
         replies = await asyncio.gather(*map(self.batcher.ask, trip.asks), return_exceptions=True)
-        return [reply if isinstance(reply, BaseException) else reply[-1] for reply in replies]
+        both = zip(trip.asks, replies, strict=True)
+        return [reply if isinstance(reply, BaseException) else ask.alone(*reply) for ask, reply in both]
 
     def _redis_command(self, command: Command) -> RedisCommand:
         """The command as it is sent: a decision after what is owed for its idents."""
         if not isinstance(command, Decide):
             return self._other_command(command)
         made: RedisCommand
-        if self.transport.slot_of and len(slots := self.by_slot(command.charges)) > 1:
+        charges = command.charges
+        count = len(charges.idents) if type(charges) is Charges else len(charges)  # on the hot path
+        is_whole = self.transport.slot_of is None and count <= MOST_CHARGES
+        if not is_whole and len(slots := self.by_slot(charges)) > 1:
             made = MultiSlotCommand(self, command, slots)
         else:
             made = (DecideCommand if command.lease is None else LeaseCommand)(self, command)
@@ -188,6 +188,8 @@ class RedisStore(RedisContext):
                 return RedisCommand(self, read=lambda _: self.fallback.decide(decide))
             case Refund(locally=True):
                 return RedisCommand(self, read=lambda _: self.fallback.refund(command))
+            case Settle(locally=True):
+                return RedisCommand(self, read=lambda _: self.fallback.settle(command))
             case Evict():
                 return EvictCommand(self, command, self.evictions)
             case SendControl():
@@ -200,7 +202,9 @@ class RedisStore(RedisContext):
 _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand]]] = {
     CountMembers: count_command,
     Reset: reset_command,
-    SetMarks: set_marks_command,
+    SetOnceKeys: set_once_keys_command,
+    Pause: pause_command,
     Refund: refund_command,
+    Settle: settle_command,
     Release: ReleaseCommand,
 }

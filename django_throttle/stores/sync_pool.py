@@ -1,10 +1,10 @@
-"""The synchronous transport's connections: a pool, and commands and replies in RESP."""
+"""The synchronous transport's connections: a pool that sends commands and reads their replies."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Condition
 from typing import Any, Final
@@ -13,88 +13,13 @@ from weakref import finalize
 from redis import ConnectionPool
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from django_throttle.lifecycle import in_child
-from django_throttle.stores.timeouts import DeadlineSocket
+from django_throttle.stores.timeouts import Deadline, DeadlineSocket
 
-MOST: Final = 65536
-
-
-def exchange(connection: AbstractConnection, command: bytes) -> Any:
-    """The reply to a packed command, texts as bytes; raises redis-py's errors, and OSError."""
-    line: Any = connection._sock
-    bare = line.bare() if type(line) is DeadlineSocket else None
-    if bare is None:  # not connected yet, encrypted, or late
-        connection.send_packed_command([command], check_health=False)
-        return connection.read_response(disable_decoding=True)
-    try:
-        bare.sendall(command)
-        chunk = bare.recv(MOST)
-    except BlockingIOError:
-        raise TimeoutError("deadline passed") from None
-    if chunk[:1] == b"$":  # a decision's reply, as a rule all of it
-        head = chunk.find(b"\r\n") + 2
-        if head > 1 and len(chunk) == head + int(chunk[1:head]) + 2:
-            return chunk[head:-2]
-    return ReplyReader(chunk, line.recv, connection._parser.parse_error).read()
-
-
-class ReplyReader:
-    """Parses RESP, as far as scripts use it, from ``chunk`` and what ``more`` reads."""
-
-    __slots__ = ("_at", "_error", "_more", "_text")
-
-    def __init__(self, chunk: bytes, more: Callable[[int], bytes], error: Callable[[str], Exception]) -> None:
-        self._text = chunk
-        self._more = more
-        self._error = error
-        self._at = 0
-
-    def read(self) -> Any:
-        """The reply; raises the error that it is. An error inside an array stands in its place."""
-        line = self._line()
-        kind, rest = line[:1], line[1:]
-        match kind:
-            case b"$":
-                return self._bulk(int(rest))
-            case b":":
-                return int(rest)
-            case b"+":
-                return rest
-            case b"*":
-                return None if rest == b"-1" else [self._element() for _ in range(int(rest))]
-            case b"_":
-                return None
-            case b"-":
-                raise self._error(rest.decode("utf-8", "replace"))
-        raise InvalidResponse(f"Protocol Error: {line!r}")
-
-    def _element(self) -> Any:
-        try:
-            return self.read()
-        except ResponseError as error:
-            return error
-
-    def _line(self) -> bytes:
-        while (end := self._text.find(b"\r\n", self._at)) < 0:
-            self._fetch()
-        line, self._at = self._text[self._at : end], end + 2
-        return line
-
-    def _bulk(self, size: int) -> bytes | None:
-        if size < 0:
-            return None
-        start, self._at = self._at, self._at + size + 2
-        while len(self._text) < self._at:
-            self._fetch()
-        return self._text[start : start + size]
-
-    def _fetch(self) -> None:
-        chunk = self._text and self._more(MOST)
-        if not chunk:
-            raise RedisConnectionError("Connection closed by server.")
-        self._text += chunk
+# Bytes; longer than the reply to any decision. Making room for more would take longer than reading.
+DECISION: Final = 1024
 
 
 # Seconds; a connection that was idle for longer is checked before use: the server may have closed it.
@@ -133,26 +58,47 @@ class Pool:
         _replace_sockets(self._made)
         self.restart()
 
-    def call(self, parts: Sequence[Any]) -> Any:
-        """The reply to one command; raises redis-py's errors. The connection is closed unless all was read."""
-        connection = self._take()
+    def call(self, command: bytes, until: float) -> Any:
+        """The reply to one packed command until a moment in monotonic seconds, texts as bytes.
+
+        Raises redis-py's errors, and OSError. The connection is closed unless all was read.
+        """
+        connection, now = self._take()
+        line: Any = connection._sock
         try:
-            return exchange(connection, pack(parts))
-        except ResponseError as error:  # read to its end
-            if is_demotion(error):  # whoever connects anew finds the master
+            bare = line.bare(until - now) if type(line) is DeadlineSocket else None
+            if bare is not None:  # connected, not encrypted, not late
+                bare.sendall(command)
+                chunk = bare.recv(DECISION)
+                if chunk[:1] == b"$":  # a decision's reply, as a rule all of it
+                    head = chunk.find(b"\r\n") + 2
+                    if head > 1 and len(chunk) == head + int(chunk[1:head]) + 2:
+                        return chunk[head:-2]
+                line.unread(chunk)
+            with Deadline(until - time.monotonic()):
+                if bare is None:
+                    connection.send_packed_command([command], check_health=False)
+                return connection.read_response(disable_decoding=True)
+        except BaseException as error:
+            # A ResponseError was read to its end; on a replica whoever connects anew finds the master.
+            if not isinstance(error, ResponseError) or is_demotion(error):
                 connection.disconnect()
-            raise
-        except BaseException:
-            connection.disconnect()
+            if isinstance(error, BlockingIOError):
+                raise TimeoutError("deadline passed") from None
             raise
         finally:
-            self._give(connection)
+            if self._outdated:
+                self._give(connection)
+            else:
+                self._free.append((connection, now))
+                if self._waiting:
+                    self._notify()
 
-    def post(self, commands: Sequence[Sequence[Any]]) -> AbstractConnection:
-        """Send several commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""
-        connection = self._take()
+    def post(self, commands: Sequence[bytes]) -> AbstractConnection:
+        """Send several packed commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""
+        connection, _ = self._take()
         try:
-            connection.send_packed_command([pack(parts) for parts in commands], check_health=False)
+            connection.send_packed_command([b"".join(commands)], check_health=False)
         except BaseException:
             self.drop(connection)
             raise
@@ -178,33 +124,36 @@ class Pool:
     def close_idle(self) -> None:
         """Reconnect every connection before its next use: the server is another now."""
         self._outdated = set(self._made)
-        for _ in range(len(self._free)):
-            try:
-                connection, _since = self._free.pop(0)
-            except IndexError:
-                return
-            self.drop(connection)
+        with suppress(IndexError):  # others may take them meanwhile
+            for _ in range(len(self._free)):
+                self.drop(self._free.pop(0)[0])
 
-    def _take(self) -> AbstractConnection:
+    def _take(self) -> tuple[AbstractConnection, float]:
+        """A connection, and when it was had."""
         if self._waiting:  # first come, first served
-            return self._wait()
+            return self._wait(), time.monotonic()
         try:
             connection, since = self._free.pop()
         except IndexError:
-            return self._wait()
+            return self._wait(), time.monotonic()
+        now = time.monotonic()
         # redis-py 5 has no public name for being connected.
-        if time.monotonic() - since > IDLE_SECONDS and connection._sock is not None and _is_stale(connection):
+        if now - since > IDLE_SECONDS and connection._sock is not None and _is_stale(connection):
             connection.disconnect()
-        return connection  # one that is not connected connects as it sends
+        return connection, now  # one that is not connected connects as it sends
 
     def _give(self, connection: AbstractConnection) -> None:
         if self._outdated and connection in self._outdated:
             self._outdated.discard(connection)
             connection.disconnect()
         self._free.append((connection, time.monotonic()))
-        if self._waiting:  # whoever begins to wait looks once more after saying so
-            with self._freed:
-                self._freed.notify()
+        if self._waiting:
+            self._notify()
+
+    def _notify(self) -> None:
+        """After a connection was put back: whoever begins to wait looks once more after saying so."""
+        with self._freed:
+            self._freed.notify()
 
     def _wait(self) -> AbstractConnection:
         until = time.monotonic() + self._seconds
@@ -245,13 +194,16 @@ def _replace_sockets(connections: Iterable[AbstractConnection]) -> None:
     os.close(ended)
 
 
-def pack(parts: Sequence[Any]) -> bytes:
-    """A command as Redis reads it: RESP, an array of bulk strings."""
-    found = [b"*%d\r\n" % len(parts)]
-    for part in parts:
-        text = part if type(part) is bytes else str(part).encode()
-        found.append(b"$%d\r\n%b\r\n" % (len(text), text))
+def pack(parts: Sequence[Any], *, more: int = 0) -> bytes:
+    """A command as Redis reads it: RESP, an array of bulk strings, of which so many ``more`` follow."""
+    found = [b"*%d\r\n" % (len(parts) + more)]
+    found += [bulk(part if type(part) is bytes else str(part).encode()) for part in parts]
     return b"".join(found)
+
+
+def bulk(text: bytes) -> bytes:
+    """A part of a command."""
+    return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 def _reply(connection: AbstractConnection) -> Any:

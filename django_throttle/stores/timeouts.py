@@ -10,9 +10,8 @@ import ssl
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,8 +99,9 @@ class DeadlineSocket:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._timeout = sock.gettimeout()
+        self._unread = b""
         # gevent's sockets never block, so the kernel's timeouts have no effect on them.
-        self._is_plain = type(sock) is socket.socket and isinstance(sock, _socket.socket)
+        self._is_plain = KERNEL_WATCHES and type(sock) is socket.socket and isinstance(sock, _socket.socket)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
@@ -110,28 +110,34 @@ class DeadlineSocket:
         self._timeout = timeout
         self._socket.settimeout(timeout)
 
-    def recv(self, *args: Any) -> bytes:
-        self._set_timeout(_to_read)
-        return self._socket.recv(*args)
+    def unread(self, chunk: bytes) -> None:
+        """Have ``chunk`` read once more."""
+        self._unread = chunk
 
-    def recv_into(self, *args: Any) -> int:
+    def recv(self, size: int, *flags: int) -> bytes:
+        if self._unread and not flags:
+            chunk, self._unread = self._unread[:size], self._unread[size:]
+            return chunk
         self._set_timeout(_to_read)
-        return self._socket.recv_into(*args)
+        return self._socket.recv(size, *flags)
+
+    def recv_into(self, buffer: bytearray) -> int:  # hiredis' parser reads so
+        chunk = self.recv(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
     def sendall(self, *args: Any) -> None:
         self._set_timeout(_to_write)
         self._socket.sendall(*args)
 
-    def bare(self) -> socket.socket | None:
+    def bare(self, left: float) -> socket.socket | None:
         """The socket itself, set so that the kernel ends reads and writes after its timeout.
 
-        That saves the system calls by which Python waits with a timeout. None unless that timeout is about what the
-        deadline has left, and the socket is a plain one.
+        That saves the system calls by which Python waits with a timeout. None unless that timeout is about the seconds
+        ``left``, the socket is a plain one, and no ``Deadline`` is around.
         """
-        whole, left = self._timeout, _to_write(None)
-        if not KERNEL_WATCHES or not self._is_plain:
-            return None
-        if not whole or left is None or not NEARLY * whole <= left <= whole:
+        whole = self._timeout
+        if not whole or not NEARLY * whole <= left <= whole or not self._is_plain or _limit.get() is not None:
             return None
         if self._socket.gettimeout() is not None:
             _set_kernel_timeouts(self._socket, whole)
@@ -183,6 +189,7 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
 
 
 LATE: Final = 0.02  # seconds; a loop that is not blocked ends a wait sooner
+BLOCKED: Final = "the event loop was busy with something else"
 GRACE: Final = 0.02  # seconds for a blocked loop to read what has arrived
 
 
@@ -206,23 +213,10 @@ class LoopDeadline:
             await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
         except TimeoutError as late:
             if self._is_late:
-                raise LoopBlocked("the event loop was busy with something else") from late
+                raise LoopBlocked(BLOCKED) from late
             raise
 
     def _run_out(self) -> None:
         now = asyncio.get_running_loop().time()
         self._is_late = now > self._until + LATE
         self._timeout.reschedule(now + GRACE * self._is_late)
-
-
-@contextmanager
-def heed_cancellation() -> Iterator[None]:
-    """Raise CancelledError if the task was cancelled in the block, and the block did not raise it.
-
-    redis-py uses asyncio.wait_for, which before Python 3.12 loses a cancellation that comes as it returns.
-    """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
-    yield
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError

@@ -54,7 +54,7 @@ class Plan(ABC):
 
     ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. Each algorithm adds at most three
     numbers, so that a script receives four doubles. ``name`` is for people and tests, ``code`` the number by which
-    scripts know it: below 10 when its state is a text. ``lua`` are its script files, by their paths from
+    scripts know it: below 10 when its state is a record. ``lua`` are its script files, by their paths from
     ``stores/lua``; see ``decide.lua`` there for their sections. The Lua says the same as the methods: one table of
     cases and the property tests run on both. Lua computes in doubles, so no product of a method may pass 2^53.
     """
@@ -66,6 +66,8 @@ class Plan(ABC):
     needs_calendar: ClassVar[bool] = False  # the store fills in the bounds of a calendar's period
     begins_afresh: ClassVar[bool] = False  # all of the limit is there again at one moment
 
+    # For how long a process may keep what it has bought ahead, at most; 0 when it buys nothing ahead.
+    hold: int = field(default=0, kw_only=True, repr=False, compare=False)
     # What a script receives: the limit and the numbers in the order of the fields, then zeros, four in all.
     numbers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
@@ -114,24 +116,6 @@ class Plan(ABC):
         return 0
 
 
-class Uncounted(Plan):
-    """The plan of a rule that no store counts: it charges nothing, and everything fits."""
-
-    __slots__ = ()
-
-    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
-        return StepResult(0, self.limit, 0, self.limit, 0, None, None)
-
-    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
-        return None
-
-    def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
-        yield from ()
-
-    def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
-        return None
-
-
 class RuleLike(Protocol):
     """What an algorithm reads of a rule."""
 
@@ -146,6 +130,12 @@ class RuleLike(Protocol):
     @property
     def max_delay(self) -> float | None: ...
     @property
+    def max_queue(self) -> int | None: ...
+    @property
+    def is_measured(self) -> bool: ...
+    @property
+    def is_queue(self) -> bool: ...
+    @property
     def timezone(self) -> str | None: ...
     @property
     def resolution(self) -> int: ...
@@ -159,6 +149,8 @@ class RuleLike(Protocol):
     def action(self) -> str: ...
     @property
     def factor(self) -> int: ...
+    @property
+    def prepaid(self) -> bool: ...
     @property
     def parts(self) -> Sequence[RuleLike]: ...
 
@@ -203,6 +195,24 @@ def rate_of(rule: RuleLike) -> Rate:
 def most_of(rule: RuleLike) -> int:
     """The units at which calls of a rule without a burst are refused."""
     return multiplied(rate_of(rule).limit, rule.enforce_at)
+
+
+SHORTEST_HOLD: Final = 125_000
+LONGEST_HOLD: Final = 400_000
+HOLD_SHARE: Final = 100  # of a window's time, where that lies between
+
+
+def hold_of(rule: RuleLike) -> int:
+    """For how long a process may keep what it has bought ahead: what is spent is spent nearly when it was charged."""
+    return min(LONGEST_HOLD, max(SHORTEST_HOLD, rate_of(rule).window_us // HOLD_SHARE))
+
+
+def counted_us(rule: RuleLike) -> int:
+    """The window of a rule whose units count from a moment on.
+
+    That of a prepaid rule is longer by the time for which units are kept, so that no true window has more in it.
+    """
+    return rate_of(rule).window_us + (hold_of(rule) if rule.prepaid else 0)
 
 
 def listed(words: Sequence[str]) -> str:

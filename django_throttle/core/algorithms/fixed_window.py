@@ -101,11 +101,9 @@ def is_calendar(rule: RuleLike) -> bool:
 
 
 def plan(rule: RuleLike) -> Plan:
-    return (
-        CalendarWindow(base.most_of(rule))
-        if is_calendar(rule)
-        else FixedWindow(base.most_of(rule), base.rate_of(rule).window_us)
-    )
+    if is_calendar(rule):
+        return CalendarWindow(base.most_of(rule), hold=base.LONGEST_HOLD)
+    return FixedWindow(base.most_of(rule), base.rate_of(rule).window_us, hold=base.LONGEST_HOLD)
 
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
@@ -118,6 +116,6 @@ FIXED_WINDOW: Final = base.Algorithm(
     help="afresh every minute, hour or day, so twice the rate may pass around the turn",
     plan=plan,
     shape=shape,
-    takes=("timezone", "batched"),
+    takes=("timezone",),
     has_calendar=True,
 )

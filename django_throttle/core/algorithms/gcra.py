@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
-from typing import Final
+from typing import ClassVar, Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
@@ -92,7 +92,6 @@ class IntervalBucket(Plan):
 
 
 def interval_bucket(rule: RuleLike) -> Plan:
-    """The plan of a token bucket that is refilled all at once."""
     rate = base.rate_of(rule)
     plan = IntervalBucket(base.multiplied(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
     if -(-plan.limit // rate.limit) * rate.window_us >= LARGEST_BUCKET:
@@ -128,23 +127,25 @@ class Gcra(Plan):
     bucket: int
     fineness: int
     name, code = "gcra", 4
+    buckets: ClassVar[int] = 1  # the most that can be used up
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         burst, unit, bucket, fineness = self.limit, self.unit, self.bucket, self.fineness
         arrival, fraction = state or (now, 0)
         # The fraction may be one of another fineness, from before the limit was edited.
         used = 0 if arrival < now else (arrival - now) * fineness + min(fraction, fineness - 1)
+        most = bucket * self.buckets
         refused_state = None
-        if used > bucket:  # the clock went back, or the rule became smaller: never owe more than a bucket
-            used = bucket
+        if used > most:  # the clock went back, or the rule became smaller
+            used = most
             refused_state = now + used // fineness, used % fineness
         retry = 0
         if cost > burst or used + cost * unit > bucket:
             if counts_denied:
-                used = min(used + min(cost, burst) * unit, bucket)
+                used = min(used + min(cost, burst) * unit, most)
                 refused_state = now + used // fineness, used % fineness
             retry = base.NEVER if cost > burst else -(-(used + cost * unit - bucket) // fineness)
-        remaining = (bucket - used) // unit
+        remaining = max(0, (bucket - used) // unit)
         charged = used + cost * unit
         return StepResult(
             retry=retry,
@@ -177,7 +178,7 @@ class Gcra(Plan):
         """What has flowed out since then is no more in it."""
         fineness = self.fineness
         added = max(0, late.cost * self.unit - max(0, now - late.at) * fineness)
-        used = min(self.bucket, self._used(state or (now, 0), now) + added)
+        used = min(self.bucket * self.buckets, self._used(state or (now, 0), now) + added)
         return base.Stored((now + used // fineness, used % fineness), -(-used // fineness)) if used else None
 
     def quota_seconds(self, limit: int, window: float) -> float:
@@ -196,20 +197,43 @@ class Gcra(Plan):
         return max(0, reset - -(-cost * self.unit // self.fineness))
 
 
+class IndebtedGcra(Gcra):
+    """A bucket whose costs are corrected when they are known: what went beyond it is owed, one more bucket at most."""
+
+    __slots__ = ()
+    name, code, lua = "gcra_with_debt", 7, ("gcra.lua",)
+    buckets = 2
+
+
+class Queue(Gcra):
+    """A bucket that has calls wait for their turn: only the last turn is given back, so that no other's moves."""
+
+    __slots__ = ()
+    name, code, lua = "gcra_queue", 8, ("gcra.lua",)
+
+    def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
+        arrival, fraction = state
+        is_last = arrival + (fraction > 0) == since + reset
+        return super().refund(state, now, cost, since, reset) if is_last else None
+
+
 def plan(rule: RuleLike) -> Plan:
     """Exact where the interval allows it; otherwise the interval is rounded up, so the rate is never exceeded."""
     rate = base.rate_of(rule)
-    burst = base.multiplied(rule.burst or rate.limit, rule.enforce_at)
-    fineness = _fineness(rate, burst)
+    queued = None if rule.max_queue is None else rule.max_queue + 1  # the one that runs, and those that wait
+    burst = base.multiplied(queued or rule.burst or rate.limit, rule.enforce_at)
+    hold = base.hold_of(rule)
+    if rule.prepaid:  # the bucket lacks what flows out of it meanwhile, half of it at most
+        lacks = min(-(-hold * rate.limit // rate.window_us), (burst - rule.factor) // 2)
+        hold = min(hold, lacks * rate.window_us // rate.limit) if hold * rate.limit > rate.window_us else 0
+        burst -= lacks if hold else 0
+    fineness = _fineness(rate, burst * (IndebtedGcra.buckets if rule.is_measured else 1))
     unit = _unit(rate, fineness)
     bucket = unit * burst
     if rule.max_delay is not None:  # a queue is full, too, where its last place would wait for longer
-        bucket = min(bucket, round(rule.max_delay * 1_000_000) * fineness + unit)
-    if bucket // unit < rule.factor:
-        raise InvalidRule(
-            f"one call costs {rule.factor:,}, more than the {bucket // unit:,} that max_delay lets wait", "max_delay"
-        )
-    return Gcra(bucket // unit, unit, bucket, fineness)
+        bucket = min(bucket, round(rule.max_delay * 1_000_000) * fineness + rule.factor * unit)
+    kind = IndebtedGcra if rule.is_measured else Queue if rule.is_queue else Gcra
+    return kind(bucket // unit, unit, bucket, fineness, hold=hold)
 
 
 def _fineness(rate: Rate, burst: int) -> int:
@@ -239,7 +263,6 @@ def _unit(rate: Rate, fineness: int) -> int:
 
 
 def token_bucket(rule: RuleLike) -> Plan:
-    """The plan of a token bucket: GCRA's, or an interval bucket."""
     return interval_bucket(rule) if rule.refill == "interval" else plan(rule)
 
 
@@ -259,7 +282,11 @@ TOKEN_BUCKET: Final = _bucket(
     takes=("burst", "refill"),
 )
 LEAKY_BUCKET: Final = _bucket(
-    name="leaky_bucket", label="Leaky bucket", help="drained evenly, can delay", plan=plan, takes=("burst", "max_delay")
+    name="leaky_bucket",
+    label="Leaky bucket",
+    help="drained evenly, can delay",
+    plan=plan,
+    takes=("burst", "max_delay", "max_queue"),
 )
 GCRA: Final = _bucket(
     name="gcra", label="GCRA", help="as the token bucket, by its other name", plan=plan, takes=("burst",)

@@ -20,7 +20,7 @@ class SlidingLog(Plan):
     """Exactly at most ``limit`` in any window. State: time and cost of each call, oldest first, at most ``limit``."""
 
     window: int
-    name, code = "sliding_log", 10
+    name, code, lua = "sliding_log", 10, ("own_key.lua", "sliding_log.lua")
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit, window = self.limit, self.window
@@ -95,7 +95,7 @@ def _moment_of(calls: Calls, units: int) -> int:
 
 
 def plan(rule: RuleLike) -> Plan:
-    return SlidingLog(base.most_of(rule), base.rate_of(rule).window_us)
+    return SlidingLog(base.most_of(rule), base.counted_us(rule), hold=base.hold_of(rule))
 
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:

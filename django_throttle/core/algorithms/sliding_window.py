@@ -96,10 +96,18 @@ class SlidingWindow(Plan):
         return base.Stored((current, *counts), (current + n + 1) * self.sub_window - now)
 
 
+class SubWindows(SlidingWindow):
+    """One of several sub-windows: as the window of one, but scripts keep the counts in another shape."""
+
+    __slots__ = ()
+    code, lua = 9, ("sub_windows.lua",)
+
+
 def plan(rule: RuleLike) -> Plan:
     # Rounded up, so that n sub-windows are never shorter than the window.
-    sub_window = -(-base.rate_of(rule).window_us // rule.resolution)
-    return SlidingWindow(base.most_of(rule), sub_window, rule.resolution, int(rule.strict))
+    sub_window = -(-base.counted_us(rule) // rule.resolution)
+    kind = SlidingWindow if rule.resolution == 1 else SubWindows
+    return kind(base.most_of(rule), sub_window, rule.resolution, int(rule.strict), hold=base.hold_of(rule))
 
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:

@@ -3,11 +3,11 @@
 --- before
 local ahead = 1
 while ahead <= #blob do
-  local high, low = string.byte(blob, ahead + 1, ahead + 2)
+  local total = decode('<H', blob, ahead + 1)
   ahead = ahead + 3
-  for _ = 1, 256 * high + low do
-    local algorithm, flags, cost, limit, start, _, finish
-    algorithm, flags, cost, limit, start, _, finish, ahead = struct.unpack('>BBddddd', blob, ahead)
-    if algorithm == 2 and (now < start or now >= finish) then return struct.pack('>dd', -1, now) end
+  for at = ahead, ahead + 50 * (total - 1), 50 do
+    local algorithm, start, _, finish = decode('<Bxxxxxxxxxxxxxxxxxddd', blob, at + 8)
+    if algorithm == 2 and (now < start or now >= finish) then return encode('<dd', -1, now) end
   end
+  ahead = ahead + 50 * total
 end

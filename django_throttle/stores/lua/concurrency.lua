@@ -1,8 +1,11 @@
--- At most `limit` leases at once, over all processes; else retry after `ask_again`.
+-- At most `limit` leases at once, over all processes; else retry after `retry_after_us`.
 -- KEYS[i]: the index, a set of process uids. Each process' leases are a sorted set, lease -> taken at
 -- (microseconds), under KEYS[i]:<uid>: derived here, with the same hash tag and so in the same slot.
 -- ARGV, reply: see decide.lua.
 --- before
+local uid, lease, ttl
+local own = 3 -- where in ARGV the next call with a lease has its own arguments
+
 -- The number of leases under an index, and whether the caller's is one.
 local function count_leases(key)
   local held, mine = 0, false
@@ -22,16 +25,19 @@ local function count_leases(key)
   end
   return held, mine
 end
+--- call
+  if flags_of_call >= 2 then
+    uid, lease, ttl = ARGV[own], ARGV[own + 1], ARGV[own + 2]
+    own = own + 3
+  end
 --- decide
-  elseif algorithm == 11 then
-    local ask_again = a
+    local retry_after_us = a
     local held, mine = count_leases(key)
     local wanted = mine and 0 or cost
-    retry = held + wanted <= limit and 0 or ask_again
+    retry = held + wanted <= limit and 0 or retry_after_us
     remaining = math.max(0, limit - held)
-    reset, charged_reset, writes = held > 0 and ask_again or 0, ask_again, true
+    reset, charged_reset, writes = held > 0 and retry_after_us or 0, retry_after_us, true
 --- write
-      elseif algorithm == 11 then
         redis.call('SADD', key, uid)
         redis.call('ZADD', key .. ':' .. uid, 'NX', string.format('%d', now), lease)
         redis.call('PEXPIRE', key, ttl)

@@ -1,94 +1,195 @@
 -- Decides calls, each as one: all of its charges are made, or none.
--- KEYS: one a charge. ARGV: now in microseconds ("" for the server's clock), then the calls:
--- a byte of flags (1 commit, 2 with a lease), two bytes with the number of charges, and for each charge two bytes
--- and five big-endian doubles: algorithm, flags (1 counts denied, 2 shadow), cost and the numbers of the rule's plan:
--- limit, a, b, c. Then for each call with a lease: uid of the caller, lease, the lease's time to live in milliseconds.
--- Reply: big-endian doubles in one text, which is read at once where an array is read number by number: values repaired,
--- the time, then three a charge: retry (-1 never), remaining, reset; times in microseconds, as they stand afterwards.
--- Where a line says "--- name", the sections of that name stand in the script, of all algorithms that are asked for:
--- "before" defines functions. "decide" is a branch of the loop over the charges: it reads key, state, cost, limit, a, b,
--- c and counts_denied, writes nothing, and sets the StepResult of core/algorithms/base.py: retry, remaining, reset,
--- charged_remaining, charged_reset, and as texts charged_state and refused_state. An algorithm whose state is no text
--- (its number is 10 or more) sets `writes` instead of charged_state where it may be charged, and has a section "write".
--- Times are microseconds.
-local now = tonumber(ARGV[1])
+-- Assembled by stores/scripts.py for calls of one shape, with what every charge and every value needs in a row: there is
+-- no table and no function for a charge on the usual way. What stands between "--- each …" and "--- end" is repeated for
+-- each value, for each charge with a record in one (record), with a key of its own (own), or with either (charge);
+-- _i is then the charge's number, _v the value's, and a word in capitals is replaced by a list.
+-- KEYS: of each call the values of its idents, see records.lua, and the keys of its sliding logs and leases.
+-- ARGV: the calls, then now in microseconds (none or "" for the server's clock). A call is a byte of flags (1 commit, 2
+-- with a lease) and two bytes with the number of its charges, and each charge 50 bytes: eight that begin its record,
+-- see records.lua, a byte each with the algorithm and flags (1 counts denied, 2 shadow), and five doubles, the cost and
+-- the numbers of the rule's plan: limit, a, b, c. All little-endian. Then for each call with a lease: uid of the caller,
+-- lease, the lease's time to live in milliseconds.
+-- Reply: doubles in one text, which is read at once where an array is read number by number: values repaired, the time,
+-- then three a charge: retry (-1 never), remaining, reset; times in microseconds, as they stand afterwards.
+-- Sections of the algorithms:
+-- "state" names the numbers of a record, in a comment: each with its format, d a double, or s for a text of any length.
+-- "decide" reads them, expires (0 where there is no record, as good as one that ran out), algorithm, cost, limit, a, b,
+-- c and counts_denied. It sets the StepResult of core/algorithms/base.py: retry, remaining, reset, charged_remaining, and
+-- expires and the state as the call leaves them, with `added` of the cost charged. It sets is_changed where that is to be
+-- stored although the call is refused: a counted denial, or a state that the clock, set back, has made wrong.
+-- One with a key of its own (its number is 10 or more) sets `writes` and charged_reset where it may be charged instead,
+-- and has a section "write".
+-- Sections "before" define functions and check all calls beforehand, "call" begins a call. Times are microseconds.
+local call, decode, encode, sub = redis.call, struct.unpack, struct.pack, string.sub
+local blob, place, first, repaired, replies = ARGV[1], 1, 0, 0, nil
+local now = ARGV[2] and tonumber(ARGV[2])
 -- Keys expire by the server's clock, not by a test's: then they get an hour.
 local least_lifetime = now and 3600000000 or 1000
 if not now then
-  local time = redis.call('TIME')
+  local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 local NEVER, MAX_COUNT, EXACT = -1, 999999999999999, 9007199254740992
-local blob = ARGV[2]
-local repaired, place, charges, answers, reply = 0, 1, 0, 1, {}
-local uid, lease, ttl
-local own = 3 -- where in ARGV the next call with a lease has its own arguments
-
--- Milliseconds to live, rounded up so that nothing expires before it is due.
-local function lifetime(time)
-  time = (time < least_lifetime and least_lifetime or time) + 999
-  return (time - time % 1000) / 1000
-end
+-- The id of a record that tells of those that follow it, which were not asked for: when the last of them runs out, and
+-- as its state when the first one does.
+local SUMMARY = '\0\0\0\0\0\0'
 --- before
-while place <= #blob do
-local marks, high, low = string.byte(blob, place, place + 2)
-local commit, total = marks % 2 == 1, 256 * high + low
-local granted, first, steps = true, charges, total > 1 and {}
--- What a charge came to. A single one, which is the usual call, stays here and is not put into a table.
-local key, algorithm, flags, cost, limit, retry, remaining, reset
-local charged_remaining, charged_reset, charged_state, refused_state, writes
-if marks >= 2 then
-  uid, lease, ttl = ARGV[own], ARGV[own + 1], ARGV[own + 2]
-  own = own + 3
-end
-place = place + 3
-charges = charges + total
-for i = 1, total do
-  local a, b, c
-  key = KEYS[first + i]
-  algorithm, flags, cost, limit, a, b, c, place = struct.unpack('>BBddddd', blob, place)
-  if not (cost >= 0 and cost < EXACT) then -- also refuses NaN
-    return redis.error_reply('ERR a cost is a whole number')
-  end
-  local counts_denied = commit and cost > 0 and flags % 2 == 1
-  retry, remaining, reset, charged_remaining, charged_reset = 0, 0, 0, 0, 0
-  charged_state, refused_state, writes = nil, nil, nil
-  local state = algorithm < 10 and redis.pcall('GET', key)
-  if type(state) == 'table' then -- a foreign value
-    redis.call('DEL', key)
-    repaired, state = repaired + 1, false
-  end
-  if false then
+DECLARED
+repeat
+  local flags_of_call
+  REQUEST
+  local commit, granted = flags_of_call % 2 == 1, true
+--- call
+--- each own
+  do
+    local key, algorithm, cost, NUMBERS = KEYS[first + KEY_i], ALGORITHM_i, cost_i, NUMBERS_i
+    if not (cost >= 0 and cost < EXACT) then return redis.error_reply('ERR a cost is a whole number') end -- NaN too
+    local counts_denied = flags_i % 2 == 1 and commit and cost > 0
+    local retry, remaining, reset, charged_reset, writes = 0, 0, 0, 0, nil
 --- decide
+    if retry ~= 0 and flags_i < 2 then granted = false end
+    retry_i, remaining_i, reset_i, charged_i, writes_i = retry, remaining, reset, charged_reset, writes
   end
-  if retry ~= 0 and flags < 2 then granted = false end
-  if steps then
-    steps[i] = { key, algorithm, flags, cost, limit, retry, remaining, reset, charged_remaining, charged_reset,
-      charged_state, refused_state, writes }
+--- end
+--- each value
+  value_v = redis.pcall('GET', KEYS[first + KEY_v])
+  if not value_v then
+    value_v = '\1'
+  elseif value_v.err then -- a foreign value
+    call('DEL', KEYS[first + KEY_v])
+    value_v, repaired = '\1', repaired + 1
   end
-end
-
-for i = 1, total do
-  if steps then
-    key, algorithm, flags, cost, limit, retry, remaining, reset, charged_remaining, charged_reset, charged_state,
-      refused_state, writes = unpack(steps[i], 1, 13)
-  end
-  if commit and cost > 0 then
-    if (charged_state or writes) and (granted or flags % 2 == 1) then
-      if charged_state then
-        redis.call('SET', key, charged_state, 'PX', lifetime(charged_reset))
---- write
+--- end
+  local charges, keeps = granted, false
+  local repaired_before = repaired
+  while true do
+--- each value
+    is_written_v = false
+    for _ = 1, 2 do
+      local is_ours
+      READ_v
+      if is_ours then break end
+      -- Not as asked for: bring the records that are to the front, and make those that are not.
+      local value, at, ahead = value_v, 2, 2
+--- use seek
+      if string.byte(value) ~= 1 then -- a foreign value
+        repaired, value = repaired + 1, '\1'
       end
-      remaining, reset = charged_remaining, charged_reset
-    elseif refused_state then
-      redis.call('SET', key, refused_state, 'PX', lifetime(reset))
-    elseif redis.call('PTTL', key) == -1 then -- somebody made it immortal
-      redis.call('PEXPIRE', key, lifetime(reset))
+      for _, head in ipairs({ HEADS_v }) do
+        local from, after, fits = seek(value, head, ahead) -- most often they are in the same order
+        if not from and after <= #value then -- what follows is no record
+          repaired, value = repaired + 1, sub(value, 1, after - 1)
+        end
+        if not from and ahead > at then from, after, fits = seek(value, head, at) end
+        local rest = from and sub(value, at, from - 1) .. sub(value, after) or sub(value, at)
+        local record = fits and sub(value, from, after - 1)
+        if not record then
+          local id, length = decode('<c6H', head)
+          if length == 65535 then length = 0 end
+          record = encode('<I7c6H', 0, id, length) .. string.rep('\0', length)
+        end
+        value = sub(value, 1, at - 1) .. record .. rest
+        at = at + #record
+        ahead = fits and after or at
+      end
+      value_v = value
     end
+--- end
+--- each record
+    do
+      local algorithm, cost, NUMBERS = ALGORITHM_i, cost_i, NUMBERS_i
+      if not (cost >= 0 and cost < EXACT) then return redis.error_reply('ERR a cost is a whole number') end -- NaN too
+      local counts_denied = flags_i % 2 == 1 and commit and cost > 0
+      local added = (charges or counts_denied) and cost or 0
+      local retry, remaining, reset, charged_remaining, is_changed = 0, 0, 0, 0, counts_denied
+      local STATE = STATE_i
+--- decide
+      if retry ~= 0 and flags_i < 2 then granted = false end
+      if cost > 0 then
+        if retry == 0 and added > 0 then
+          STATE_i, is_written_v = STATE, true
+          keeps = keeps or is_changed
+        elseif is_changed then
+          STATE_i, is_written_v, keeps = STATE, true, true
+          if reset == 0 then expires_i = 0 end
+        end
+      end
+      retry_i, remaining_i, reset_i, charged_i = retry, remaining, reset, charged_remaining
+    end
+--- end
+    if granted or not charges or not keeps then break end
+    charges, repaired = false, repaired_before -- refused: again, for what is stored all the same
   end
-  answers = answers + 1
-  reply[answers] = struct.pack('>ddd', retry, remaining, reset)
-end
-end
-reply[1] = struct.pack('>dd', repaired, now)
-return table.concat(reply)
+  if commit then
+--- each record
+    if cost_i > 0 and retry_i == 0 and (granted or flags_i % 2 == 1) then
+      remaining_i, reset_i = charged_i, expires_i - now
+    end
+--- end
+--- each value
+    do
+      local text, at, longest = nil, 2, 0
+      if is_written_v and (granted or keeps) then
+        text, at, longest = RECORDS_v, after_v, EXPIRES_v
+      elseif (COSTS_v) and call('PTTL', KEYS[first + KEY_v]) == -1 then -- somebody made it immortal
+        text = '\1'
+      end
+      if text then
+        local size, latest, own_id, length, earliest = #value_v, 0, nil, nil, 0
+        if size - at >= 21 then latest, own_id, length, earliest = decode('<I7c6HI7', value_v, at) end
+        if own_id == SUMMARY and earliest > now then
+          text = text .. sub(value_v, at)
+        elseif at <= size then -- the other records, without those that have run out
+          local from, others = at, ''
+          latest, earliest = 0, EXACT * 8
+          while at <= size do
+            local expires, first_expires
+            if size - at >= 14 then expires, own_id, length = decode('<I7c6H', value_v, at) else length = EXACT end
+            local after = at + 15 + length
+            if after > size + 1 then -- no record
+              size = at - 1
+              break
+            end
+            if own_id == SUMMARY and length == 7 then first_expires = decode('<I7', value_v, at + 15) end
+            if own_id == SUMMARY or expires <= now then
+              others, from = others .. sub(value_v, from, at - 1), after
+            end
+            if expires > now and (own_id ~= SUMMARY or first_expires and first_expires > now) then
+              if expires > latest then latest = expires end
+              if not first_expires then first_expires = expires end
+              if first_expires < earliest then earliest = first_expires end
+              if own_id == SUMMARY then break end -- the rest is as it says
+            end
+            at = after
+          end
+          others = others .. sub(value_v, from, size)
+          if others ~= '' then text = text .. encode('<I7c6HI7', latest, SUMMARY, 7, earliest) .. others end
+        end
+        if latest > longest then longest = latest end
+        local lasts = longest - now
+        lasts = (lasts < least_lifetime and least_lifetime or lasts) + 999
+        call('SET', KEYS[first + KEY_v], text, 'PX', (lasts - lasts % 1000) / 1000)
+      end
+    end
+--- end
+--- each own
+    if cost_i > 0 then
+      local key, algorithm, cost, limit, remaining, charged_reset =
+        KEYS[first + KEY_i], ALGORITHM_i, cost_i, limit_i, remaining_i, charged_i
+      local charged_remaining = remaining - cost
+      if writes_i and (granted or flags_i % 2 == 1) then
+--- write
+        remaining_i, reset_i = charged_remaining, charged_reset
+      elseif call('PTTL', key) == -1 then
+        call('PEXPIRE', key, lifetime(reset_i))
+      end
+    end
+--- end
+  end
+  first = first + KEYS_OF_CALL
+  if not replies and place > #blob then
+    return encode(WHOLE_FORMAT, repaired, now, ANSWERS)
+  end
+  replies = (replies or '') .. encode(ANSWER_FORMAT, ANSWERS)
+until place > #blob
+return encode('<dd', repaired, now) .. replies

@@ -5,7 +5,7 @@
 -- ARGV: now in microseconds ("" for the server's clock), uid, lease, TTL in milliseconds, limit.
 -- Reply: 1 when the new socket has its slot, else 0; then uid and lease of each that has lost its own.
 local index, uid, lease, ttl, limit = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local MOST, SOME, MARK, REMEMBERED = 100, 50, 126, 1000 -- 126 is "~", which begins a socket's lease
+local MOST, SOME, TILDE, REMEMBERED = 100, 50, 126, 1000 -- 126 is "~", which begins a socket's lease
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
@@ -32,7 +32,7 @@ local function first(owner)
   for from = 0, held, SOME do
     local found = redis.pcall('ZRANGE', index .. ':' .. owner, from, from + SOME - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
-      if string.byte(found[i]) == MARK then return found[i], tonumber(found[i + 1]) end
+      if string.byte(found[i]) == TILDE then return found[i], tonumber(found[i + 1]) end
     end
     if #found < 2 * SOME then return end
   end

@@ -1,5 +1,30 @@
--- Makes rates full again. KEYS: the counters, all of one slot or on one server. ARGV: none.
--- Reply: the number of keys removed.
+-- Makes rates full again. KEYS: values of idents, see decide.lua, and other counters, all of one slot or on one server.
+-- ARGV: now in microseconds ("" for the server's clock), then for each key what begins the records to be removed, eight
+-- bytes each; "" removes the key. Reply: the number of records that had not run out, and of keys.
+local decode, sub = struct.unpack, string.sub
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+--- use seek
+--- use unsummed
 local removed = 0
-for _, key in ipairs(KEYS) do removed = removed + redis.call('DEL', key) end
+for i, key in ipairs(KEYS) do
+  local heads = ARGV[i + 1]
+  local value = heads ~= '' and redis.pcall('GET', key)
+  if type(value) ~= 'string' or string.byte(value) ~= 1 then
+    removed = removed + redis.call('DEL', key)
+  else
+    for at = 1, #heads, 8 do
+      local from, after = seek(value, sub(heads, at, at + 7), 2)
+      if from then
+        if decode('<I7', value, from) > now then removed = removed + 1 end
+        value = sub(value, 1, from - 1) .. sub(value, after)
+      end
+    end
+    value = unsummed(value)
+    if #value == 1 then redis.call('DEL', key) else redis.call('SET', key, value, 'KEEPTTL') end
+  end
+end
 return removed

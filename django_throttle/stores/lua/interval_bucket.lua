@@ -1,52 +1,43 @@
--- A bucket of `limit` units to which every whole `interval` since its first use `brings` some.
--- KEYS[i]: "refilled at in microseconds:units". ARGV, reply: see decide.lua, refund.lua and late.lua.
+-- A bucket of `limit` units to which every whole `interval` since its first use, or since it was full, `brings` some:
+-- `units` are what it had at `start`. A record expires when the bucket is full.
+-- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
+--- state
+-- start d
+-- units d
 --- decide
-  elseif algorithm == 5 then
-    local interval, brings = a, b
-    local since, units = now, limit
-    if state then
-      local found_since, found_units = string.match(state, '^(%d+):(%d+)$')
-      since, units = tonumber(found_since), tonumber(found_units)
-      if not (since and since < EXACT) then
-        repaired, since, units = repaired + 1, now, limit
+      local interval, brings = a, b
+      if expires <= now then
+        start, units = now, limit
+      elseif not (start >= 0 and start < EXACT and units >= 0 and units <= MAX_COUNT) then
+        repaired, start, units = repaired + 1, now, limit
       end
       units = math.min(units, limit)
-    end
-    if since > now then -- the clock went back: the interval begins again
-      since = now
-      refused_state = string.format('%d:%d', since, units)
-    end
-    local refills = math.floor((now - since) / interval)
-    units = math.min(limit, units + math.min(refills, math.ceil(limit / brings)) * brings)
-    since = units == limit and now or since + refills * interval
-    if cost <= units then
-      charged_state = string.format('%d:%d', since, units - cost)
-    else
-      if counts_denied then
-        units = math.max(0, units - cost)
-        refused_state = string.format('%d:%d', since, units)
+      if start > now then -- the clock went back: the interval begins again
+        start, is_changed = now, true
       end
-      retry = cost > limit and NEVER or since + math.ceil((cost - units) / brings) * interval - now
-    end
-    remaining, charged_remaining = units, units - cost
-    if units < limit then reset = since + math.ceil((limit - units) / brings) * interval - now end
-    charged_reset = since + math.ceil((limit - units + cost) / brings) * interval - now
+      local refills = math.floor((now - start) / interval)
+      units = math.min(limit, units + math.min(refills, math.ceil(limit / brings)) * brings)
+      start = units == limit and now or start + refills * interval
+      if cost > units then
+        if counts_denied then units = math.max(0, units - cost) end
+        retry = cost > limit and NEVER or start + math.ceil((cost - units) / brings) * interval - now
+      end
+      remaining, charged_remaining = units, units - cost
+      if units < limit then reset = start + math.ceil((limit - units) / brings) * interval - now end
+      if retry == 0 then units = units - added end
+      expires = start + math.ceil((limit - units) / brings) * interval
 --- refund
-  elseif algorithm == 5 then
     local interval = a
-    local start, units = string.match(state, '^(%d+):(%d+)$')
-    start = tonumber(start)
-    if start and start <= since and now < start + interval then -- else it was refilled, and may have been full
+    if start <= since and now < start + interval then -- else it was refilled, and may have been full
       if start == since then start = now end -- it was full then: its interval begins with the next charge
-      left = string.format('%d:%d', start, math.min(limit, units + cost))
+      units, goes_back = math.min(limit, units + cost), true
     end
 --- late
-  elseif algorithm == 5 then
     local interval, brings = a, b
-    local since, units = string.match(state, '^(%d+):(%d+)$')
-    since, units = math.min(now, tonumber(since) or now), math.min(limit, tonumber(units) or limit)
-    local refills = math.floor((now - since) / interval)
+    if expires <= now then start, units = now, limit end
+    start, units = math.min(now, start), math.min(limit, units)
+    local refills = math.floor((now - start) / interval)
     units = math.min(limit, units + math.min(refills, math.ceil(limit / brings)) * brings)
-    since = units == limit and now or since + refills * interval
-    units = math.max(0, units - cost)
-    stored_state, lasts = string.format('%d:%d', since, units), since + math.ceil((limit - units) / brings) * interval - now
+    start = units == limit and now or start + refills * interval
+    units, is_made = math.max(0, units - cost), true
+    expires = start + math.ceil((limit - units) / brings) * interval

@@ -1,10 +1,12 @@
 -- Charges once, whatever the limits, what a process admitted by itself while this server was unavailable.
--- KEYS: one a charge, then the mark by which a second time is known; all of one slot. ARGV: now in microseconds ("" for
--- the server's clock), the mark's time to live in milliseconds, then for each charge a byte and six big-endian doubles:
--- algorithm, cost, the rule's plan (limit, a, b, c) and how long ago it was made, in microseconds.
+-- KEYS: one a charge, then the one by which a second time is known; all of one slot. ARGV: now in microseconds ("" for
+-- the server's clock), the time to live of that one in milliseconds, then for each charge, little-endian, the eight bytes
+-- that begin its record, a byte with the algorithm, and six doubles: cost, the rule's plan (limit, a, b, c) and how long
+-- ago it was made, in microseconds.
 -- Reply: the number of charges made, without those whose window is over.
--- The sections "late" of the algorithms, see decide.lua, set the text to store and for how long. One whose state is no
--- text writes, and counts `made`, by itself.
+-- The sections "late" of the algorithms, see decide.lua, change the state, and set is_made. One with a key of its own
+-- writes, and counts `made`, by itself.
+local decode, encode, sub = struct.unpack, struct.pack, string.sub
 local now = tonumber(ARGV[1])
 local least_lifetime = now and 3600000000 or 1000 -- keys expire by the server's clock, not by a test's
 if not now then
@@ -13,6 +15,8 @@ if not now then
 end
 local MAX_COUNT = 999999999999999
 if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', ARGV[2]) then return 0 end
+--- use seek
+--- use unsummed
 
 local function lifetime(time)
   return math.ceil(math.max(time, least_lifetime) / 1000)
@@ -20,17 +24,26 @@ end
 
 local place, made = 1, 0
 for i = 1, #KEYS - 1 do
-  local key, algorithm, cost, limit, a, b, c, age = KEYS[i]
-  algorithm, cost, limit, a, b, c, age, place = struct.unpack('>Bdddddd', ARGV[3], place)
+  local key, head, algorithm, cost, limit, a, b, c, age = KEYS[i]
+  head, algorithm, cost, limit, a, b, c, age, place = decode('<c8Bdddddd', ARGV[3], place)
   local at = now - math.max(0, age)
-  local state = algorithm < 10 and redis.pcall('GET', key)
-  if type(state) ~= 'string' then state = '' end -- none, or a foreign value
-  local stored_state, lasts
+  local expires, state, is_made = 0, nil, false
+  local value = algorithm < 10 and redis.pcall('GET', key)
+  if type(value) ~= 'string' or string.byte(value) ~= 1 then value = '\1' end -- none, or a foreign value
+  local from, after, fits = seek(value, head, 2)
+  if fits then expires = decode('<I7', value, from) end
   if false then
+--- each algorithm
+  elseif IS_ALGORITHM then
+    DECODED
 --- late
+    ENCODED
+--- end
   end
-  if stored_state then
-    redis.call('SET', key, stored_state, 'PX', lifetime(lasts))
+  if is_made then
+    local written = encode('<I7c6H', expires, head, #state) .. state
+    value = from and sub(value, 1, from - 1) .. written .. sub(value, after) or value .. written
+    redis.call('SET', key, unsummed(value), 'PX', math.max(lifetime(expires - now), redis.call('PTTL', key)))
     made = made + 1
   end
 end

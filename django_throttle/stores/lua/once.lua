@@ -1,6 +1,6 @@
 -- Whether the caller is the first to report something in a period, so that one process reports it.
--- KEYS[1] what is to be said: until when this mark holds, in microseconds
--- ARGV[1] now in microseconds ("" for the server's clock), ARGV[2] the lifetime of the mark in microseconds
+-- KEYS[1] what is to be said: until when it counts as said, in microseconds
+-- ARGV[1] now in microseconds ("" for the server's clock), ARGV[2] its lifetime in microseconds
 -- Reply: 1 for the first, 0 for everyone after
 local now = tonumber(ARGV[1])
 -- Keys expire by the server's clock, not by a test's: then they get an hour.

@@ -42,7 +42,6 @@ local function bring_back(key)
   end
 end
 --- decide
-  elseif algorithm == 10 then
     local window = a
     local newest = redis.pcall('ZREVRANGE', key, 0, 0, 'WITHSCORES')
     local last = entry(newest[1])
@@ -86,14 +85,12 @@ end
     end
     remaining = math.max(0, limit - taken)
     reset = taken > 0 and latest + window - now or 0
-    charged_remaining, charged_reset, writes = remaining - cost, window, retry == 0
+    charged_reset, writes = window, retry == 0
 --- write
-      elseif algorithm == 10 then
         append(key, entry(redis.call('ZREVRANGE', key, 0, 0)[1]) or 0, cost)
         redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - charged_reset))
         redis.call('PEXPIRE', key, lifetime(charged_reset))
 --- refund
-  elseif algorithm == 10 then
     -- What was taken later has its units numbered anew; the units of that microsecond are alike.
     local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', since), '+inf', 'WITHSCORES')
     local back = 0
@@ -102,14 +99,13 @@ end
       local less = last and tonumber(later[j + 1]) == since and math.min(own, cost - back) or 0
       back = back + less
       if back == 0 then break end
-      redis.call('ZREM', key, later[j])
-      if last and own - less > 0 then
+      if last and own - less > 0 then -- first, as an empty log would be gone, and its time to live with it
         redis.call('ZADD', key, later[j + 1], string.format('%016d:%d', last - back, own - less))
       end
+      redis.call('ZREM', key, later[j])
     end
     if back > 0 then refunded = refunded + 1 end
 --- late
-  elseif algorithm == 10 then
     local window = a
     -- One call more, in the order of time; of more units than the limit the newest are kept.
     if at > now - window then

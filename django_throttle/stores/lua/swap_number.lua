@@ -1,6 +1,6 @@
--- Writes a mark on a server: a process that later reads an older one, or none, knows that the server lost writes.
--- KEYS: mark (a whole number). ARGV: TTL in milliseconds, the mark.
--- Reply: the mark before, the server's run id, the number of keys that it has evicted; "" for each that is not known;
+-- Writes a number on a server: a process that later reads a lower one, or none, knows that the server lost writes.
+-- KEYS: the number's. ARGV: TTL in milliseconds, the number.
+-- Reply: the number before, the server's run id, the number of keys that it has evicted; "" for each that is not known;
 -- then 1 when it evicts some soon, as its memory is nearly full, else 0.
 local found = redis.pcall('GET', KEYS[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[1]) -- needs no memory: after it a full Redis accepts the next

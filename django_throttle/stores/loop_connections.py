@@ -1,0 +1,309 @@
+"""The asynchronous transport's connections: each event loop has one to a server, on which all its calls travel in turn.
+
+redis-py connects and introduces itself; then its streams are taken off the socket. A reply is handed to whoever waits
+for it as it is read, without a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse, RedisError
+
+from django_throttle.event_loop import spawn
+from django_throttle.stores.failures import LoopBlocked
+from django_throttle.stores.sync_pool import IDLE_SECONDS, is_demotion
+from django_throttle.stores.timeouts import GRACE, LATE, LoopDeadline
+
+CLOSING_SECONDS: Final = 1.0
+READ_BYTES: Final = 65_536  # at once
+LOST: Final = "Connection closed by server."  # as redis-py says it
+TOO_LATE: Final = "deadline passed"
+
+# Called with the replies, errors in their places, or with the error of all of them. Must not raise.
+Done = Callable[[list[Any] | Exception], object]
+
+
+class Request(NamedTuple):
+    """Commands that have so many replies, and who is to get them."""
+
+    packed: bytes
+    replies: int
+    done: Done
+
+
+class Incomplete(Exception):
+    """More of a reply is to come."""
+
+
+def read_reply(chunk: bytes, at: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
+    """The reply in RESP2 that begins at a place, and where it ends. Raises Incomplete, or ValueError if it is none."""
+    end = chunk.find(b"\r\n", at)
+    if end < 0:
+        raise Incomplete
+    kind, line, at = chunk[at : at + 1], chunk[at + 1 : end], end + 2
+    if kind == b"$":
+        end = at + int(line)
+        if len(chunk) < end + 2 and end >= at:
+            raise Incomplete
+        return (chunk[at:end], end + 2) if end >= at else (None, at)
+    if kind == b"*":
+        return _array(chunk, at, int(line), error_of)
+    if kind == b"-":
+        return error_of(line.decode(errors="replace")), at
+    if kind not in b":+":
+        raise ValueError(f"{kind!r} begins no reply")
+    return int(line) if kind == b":" else line, at
+
+
+def _array(chunk: bytes, at: int, count: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
+    replies = []
+    for _ in range(count):
+        reply, at = read_reply(chunk, at, error_of)
+        replies.append(reply)
+    return (replies if count >= 0 else None), at
+
+
+class _Waiting:
+    """Who waits for ``count`` replies until a moment of the loop's clock; ``done`` is None once nobody does."""
+
+    __slots__ = ("count", "done", "is_late", "replies", "until")
+
+    def __init__(self, count: int, until: float, done: Done) -> None:
+        self.count, self.until, self.is_late = count, until, False
+        self.done: Done | None = done
+        self.replies: list[Any] = []
+
+    def end(self, outcome: list[Any] | Exception) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(outcome)
+
+
+class LoopConnection(asyncio.BufferedProtocol):
+    """A connection that is made: ``connection`` is redis-py's, whose socket this takes over.
+
+    Whoever waits longer than a deadline is told so. Nothing is sent on the connection after that, and it is closed once
+    nobody waits any more: a reply that is still to come is nobody else's.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.host = getattr(connection, "host", None), getattr(connection, "port", None)
+        self.is_usable = True
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._error_of = connection._parser.parse_error
+        # The writer is kept: collecting it would close the socket.
+        self._writer, connection._reader, connection._writer = connection._writer, None, None
+        self._transport: Any = self._writer.transport
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._rest = b""
+        self._waiting: deque[_Waiting] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._used = self._loop.time()
+        self._transport.set_protocol(self)
+
+    def post(self, requests: Sequence[Request], until: float) -> None:
+        """Send these at once, each to be answered by a moment of the loop's clock."""
+        if not self.is_usable:
+            for request in requests:
+                request.done(RedisConnectionError(LOST))
+            return
+        self._used = self._loop.time()
+        self._waiting.extend([_Waiting(one.replies, until, one.done) for one in requests])
+        if self._timer is None or until < self._timer.when():
+            self._watch(until)
+        self._transport.write(requests[0].packed if len(requests) == 1 else b"".join([one.packed for one in requests]))
+
+    def is_fresh(self) -> bool:
+        """Whether commands can be sent: not where the server has closed the connection, and the loop is yet to hear."""
+        if self.is_usable and not self._waiting and self._loop.time() - self._used > IDLE_SECONDS:
+            sock = self._transport.get_extra_info("socket")
+            # Nothing was asked, so all there can be is an end.
+            if sock is None or sock.fileno() < 0 or _is_readable(sock.fileno()):
+                self.retire()
+        return self.is_usable
+
+    def retire(self) -> None:
+        """Send nothing more on it, and close it when nobody waits."""
+        self.is_usable = False
+        if not any(one.done for one in self._waiting):
+            self._transport.abort()
+
+    async def close(self) -> None:
+        self.is_usable = False
+        self._transport.abort()
+        await asyncio.wait({self.closed}, timeout=CLOSING_SECONDS)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        chunk, at = self._rest + self._buffer[:nbytes], 0
+        try:
+            while at < len(chunk):
+                reply, at = read_reply(chunk, at, self._error_of)
+                self._take(reply)
+        except Incomplete:
+            pass
+        except (ValueError, IndexError) as error:  # what came is no reply, or nobody's
+            self._lose(InvalidResponse(str(error)))
+            return
+        self._rest = chunk[at:]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._lose(RedisConnectionError(str(error) if error else LOST))
+
+    def _take(self, reply: Any) -> None:
+        first = self._waiting[0]
+        first.replies.append(reply)
+        if isinstance(reply, Exception) and is_demotion(reply):
+            self.is_usable = False  # on a replica whoever connects anew finds the primary
+        if len(first.replies) == first.count:
+            self._waiting.popleft()
+            first.end(first.replies)
+        if not self.is_usable:
+            self.retire()
+
+    def _lose(self, error: Exception) -> None:
+        self.is_usable = False
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting:
+            self._waiting.popleft().end(error)
+        self._transport.abort()
+
+    def _watch(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(until, self._check)
+
+    def _check(self) -> None:
+        """Tell those whose time is up; a loop that was blocked first reads what has arrived meanwhile."""
+        now, self._timer = self._loop.time(), None
+        for one in self._waiting:
+            if one.done is None or one.until > now:
+                continue
+            if now > one.until + LATE and not one.is_late:
+                one.is_late, one.until = True, now + GRACE
+                continue
+            self.is_usable = False
+            one.end(
+                LoopBlocked("the event loop was busy with something else") if one.is_late else TimeoutError(TOO_LATE)
+            )
+        if ends := [one.until for one in self._waiting if one.done]:
+            self._watch(min(ends))
+        elif not self.is_usable:
+            self._transport.abort()
+
+
+class LoopClient:
+    """One server as an event loop asks it, over one connection at a time; ``make`` gives one of redis-py's.
+
+    ``is_former`` says whether another server has taken over from this one.
+    """
+
+    def __init__(
+        self, make: Callable[[], Awaitable[Any]], is_former: Callable[[object, object], bool] | None = None
+    ) -> None:
+        self._make, self._is_former = make, is_former
+        self._connection: LoopConnection | None = None
+        self._connecting: asyncio.Task[LoopConnection] | None = None
+        self._open: set[LoopConnection] = set()
+
+    def post(self, requests: Sequence[Request], until: float) -> bool:
+        """Send these where there is a connection; False where ``ask`` has to make one."""
+        connection = self._fresh()
+        if connection is None:
+            return False
+        connection.post(requests, until)
+        return True
+
+    async def ask(self, packed: bytes, count: int, until: float) -> list[Any]:
+        """The replies to commands, errors in their places, by a moment of the loop's clock; raises other errors."""
+        loop, connection = asyncio.get_running_loop(), self._fresh()
+        while connection is None:
+            is_first = self._connecting is None
+            try:
+                async with LoopDeadline(until):
+                    connection = await self._connect(until)
+            except TimeoutError:
+                if is_first or loop.time() >= until:  # else it was the time of another
+                    raise
+        answered: asyncio.Future[list[Any]] = loop.create_future()
+        connection.post((Request(packed, count, partial(_answer, answered)),), until)
+        return await answered
+
+    async def close(self) -> None:
+        """Close all connections; must be called on their loop."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
+        for connection in tuple(self._open):
+            await connection.close()
+
+    def _fresh(self) -> LoopConnection | None:
+        connection = self._connection
+        if connection is None or not connection.is_fresh():
+            return None
+        if self._is_former is not None and self._is_former(*connection.host):
+            connection.retire()
+            return None
+        return connection
+
+    async def _connect(self, until: float) -> LoopConnection:
+        """All who need one wait for the same, which has the time of the first."""
+        if self._connecting is None:
+            self._connecting = spawn(self._connected(until))
+            self._connecting.add_done_callback(_heed)
+        return await asyncio.shield(self._connecting)
+
+    async def _connected(self, until: float) -> LoopConnection:
+        made = None
+        try:
+            async with LoopDeadline(until):
+                made = await self._make()
+                await made.connect()
+        except BaseException:
+            if made is not None:
+                with suppress(RedisError, OSError):
+                    await made.disconnect(nowait=True)
+            raise
+        finally:
+            self._connecting = None
+        connection = self._connection = LoopConnection(made)
+        self._open.add(connection)
+        connection.closed.add_done_callback(lambda _: self._open.discard(connection))
+        return connection
+
+
+def _answer(answered: asyncio.Future[list[Any]], outcome: list[Any] | Exception) -> None:
+    if answered.done():  # cancelled meanwhile
+        return
+    if isinstance(outcome, Exception):
+        answered.set_exception(outcome)
+    else:
+        answered.set_result(outcome)
+
+
+def _heed(task: asyncio.Task[Any]) -> None:
+    """Those who waited for it have its error, or have gone."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _is_readable(descriptor: int) -> bool:
+    poll = select.poll() if hasattr(select, "poll") else None
+    if poll is None:
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,10 @@
+-- Adds to what the routes of a site have used in four hours.
+-- KEYS: costs:<period> (HASH measure:bucket:scope: number). ARGV: TTL in milliseconds, then a field and a number in turns.
+-- Reply: 1.
+if type(redis.pcall('HGET', KEYS[1], '')) == 'table' then redis.call('DEL', KEYS[1]) end -- a foreign value
+for i = 2, #ARGV, 2 do
+  local before = tonumber(redis.call('HGET', KEYS[1], ARGV[i]) or nil) or 0
+  redis.call('HSET', KEYS[1], ARGV[i], string.format('%.0f', before + ARGV[i + 1]))
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 1

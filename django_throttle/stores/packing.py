@@ -1,0 +1,140 @@
+"""What decisions under a set of rules have in common as they are sent: packed once, then remembered."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final, NamedTuple, Protocol
+
+from django_throttle.core.algorithms import CalendarWindow, Concurrency, Plan
+from django_throttle.core.commands import Decide, RuleSet
+from django_throttle.core.key import key_root
+from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.core.rule import Rule
+from django_throttle.store_time import Calendar
+from django_throttle.stores.scripts import OWN_KEY, Part, Script, decide_script, state_length
+from django_throttle.stores.sync_pool import bulk
+from django_throttle.stores.sync_pool import pack as pack_command
+from django_throttle.stores.transport import ScriptCall, begin_call
+
+LENGTH: Final = Struct("<H").pack
+OPENING: Final = Struct("<BH")
+PACK: Final = Struct("<8sBBddddd").pack
+
+
+class Packing(NamedTuple):
+    """What calls under a set of rules have in common, whoever makes them; ``packed`` is without bounds of calendars.
+
+    ``keys`` are those of the call, each the place of its ident and its end. Where it ``is_prepared``, a call has no
+    arguments but the charges, and ``begin`` and ``end`` are what it sends around its keys. ``numbers`` are those of its
+    answers in the reply.
+    """
+
+    packed: bytes
+    script: Script
+    parts: tuple[Part, ...]
+    keys: tuple[tuple[int, str], ...]
+    has_lease: bool
+    has_calendar: bool
+    is_prepared: bool
+    begin: bytes
+    end: bytes
+    numbers: Struct
+
+
+@lru_cache(maxsize=4096)
+def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...], commit: bool) -> Packing:
+    """``whose`` has for each rule the place of the first with the same ident."""
+    keys: dict[tuple[int, str], int] = {}
+    parts = []
+    for rule, place in zip(rules.rules, whose, strict=True):
+        key = place, "" if rule.plan.code < OWN_KEY else rule.id  # as counter_key
+        parts.append(Part(type(rule.plan), keys.setdefault(key, len(keys) + 1)))
+    plans = {part.plan for part in parts}
+    opening = OPENING.pack(commit + 2 * (Concurrency in plans), len(costs))
+    packed = [pack(rule.plan, rule, cost) for rule, cost in zip(rules.rules, costs, strict=True)]
+    whole, script = b"".join([opening, *packed]), decide_script(tuple(parts))
+    leases, calendars = Concurrency in plans, CalendarWindow in plans
+    is_prepared = not (leases or calendars)
+    around, numbers = (begin_call(script, len(keys)), bulk(whole)), Struct(f"<{3 * len(parts)}d")
+    return Packing(whole, script, tuple(parts), tuple(keys), leases, calendars, is_prepared, *around, numbers)
+
+
+def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
+    """A charge as the script reads it, see decide.lua; ``plan`` is the rule's, or has a calendar's bounds."""
+    flags = rule.count_denied + 2 * rule.is_shadow
+    return PACK(record_head(rule.id, type(plan)), plan.code, flags, min(cost, TOO_COSTLY), *plan.numbers)
+
+
+@lru_cache(maxsize=4096)
+def record_head(rule_id: str, plan: type[Plan]) -> bytes:
+    """What begins a rule's record: its id, and the length of its state."""
+    return urlsafe_b64decode(rule_id) + LENGTH(state_length(plan))
+
+
+def repack(calendar: Calendar, packed: bytes, command: Decide) -> bytes:
+    """The charges of a call by what the calendar says now."""
+    charges = [packed[: OPENING.size]]
+    for rule, _, cost in command.charges:
+        plan = calendar.plan(rule) if rule.plan.needs_calendar else rule.plan
+        charges.append(pack(plan, rule, cost))
+    return b"".join(charges)
+
+
+@lru_cache(maxsize=4096)
+def packed_key(prefix: str, ident: str, secret: bytes, end: str) -> bytes:
+    """A store key of an ident as it is sent."""
+    return bulk((key_root(prefix, ident, secret) + end).encode())
+
+
+class Prepared(Protocol):
+    """A decision to be sent by itself, or with others of the same shape."""
+
+    context: Any
+    packing: Packing
+
+    @property
+    def keys(self) -> Sequence[str]: ...
+
+    def more_args(self) -> Sequence[Any]: ...
+
+    def packed_charges(self) -> bytes: ...
+
+    def packed_keys(self) -> bytes: ...
+
+
+class JoinedCall(ScriptCall):
+    """One call for several decisions under rules of the same shape."""
+
+    __slots__ = ("_decisions",)
+
+    def __init__(self, decisions: Sequence[Prepared]) -> None:
+        self._decisions = decisions
+
+    @property
+    def script(self) -> Script:
+        return self._decisions[0].packing.script
+
+    @property
+    def derives(self) -> bool:  # type: ignore[override]
+        return self._decisions[0].packing.has_lease
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for one in self._decisions for key in one.keys]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        first, *more = (one.more_args() for one in self._decisions)
+        leases = [arg for args in more for arg in args[1:]]  # all have the same time
+        return b"".join([one.packed_charges() for one in self._decisions]), *first, *leases
+
+    def packed(self) -> bytes:
+        first, count = self._decisions[0], len(self._decisions)
+        if not first.packing.is_prepared or first.context.clock:
+            return pack_command(self.by_sha())
+        begin = begin_call(self.script, count * len(first.packing.keys))
+        charges = b"".join([one.packing.packed for one in self._decisions])
+        return b"".join([begin, *[one.packed_keys() for one in self._decisions], bulk(charges)])
