@@ -1,142 +1,28 @@
-"""The limits that a process decides by itself and reports afterwards: dampers, by their meters, and batched quotas.
-
-Reports and charges of all of them go to the store in few round trips, for any number of idents.
-"""
+"""What a process decides by itself: dampers, by their meters, whose counts it reports; and what it has bought ahead."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import chain, islice
+from math import inf
 from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
-from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Decide
-from django_throttle.core.decide import crossings, outcomes_of
-from django_throttle.core.decision import Crossing, Decision, Outcome
+from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Refund
+from django_throttle.core.decision import Decision, Outcome, passing
+from django_throttle.core.prepaid import Buying, Claim, PrepaidBudget, Purchase
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import Reply, Report
 from django_throttle.damper.meter import NEXT, Key, MeterCache, MeterReport
-from django_throttle.exceptions import Cause, StoreError
+from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child
-from django_throttle.store_time import micros
 
-MOST: Final = 10_000  # meters, and batched quotas
+MOST: Final = 10_000  # meters, and prepaid budgets
+BATCH: Final = 500  # reports, or refunds, in one round trip
 IDLE: Final = 30.0  # seconds after which a quota with nothing to charge is forgotten
-
-
-class BatchedQuota:
-    """What one process knows of an ident's quota, and has still to charge; times are seconds on our clock."""
-
-    __slots__ = ("_charged_as", "crossed", "ident", "uncharged", "resets_at", "rule", "seen_at", "used")
-
-    def __init__(self, rule: Rule, ident: str, now: float) -> None:
-        self.ident, self.seen_at = ident, now
-        self.uncharged = self.used = 0  # ``used``: by the store's last answer, and what it may have charged since
-        self.resets_at = now
-        self.crossed: tuple[Crossing, ...] = ()
-        self.adopt(rule)
-
-    def adopt(self, rule: Rule) -> None:
-        """Go by this edition of the rule."""
-        self.rule = rule
-        # What has passed is charged, whatever is left.
-        self._charged_as = replace(rule, action="shadow", count_denied=True, batched=False)
-
-    def look(self, cost: int, now: float) -> Answer:
-        """The answer of the store, as far as this process knows."""
-        limit, left = self.rule.plan.limit, min(self.resets_at - now, self.rule.window or 0.0)
-        used = self.uncharged + (self.used if left > 0 else 0)
-        remaining, reset = max(0, limit - used), micros(max(0.0, left))
-        if cost <= remaining:
-            return Answer(0, remaining, reset)
-        return Answer(NEVER if cost > limit else max(1, reset), remaining, reset)
-
-    def due(self, *, in_doubt: bool) -> Charge | None:
-        """The charge to send. Of cost 0, only to ask, where the last one may be lost or the quota is used up."""
-        if not self.uncharged and self.used < self.rule.plan.limit:
-            return None
-        return Charge(self._charged_as, self.ident, 0 if in_doubt else self.uncharged)
-
-    def lost(self, charge: Charge, now: float) -> None:
-        """The store may have charged it or not: it is not sent again, and counts as used in this process."""
-        self.uncharged -= charge.cost
-        if now >= self.resets_at:
-            self.used, self.resets_at = 0, now + (self.rule.window or 0.0)
-        self.used += charge.cost
-
-    def charged(self, charge: Charge, answer: Answer, now: float) -> None:
-        """The store has charged it: adopt its answer."""
-        self.uncharged -= charge.cost
-        self.used = self.rule.plan.limit - answer.remaining
-        self.resets_at = now + answer.reset / 1_000_000
-        paid, said = charge._replace(rule=self.rule), answer._replace(retry=0)
-        self.crossed += crossings((paid,), (said,), outcomes_of(Decide((paid,)), (said,)))
-
-
-class DueCharge(NamedTuple):
-    """A charge to send, and the quota that it is from."""
-
-    quota: BatchedQuota
-    charge: Charge
-
-
-class BatchedQuotas(dict[Key, BatchedQuota]):
-    """The batched quotas of one process, at most MOST; the caller holds a lock."""
-
-    _in_doubt = False
-
-    def look(self, charge: Charge, now: float) -> Outcome:
-        """Whether the call passes, as far as this process knows."""
-        quota = self._find(charge, now)
-        (outcome,) = outcomes_of(Decide((charge,), commit=False), (quota.look(charge.cost, now),))
-        return outcome
-
-    def add(self, charge: Charge, now: float) -> tuple[Crossing, ...]:
-        """Add a call that has passed; returns the warnings that are due since the last call."""
-        quota = self._find(charge, now)
-        quota.uncharged += charge.cost
-        crossed, quota.crossed = quota.crossed, ()
-        return crossed
-
-    def collect(self, now: float) -> list[DueCharge]:
-        found: list[DueCharge] = []
-        for key, quota in list(self.items()):
-            charge = quota.due(in_doubt=self._in_doubt)
-            if charge is not None:
-                found.append(DueCharge(quota, charge))
-            elif now - quota.seen_at > IDLE:
-                del self[key]
-        return found
-
-    def take(self, due: Sequence[DueCharge], answers: Sequence[Answer | BaseException], now: float) -> None:
-        """Adopt the answers of the store. A charge that may have arrived is not sent again: nothing is charged twice.
-
-        A store that answers that it cannot serve has charged nothing, so its charge is sent again.
-        """
-        self._in_doubt = False
-        for (quota, charge), answer in zip(due, answers, strict=True):
-            if isinstance(answer, Answer):
-                quota.charged(charge, answer, now)
-            elif not (isinstance(answer, StoreError) and answer.cause is Cause.SERVER_STATE):
-                quota.lost(charge, now)
-                self._in_doubt = True  # so that no more is lost, ask before charging again
-
-    def _find(self, charge: Charge, now: float) -> BatchedQuota:
-        key = charge.rule.id, charge.ident
-        quota = self.get(key)
-        if quota is None:
-            if len(self) >= MOST:
-                idle = (key for key, known in self.items() if not known.uncharged)
-                self.pop(next(idle, None) or next(iter(self)))
-            quota = self[key] = BatchedQuota(charge.rule, charge.ident, now)
-        elif quota.rule is not charge.rule:
-            quota.adopt(charge.rule)
-        quota.seen_at = now
-        return quota
 
 
 class LocalLimits:
@@ -158,6 +44,7 @@ class LocalLimits:
     ) -> None:
         self.clock, self.chance, self.interval, self.most = clock, chance, interval, most
         self.processes = 1
+        self.prepaid = PrepaidBudgets()
         self._on_due = on_due
         self._renew()
         in_child(self, type(self)._renew)
@@ -180,37 +67,32 @@ class LocalLimits:
         with self._lock:
             outcomes: list[Outcome] = []
             for charge in charges:
-                if not charge.rule.is_damper:
-                    outcomes.append(self._quotas.look(charge, now))
-                    continue
                 meter = self.cache.find(charge, now)
                 wait = meter.attempt(now, charge.cost if commit else 0, chance)
                 outcomes += meter.refuses(self._until_then(wait, now)).outcomes if wait else (meter.passing_outcome,)
             return tuple(outcomes)
 
-    def add_passed(self, charges: Sequence[Charge]) -> tuple[Crossing, ...]:
-        """A call with these charges has passed: add it to its batched quotas. Returns the warnings that are due."""
-        now = self.clock()
-        with self._lock:
-            crossed = [self._quotas.add(charge, now) for charge in charges if not charge.rule.is_damper]
-        return tuple(chain.from_iterable(crossed))
-
     def forget(self, rule_id: str, ident: str) -> None:
         """Start again from nothing: the budget was reset."""
         with self._lock:
             self.cache.meters.pop((rule_id, ident), None)
-            self._quotas.pop((rule_id, ident), None)
+        self.prepaid.forget(lambda budget: (budget.rule.id, budget.ident) == (rule_id, ident))
 
-    def collect(self) -> list[MeterReport]:
-        now = self.clock()
+    def collect(self) -> Iterator[list[MeterReport]]:
+        """The reports to send, in batches, each made as it is asked for: all of them together take too much memory."""
+        reports = self._reports()
+        while batch := list(islice(reports, BATCH)):
+            yield batch
+
+    def _reports(self) -> Iterator[MeterReport]:
         with self._lock:
-            found, keys = self.cache.reports_of_removed(now), list(self.cache.meters)
+            removed, keys = self.cache.reports_of_removed(self.clock()), list(self.cache.meters)
+        yield from removed
         for key in keys:
             with self._lock:  # for each by itself, so that no decision waits for all of them
-                sent = self.cache.report(key, now)
+                sent = self.cache.report(key, self.clock())
             if sent is not None:
-                found.append(sent)
-        return found
+                yield sent
 
     def take(self, sent: Sequence[MeterReport], replies: Sequence[Reply | BaseException], sent_at: float) -> None:
         """Adopt the replies to reports sent at ``sent_at`` on our clock; an error stands for a failed report."""
@@ -225,22 +107,11 @@ class LocalLimits:
                 self.cache.time = meter.time
 
     def fail(self, sent: Sequence[MeterReport]) -> None:
-        """These reports may not have arrived."""
         self.take(sent, [TimeoutError()] * len(sent), 0.0)
-
-    def charges_due(self) -> list[DueCharge]:
-        with self._lock:
-            return self._quotas.collect(self.clock())
-
-    def charged(self, due: Sequence[DueCharge], answers: Sequence[Answer | BaseException]) -> None:
-        """Adopt the answers to these charges; an error where the store may have charged or not."""
-        with self._lock:
-            self._quotas.take(due, answers, self.clock())
 
     def _renew(self) -> None:
         self._lock = Lock()
         self.cache = MeterCache(self.most)
-        self._quotas = BatchedQuotas()
         self.due = self.clock() + self.interval
 
     def _flush_when_due(self, now: float) -> None:
@@ -256,55 +127,192 @@ class LocalLimits:
         return self.due - now if self.due > now else self.interval
 
 
-BATCH: Final = 500  # reports in one round trip
+SWEEP_SECONDS: Final = 0.5  # between two looks for what goes back
+TOGETHER: Final = 100  # budgets that are looked at
+
+
+class Pending(NamedTuple):
+    """A purchase under way; ``done`` has as its result why the store failed, None where it has answered."""
+
+    buying: Buying
+    done: Future[StoreError | None]
+
+
+class PrepaidBudgets:
+    """The prepaid budgets of one process, at most MOST; safe to use from any thread, and empty after a fork.
+
+    ``clock`` is monotonic, in seconds. A call waits for no longer than ``patience`` seconds for what another one buys.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.patience = clock, 0.1
+        self._renew()
+        in_child(self, type(self)._renew)
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+        self._known: dict[Key, PrepaidBudget] = {}
+        self._pending: dict[Key, Pending] = {}
+        self._back: list[PastCharge] = []  # to be refunded
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def spend(self, rule: Rule, ident: str, cost: int) -> Decision | None:
+        """The decision of a call by this charge alone, where enough is held; it asks nobody."""
+        with self._lock:
+            budget = self._known.get((rule.id, ident))
+            if budget is None or budget.rule is not rule:
+                return None
+            answer = budget.spend(cost, self.clock())
+        return None if answer is None else passing(rule, ident, cost, answer)
+
+    def spend_all(self, charges: Sequence[Charge]) -> bool:
+        """Take what a call is charged; False, and nothing is taken, where it takes another look."""
+        taking = []
+        with self._lock:
+            now = self.clock()
+            for rule, ident, cost in charges:
+                budget = self._known.get((rule.id, ident))
+                if budget is None or budget.rule is not rule or (paying := budget.paying(cost, now)) is None:
+                    return False
+                taking.append((budget, paying, cost))
+            for budget, paying, cost in taking:
+                paying.left -= cost
+                budget.demand += cost
+        return True
+
+    def held(self, charge: Charge) -> int:
+        budget = self._known.get((charge.rule.id, charge.ident))
+        return 0 if budget is None else budget.held(self.clock())
+
+    def look(self, claim: Claim) -> Pending | float | None:
+        """Take what is held. None when the claim is complete or refused; else what is to be done before the next look.
+
+        That is a purchase, the claim's own or one to be waited for, or so many seconds until one may be made.
+        """
+        with self._lock:
+            now = self.clock()
+            lacking = claim.take([self._find(charge, now) for charge in claim.charges], now)
+            for one in lacking:
+                if (pending := self._pending.get(_key(one.budget))) is not None:
+                    return pending
+            if not lacking or (pause := max([one.budget.pause(now) for one in lacking])):
+                return pause if lacking else None
+            pending = Pending(Buying(claim, lacking, now), Future())
+            self._pending.update(dict.fromkeys([_key(one.budget) for one in lacking], pending))
+            return pending
+
+    def bought(self, buying: Buying, command: Decide, answers: Sequence[Answer], sent_at: float) -> None:
+        """The store has answered this command. What was bought of a budget that is forgotten meanwhile goes back."""
+        with self._lock:
+            now = self.clock()
+            for purchase in buying.settle(command, answers, sent_at, now):
+                rule, ident, _ = purchase.paid.charge
+                budget = self._known.get((rule.id, ident))
+                if budget is None or not any(one.budget is budget for one in buying.wanted):
+                    self._give_back([purchase])
+
+    def end(self, pending: Pending, error: StoreError | None) -> None:
+        """The purchase is over: whoever waits for it looks again."""
+        with self._lock:
+            for one in pending.buying.wanted:
+                if self._pending.get(_key(one.budget)) is pending:
+                    del self._pending[_key(one.budget)]
+                if error is not None:
+                    one.budget.note_failure(self.clock())
+        if not pending.done.done():
+            pending.done.set_result(error)
+
+    def release(self, claim: Claim) -> None:
+        """The call was refused, or has ended: what it took is for others, or goes back."""
+        with self._lock:
+            claim.has_ended = True
+            for one in [one for taken in claim.taken.values() for one in taken]:
+                if one.purchase.put_back(one) and one.purchase.is_over:
+                    self._give_back([one.purchase])
+            claim.taken.clear()
+
+    def forget(self, is_meant: Callable[[PrepaidBudget], bool]) -> None:
+        """These budgets were reset: nobody is charged for what was bought of them before."""
+        with self._lock:
+            for key in [key for key, budget in self._known.items() if is_meant(budget)]:
+                del self._known[key]
+
+    def sweep(self, *, everything: bool = False) -> list[Refund]:
+        """What goes back: what may be spent no longer, or all that is held."""
+        known = list(self._known.items())
+        for at in range(0, len(known), TOGETHER):
+            with self._lock:  # for a few by themselves, so that no decision waits for all of them
+                now = self.clock()
+                for key, budget in known[at : at + TOGETHER]:
+                    if self._known.get(key) is not budget:  # it was reset meanwhile: nothing of it goes back
+                        continue
+                    if gone := budget.leftover(inf if everything else now):
+                        budget.note_command(now)
+                        self._give_back(gone)
+                    if budget.is_idle(now) and key not in self._pending:
+                        del self._known[key]
+        with self._lock:
+            back, self._back = self._back, []
+        return [Refund(tuple(back[at : at + BATCH])) for at in range(0, len(back), BATCH)]
+
+    def _give_back(self, purchases: Sequence[Purchase]) -> None:
+        for one in purchases:
+            one.is_over = True
+            self._back.append(one.part(one.left))
+            one.left = 0
+
+    def _find(self, charge: Charge, now: float) -> PrepaidBudget:
+        key = charge.rule.id, charge.ident
+        budget = self._known.get(key)
+        if budget is None or (budget.rule is not charge.rule and budget.rule != charge.rule):
+            if budget is not None:  # what was bought under another edition of the rule
+                self._give_back(budget.leftover())
+            elif len(self._known) >= MOST:
+                self._give_back(self._known.pop(next(iter(self._known))).leftover())
+            budget = self._known[key] = PrepaidBudget(charge.rule, charge.ident, now)
+        budget.rule = charge.rule
+        return budget
+
+
+def _key(budget: PrepaidBudget) -> Key:
+    return budget.rule.id, budget.ident
+
+
 JITTER: Final = 0.1  # most that an interval is prolonged by, as a share of it
 
 
 class Aggregator(Protocol):
-    """Takes reports or charges in one round trip; an error may stand in place of a reply. Raises StoreError."""
+    """Takes reports in one round trip; an error may stand in place of a reply. Raises StoreError."""
 
     def damp(self, reports: Sequence[Report]) -> Sequence[Reply | BaseException]: ...
 
-    def charge(self, charges: Sequence[Charge]) -> Sequence[Answer | BaseException]: ...
-
 
 def flush(limits: LocalLimits, aggregator: Aggregator) -> int:
-    """Send what changed; returns the number of messages. Raises StoreError, and the counts are sent later."""
-    sent = _report(limits, aggregator)
-    if any(report.sent_at is None for _, report in sent):  # now they know the time
-        sent += _report(limits, aggregator)
-    return len(sent) + _charge(limits, aggregator)
+    """Send what changed; returns the number of reports. Raises StoreError, and the counts are sent later."""
+    number, was_known = _report(limits, aggregator)
+    if not was_known:
+        number += _report(limits, aggregator)[0]
+    return number
 
 
-def _report(limits: LocalLimits, aggregator: Aggregator) -> list[MeterReport]:
-    began = limits.clock()
-    sent = limits.collect()
-    for at in range(0, len(sent), BATCH):
-        batch = sent[at : at + BATCH]
+def _report(limits: LocalLimits, aggregator: Aggregator) -> tuple[int, bool]:
+    """Returns how many reports were sent, and whether all their meters knew the store's time before."""
+    number, was_known = 0, True
+    batches = limits.collect()
+    for batch in batches:
         sent_at = limits.clock()
-        late = micros(sent_at - began)  # of very many, the last are sent a while after they were made
         try:
-            replies = aggregator.damp(
-                [one if one.sent_at is None else one._replace(sent_at=one.sent_at + late) for _, one in batch]
-            )
+            replies = aggregator.damp([report for _, report in batch])
         except StoreError:
-            limits.fail(sent[at:])
+            for failed in chain([batch], batches):
+                limits.fail(failed)
             raise
         limits.take(batch, replies, sent_at)
-    return sent
-
-
-def _charge(limits: LocalLimits, aggregator: Aggregator) -> int:
-    due = limits.charges_due()
-    for at in range(0, len(due), BATCH):
-        batch = due[at : at + BATCH]
-        try:
-            answers = aggregator.charge([charge for _, charge in batch])
-        except StoreError as error:
-            limits.charged(batch, [error] * len(batch))
-            raise
-        limits.charged(batch, answers)
-    return len(due)
+        number += len(batch)
+        was_known = was_known and all(report.sent_at is not None for _, report in batch)
+    return number, was_known
 
 
 class Flusher:
