@@ -13,7 +13,7 @@ from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again, looks
-from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
+from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
 from django_throttle.stores import get_store

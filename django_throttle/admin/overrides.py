@@ -151,16 +151,12 @@ class ThrottleOverrideAdmin(ListAdmin):
     )
     readonly_fields = ("in_words", "created_by", "created_at")
     actions = ("end_now", "extend")
-    save_on_top = True
     fieldsets = (
         ("Who", {"fields": ("kind", "value")}),
         ("What", {"fields": ("in_words", "effect", "rules", "factor", "rate", "limit")}),
         ("How long", {"fields": ("lasting", "until")}),
         ("Why", {"fields": ("reason", "created_by", "created_at")}),
     )
-
-    class Media:
-        css = {"all": ("django_throttle/rules.css",)}
 
     @admin.display(description="for", ordering=Concat("kind", Value(" "), "value"))
     def subject(self, row: ThrottleOverride) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -19,6 +19,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
+from django_throttle.admin.costs import URL_NAME, costs_page
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
@@ -39,8 +40,6 @@ LIMITS_THESE_PAGES: Final = (
     "Rule {row} limits the pages of this admin too, as its scopes cover them. If it refuses you, this command lets you "
     "in for two hours: manage.py throttle_override add user {user} --exempt --rules {row} --reason admin"
 )
-# No door of this version reports these: a rule for them would do nothing.
-UNREPORTED_EVENTS: Final = frozenset(("task",))
 
 
 def form_fields(of: type[Options]) -> list[str]:
@@ -89,10 +88,8 @@ class RuleForm(RowForm):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._swap_field("events", _EventsField(choices=EVENT_LABELS.items()))
-        if "events" in self.fields:
-            present = (*self.instance.events, *(self["events"].value() or ()))
-            self.fields["events"].widget.choices = event_choices(present)
+        boxes = forms.MultipleChoiceField(choices=EVENT_LABELS.items(), widget=forms.CheckboxSelectMultiple)
+        self._swap_field("events", boxes)
         algorithms = [(name, each.label) for name, each in ALGORITHMS.items()]
         self._swap_field("algorithm", forms.ChoiceField(choices=algorithms))
         self._swap_field("key", forms.ChoiceField(choices=key_choices(self.instance.key)))
@@ -130,19 +127,6 @@ class PreviewForm(RuleForm):
         pass
 
 
-class _EventsField(forms.MultipleChoiceField):
-    widget = forms.CheckboxSelectMultiple
-
-    def to_python(self, value: Any) -> Any:
-        return tuple(super().to_python(value))
-
-
-def event_choices(present: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """The events that doors report, and those that a rule has already."""
-    shown = {*EVENT_LABELS} - UNREPORTED_EVENTS | {*present}
-    return [(event, label) for event, label in EVENT_LABELS.items() if event in shown]
-
-
 def key_choices(present: str = "") -> list[tuple[str, str]]:
     """The keys that a rule may have on this site, and the one that it has already."""
     every = (*KEY_KINDS, *JOINED_KEYS)
@@ -175,7 +159,7 @@ class EventFilter(admin.SimpleListFilter):
     parameter_name = "event"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return event_choices()
+        return list(EVENT_LABELS.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
         if self.value() not in EVENT_LABELS:
@@ -199,6 +183,11 @@ class KeyFilter(admin.SimpleListFilter):
 class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """A list of rows: safe against NUL characters in filters, which it shows only for long lists."""
 
+    save_on_top = True
+
+    class Media:
+        css = {"all": ("django_throttle/rules.css",)}
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Nothing for a filter with a NUL character: no row has one, and PostgreSQL refuses the query."""
         found: QuerySet[Any] = super().get_queryset(request)
@@ -220,11 +209,9 @@ class ThrottleRuleAdmin(ListAdmin):
     list_filter = ("enabled", "action", EventFilter, KeyFilter, "algorithm")
     search_fields = ("name", "description", "scopes")
     readonly_fields = ("in_words", "updated_at")
-    save_on_top = True
     fieldsets = fieldsets(Rule)
 
     class Media:
-        css = {"all": ("django_throttle/rules.css",)}
         js = ("django_throttle/preview.js",)
 
     @admin.display(description="rule", ordering="name")
@@ -260,7 +247,12 @@ class ThrottleRuleAdmin(ListAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = require_http_methods(["GET", "HEAD", "POST"])(self.preview_view)
-        return [path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"), *super().get_urls()]
+        costs = require_http_methods(["GET", "HEAD"])(partial(costs_page, self))
+        return [
+            path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"),
+            path("costs/", self.admin_site.admin_view(costs), name=URL_NAME),
+            *super().get_urls(),
+        ]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
         """The description of the rule in the query or the posted form, or what is wrong with it."""

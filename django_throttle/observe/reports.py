@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from django.core.signals import setting_changed
 from django.dispatch import Signal, receiver
@@ -21,7 +21,7 @@ from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import ident_tag, secret_bytes
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
+from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
 
 decisions_log = logging.getLogger("django_throttle.decisions")
 
@@ -108,10 +108,7 @@ class Report(NamedTuple):
     seconds: float
 
 
-class Hook(Protocol):
-    """Anything that can be called with a report. It runs inside the call, on an event loop too, so it is quick."""
-
-    def __call__(self, report: Report, /) -> object: ...
+Hook = Callable[[Report], object]  # runs inside the call, on an event loop too, so it is quick
 
 
 @lru_cache(maxsize=1)
@@ -128,9 +125,8 @@ def installed_hooks() -> tuple[Hook, ...]:
 
 def load_hook(path: str) -> Hook:
     """The hook of a dotted path; of a class it is one instance. Raises whatever importing or making it raises."""
-    found = import_string(path)
-    hook: Hook = found() if isinstance(found, type) else found
-    return hook
+    found: Any = import_string(path)
+    return found() if isinstance(found, type) else found  # type: ignore[no-any-return]
 
 
 def call_hooks(report: Report) -> None:
@@ -158,10 +154,7 @@ SignalArguments = tuple[Signal, dict[str, Any]]
 def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
     """Tell hooks of a decision that took so many seconds, and the log and receivers of what is not ordinary."""
     for signal, told in _happened(facts, decision, seconds):
-        try:
-            signal.send_robust(sender=None, facts=facts, **told)
-        except Exception:  # an asynchronous receiver, where an event loop runs in this thread
-            logger.exception("a signal's asynchronous receiver was not called: make it synchronous, or await the door")
+        _send(signal, facts=facts, **told)
 
 
 async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
@@ -170,23 +163,36 @@ async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
         await signal.asend_robust(sender=None, facts=facts, **told)
 
 
-def _happened(facts: Facts, decision: Decision, seconds: float) -> tuple[SignalArguments, ...]:
+def tell_dropped(method: str, queues: int) -> None:
+    """Tell receivers that a channel layer has dropped a message in this method, as so many queues were full."""
+    _send(layer_dropped, method=method, queues=queues)
+
+
+def _send(signal: Signal, **told: Any) -> None:
+    try:
+        signal.send_robust(sender=None, **told)
+    except Exception:  # an asynchronous receiver, where an event loop runs in this thread
+        logger.exception("a signal's asynchronous receiver was not called: make it synchronous, or await the door")
+
+
+def _happened(facts: Facts, decision: Decision, seconds: float) -> Sequence[SignalArguments]:
     """Call the hooks and write the log; returns the signals that have receivers, with what those are told."""
     if installed_hooks():
         call_hooks(Report(facts, decision, seconds))
     if decision.is_ordinary:
         return ()
     log_refusals(facts, decision)
-    return tuple(told for told in _signals(decision) if told[0].receivers and told[0].has_listeners())
+    return _signals(decision)
 
 
-def _signals(decision: Decision) -> Iterator[SignalArguments]:
-    whole = {"decision": decision}
-    if not decision.allowed:
-        yield throttled, whole
-    if any(outcome.shadow and not outcome.allowed for outcome in decision.outcomes):
-        yield shadowed, whole
-    if decision.degraded:
-        yield store_failed, whole
-    for crossing in decision.crossed:
-        yield quota_warning, {"outcome": crossing.outcome, "share": crossing.share}
+def _signals(decision: Decision) -> list[SignalArguments]:
+    found: list[SignalArguments] = []
+    if throttled.receivers and not decision.allowed:
+        found.append((throttled, {"decision": decision}))
+    if shadowed.receivers and any(outcome.shadow and not outcome.allowed for outcome in decision.outcomes):
+        found.append((shadowed, {"decision": decision}))
+    if store_failed.receivers and decision.degraded:
+        found.append((store_failed, {"decision": decision}))
+    if quota_warning.receivers:
+        found += [(quota_warning, {"outcome": one.outcome, "share": one.share}) for one in decision.crossed]
+    return found

@@ -4,17 +4,98 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_throttle.connections.processes import HostRefresher, PassResult
+from django_throttle.conf import conf
+from django_throttle.connections.process_identity import number, processes_of_host
+from django_throttle.connections.processes import BEATS, BeatReply, IndexLeases, ProcessRecords, Sweeper
+from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store
+from django_throttle.stores.redis import RedisStore
 
 LEAST, MOST = 0.05, 3600
+SWEEP_SECONDS: Final = 5.0  # of one of many passes, as processes wait for its next beat
+ONLY_SECONDS: Final = 60.0  # of the only pass
+
+
+class PassResult(NamedTuple):
+    """What one pass saw and did: processes alive and found dead, connections held and freed, keys extended."""
+
+    alive: int
+    dead: int
+    held: int
+    freed: int
+    extended: int
+
+
+class HostRefresher:
+    """Beats for this host's processes that run, expires those that do not, sweeps what any dead one left.
+
+    It extends what those hold that do not beat for themselves. It is no process that holds connections: it never
+    counts as alive. Running twice, late or not at all changes nothing for processes that beat for themselves.
+    Raises StoreError.
+    """
+
+    def __init__(self, store: RedisStore) -> None:
+        self.records = ProcessRecords(store)
+        self.sweeper = Sweeper(self.records)
+        self._extended: dict[str, float] = {}  # uid: when, on the monotonic clock
+
+    def refresh(self) -> PassResult:
+        """One of many passes."""
+        return self._pass(SWEEP_SECONDS)[0]
+
+    def once(self) -> PassResult:
+        """The only pass. Silent processes get a beat's time, as Redis may have been unreachable for all."""
+        first, seen = self._pass(ONLY_SECONDS)
+        if not seen.silent:
+            return first
+        time.sleep(BEATS * conf().BEAT_INTERVAL)
+        second, _ = self._pass(ONLY_SECONDS)
+        return second._replace(
+            dead=max(first.dead, second.dead),
+            freed=first.freed + second.freed,
+            extended=first.extended + second.extended,
+        )
+
+    def _pass(self, seconds: float) -> tuple[PassResult, BeatReply]:
+        self.records.store.transport.check_primary()
+        census = self.records.census()
+        living, dead = processes_of_host(census)
+        seen = self.records.beat(living, dead)
+        self.sweeper.take_on(seen.claimed)
+        freed = self.sweeper.go_on(seconds)
+        idle = [uid for uid in living if not _beats_itself(census[uid], seen.now)]
+        extended = sum(self._extend(uid) for uid in self._due(idle))
+        gone = {*dead, *seen.claimed}
+        held = sum(number(meta, "held") for uid, meta in census.items() if uid not in gone)
+        return PassResult(seen.alive, seen.dead, held, freed, extended), seen
+
+    def _due(self, living: list[str]) -> list[str]:
+        """Those to extend now: new ones, and those whose time has come."""
+        now, past = time.monotonic(), self._extended
+        due = [uid for uid in living if uid not in past or now >= past[uid] + conf().EXTEND_INTERVAL]
+        self._extended = {uid: past[uid] for uid in living if uid in past} | dict.fromkeys(due, now)
+        return due
+
+    def _extend(self, uid: str) -> int:
+        # Only the process itself knows what it should hold. What is on a node of a Cluster that is away has two more
+        # turns before it expires.
+        found = (self.records.extend(uid, dict.fromkeys(indexes, MAX_LIMIT)) for indexes in self.records.walk(uid))
+        return sum(isinstance(there, IndexLeases) and there.leases > 0 for some in found for there in some)
+
+
+def _beats_itself(meta: Mapping[str, Any], now: int) -> bool:
+    """Whether the process has sent a beat of its own lately, by the server's clock."""
+    at = meta.get("at")
+    return type(at) is int and abs(now - at) < conf().PROCESS_TTL * 1_000_000
 
 
 class Command(BaseCommand):

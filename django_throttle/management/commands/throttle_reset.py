@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.management import remote_store
@@ -39,13 +39,18 @@ class Command(BaseCommand):
                 raise CommandError("\n".join(wrong))
             store = remote_store("each process counts by itself.")
             typed, ident = ident, self._found(ident)
-            removed = Limiter(_resettable(found, rules), store).reset(ident)
+            named = [rule for rule in found if not rules or rule.name in rules]
+            # A socket's own counters are nobody's in Redis; it empties them when it hears of the reset.
+            removed = Limiter([rule for rule in named if not rule.is_concurrency], store).reset(ident)
+            if not removed:  # what a user left behind who is no more can be removed
+                with suppress(DatabaseError):  # which has been said
+                    check_ident(ident)
+        except ValidationError as error:
+            raise CommandError("\n".join(error.messages)) from error
         except (InvalidIdent, InvalidSetting) as error:
             raise CommandError(str(error)) from error
         except StoreError as error:
             raise CommandError(f"nothing was reset, as Redis does not answer: {error}") from error
-        if not removed:
-            self._check(ident)
         typed, ident = _printable(typed), _printable(ident)
         if removed:
             self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
@@ -57,27 +62,11 @@ class Command(BaseCommand):
     def _found(self, typed: str) -> str:
         try:
             return typed_ident(typed)
-        except ValidationError as error:
-            raise CommandError("\n".join(error.messages)) from error
         except DatabaseError as error:
             self.stderr.write(self.style.WARNING(f"no user can be looked up: {sources.advice(error)}"))
             return typed
-
-    def _check(self, ident: str) -> None:
-        """Only of whom nothing was counted: what a user left behind who is no more can be removed."""
-        try:
-            check_ident(ident)
-        except ValidationError as error:
-            raise CommandError("\n".join(error.messages)) from error
-        except DatabaseError:  # which has been said
-            return
 
 
 def _printable(text: str) -> str:
     """As it was typed it may not be."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _resettable(found: Any, names: list[str]) -> list[Rule]:
-    """A socket's own counters are nobody's in Redis; it empties them when it hears of the reset."""
-    return [rule for rule in found if (not names or rule.name in names) and not rule.is_concurrency]

@@ -1,0 +1,54 @@
+"""Says what requests of each route use, those that use most first."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+
+from django_throttle.exceptions import StoreError
+from django_throttle.management import remote_store
+from django_throttle.meter import MEASURES
+from django_throttle.observe.route_costs import HOURS, RouteCost, dearest, fetch, in_short
+
+USUAL: Final = 20
+
+
+class Command(BaseCommand):
+    """The admin's page of costs, for a shell."""
+
+    help = (
+        f"Print how many requests each route had in the last {HOURS} hours, and of their queries, rows, times and "
+        "bytes the mean and what 50, 95 and 99 % of the requests do not exceed. Processes report every ten seconds."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--by", choices=MEASURES, default="wall_ms", help="first are the routes with most of this")
+        parser.add_argument("--most", type=int, default=USUAL, help=f"routes that are listed (default {USUAL})")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *, by: str, most: int, **options: Any) -> None:
+        if most < 1:
+            raise CommandError(f"--most is a number of routes, from 1, not {most}")
+        try:
+            fields = fetch(remote_store("only each process knows what its requests used; see the page of costs there."))
+        except StoreError as error:
+            raise CommandError(f"Redis does not answer: {error}") from error
+        found = dearest(fields, by)[:most]
+        if options["json"]:
+            self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in found]}, indent=2))
+            return
+        if not found:
+            self.stdout.write(f"No requests were measured in the last {HOURS} hours.")
+        for route in found:
+            self.stdout.write("\n".join(_lines(route)))
+
+
+def _lines(route: RouteCost) -> list[str]:
+    head = f"{route.scope}: {route.calls:,} request{'s' * (route.calls != 1)}"
+    names = f"  {'':16}{'mean':>12}{'50 %':>12}{'95 %':>12}{'99 %':>12}"
+    rows = [f"  {name:16}{''.join(f'{in_short(one):>12}' for one in route.spreads[name])}" for name in MEASURES]
+    return [head, names, *rows]

@@ -1,0 +1,98 @@
+"""Rules of measured units: what a call reserves beforehand, and what it came to when it is over."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable
+from functools import partial
+from math import ceil
+from typing import Any, Final
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.utils.module_loading import import_string
+
+from django_throttle.call_facts import Facts, cost_of
+from django_throttle.conf import conf
+from django_throttle.core.commands import Refund, check_cost, settlement
+from django_throttle.core.decide import Flow, settle_charges
+from django_throttle.core.exceptions import InvalidCost
+from django_throttle.core.options import MEAN
+from django_throttle.core.rule import Rule
+from django_throttle.log_throttling import LogThrottle
+from django_throttle.meter import MEASURES, Meter, metered
+from django_throttle.stores.base import Step, Steps
+
+logger = logging.getLogger("django_throttle")
+_log_throttle: Final = LogThrottle()
+
+MAX_MEANS: Final = 4096
+# By rule id and scope: what calls come to on average, as the store said last.
+learned_means: Final[dict[tuple[str, str], int]] = {}
+
+
+def reserve_of(rule: Rule, facts: Facts) -> int:
+    """What a call reserves: no more than the rule allows at once. Raises what a function of the site lets through."""
+    reserve, subject = rule.reserve, facts.who.subject
+    if not facts.cost:
+        return 0
+    if reserve == MEAN:
+        reserve = learned_means.get((rule.parts[0].id, facts.scope), 1)
+    elif isinstance(reserve, str):
+        reserve = _by_function(rule, reserve, subject) if reserve and subject is not None else 1
+    return min([reserve, *[part.plan.limit for part in rule.parts]])
+
+
+def _by_function(rule: Rule, path: str, *args: Any) -> int:
+    what = f"call under rule {rule.name!r}"
+    return cost_of(import_string(path), *args, what=what, lets=(SynchronousOnlyOperation,))
+
+
+def _measured(rule: Rule, *args: Any) -> int | None:
+    """What the function of the site at ``measure`` returns; None, with a log line, where that is no cost."""
+    try:
+        return check_cost(import_string(rule.measure)(*args))
+    except Exception as error:
+        if _log_throttle.due(rule.measure):
+            why = error if isinstance(error, InvalidCost) else f"it raised {type(error).__name__}"
+            line = "measure %s: %s; under rule %r what was reserved stays charged; mend the function"
+            logger.exception(line, rule.measure, why, rule.name)
+        return None
+
+
+def used(rule: Rule, meter: Meter, spent: int | None, args: tuple[Any, ...]) -> int | None:
+    """What a call came to under a rule; None where nothing has measured it.
+
+    ``spent`` are the units that the code spent, None where it cannot. ``args`` are the arguments of a function of the
+    site, none where there is no response.
+    """
+    if rule.measure:
+        return _measured(rule, *args) if args else None
+    if rule.unit not in MEASURES:
+        return spent
+    return ceil(getattr(meter, rule.unit)) if conf().METER else None
+
+
+def measured(receipt: Refund | None, scope: str, go: Step) -> Steps[Any]:
+    """Make a call that is no request, and settle what it has reserved by what it used; ``units`` stay as reserved."""
+    if receipt is None or not any(one.charge.rule.is_measured for one in receipt.paid):
+        return (yield go)
+    try:
+        with metered() as meter:
+            return (yield go)
+    finally:
+        yield from settle([receipt], scope, meter, None, ())
+
+
+def settle(
+    receipts: Iterable[Refund], scope: str, meter: Meter, spent: int | None, args: tuple[Any, ...]
+) -> Flow[None]:
+    """Correct all that a call was charged under measured rules; where the store fails, what was reserved stays."""
+    settled = settlement(receipts, partial(used, meter=meter, spent=spent, args=args), scope, secrets.token_urlsafe(9))
+    if settled is None:
+        return
+    means = yield from settle_charges(settled)
+    if len(learned_means) >= MAX_MEANS:
+        learned_means.clear()
+    for one, mean in zip(settled.measured, means, strict=False):
+        learned_means[one.rule_id, one.scope] = mean

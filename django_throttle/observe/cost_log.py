@@ -1,0 +1,47 @@
+"""One line about each request that used more than ``LOG_COST_ABOVE`` allows, and the signal ``costly``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from django_throttle.conf import conf
+from django_throttle.log_throttling import LogThrottle
+from django_throttle.meter import MEASURES, Meter, Use
+from django_throttle.signals import costly
+
+costs_log = logging.getLogger("django_throttle.costs")
+MOST_MODELS: Final = 5  # of a database, those that took longest
+
+log_throttle = LogThrottle(seconds=10.0)
+
+
+def tell(scope: str, method: str, meter: Meter) -> None:
+    """Log a request that used too much, at most once in ten seconds for each route, and tell receivers of each."""
+    limits = conf().LOG_COST_ABOVE
+    above = [name for name, most in limits.items() if name in MEASURES and getattr(meter, name) > most]
+    if not above:
+        return
+    costly.send_robust(sender=None, scope=scope, meter=meter, above=tuple(above))
+    if (left_out := log_throttle.left_out(scope)) is not None:
+        fields = {"scope": scope, "method": method, **meter.measures, "above": above, "left_out": left_out}
+        costs_log.warning(
+            "a request used more than LOG_COST_ABOVE allows (%s): scope %r, %s; %d queries, %d rows, %.1f ms in "
+            "databases (%s), %.1f ms in all, %.1f ms of CPU, %d bytes; left out since the last such line: %d",
+            ", ".join(f"{name} over {limits[name]}" for name in above), scope, method, meter.queries, meter.rows,
+            meter.db_ms, "; ".join(_databases(meter)) or "none", meter.wall_ms, meter.cpu_ms, meter.bytes, left_out,
+            extra=fields,
+        )  # fmt: skip
+
+
+def _databases(meter: Meter) -> Iterator[str]:
+    """Each database in words, with the models that took longest."""
+    for alias, database in meter.databases.items():
+        models = sorted(database.models.items(), key=lambda pair: -pair[1].seconds)[:MOST_MODELS]
+        of_models = "".join(f", {label} {_words(use)}" for label, use in models)
+        yield f"{alias}: {_words(database)}{of_models}"
+
+
+def _words(use: Use) -> str:
+    return f"{use.queries} queries {use.rows} rows {use.seconds * 1e3:.1f} ms"

@@ -1,0 +1,170 @@
+"""What a call spends on the way under rules of unit ``units``: its reserve first, then batches paid for in advance."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from threading import Lock
+from typing import Final, Protocol
+
+from django_throttle.call_facts import Facts
+from django_throttle.core import Decision
+from django_throttle.core.commands import Charge, Paid, Refund, check_cost
+from django_throttle.core.decide import Flow, refund_charges
+from django_throttle.event_loop import is_on_event_loop, spawn
+from django_throttle.limiter import decide_flow, decide_reported
+from django_throttle.meter import Meter
+from django_throttle.stores import get_store
+from django_throttle.stores.base import Steps, arun, run
+
+# A batch is this part of the rule's limit, if what is spent at once is not more.
+PART: Final = 100
+
+
+class Charged(Protocol):
+    """A call as it was decided: ``facts``, and what it was ``charged``, which is settled when it is over."""
+
+    facts: Facts | None
+
+    @property
+    def meter(self) -> Meter: ...
+
+    @property
+    def spending(self) -> Spending: ...
+
+    @property
+    def charged(self) -> Sequence[Paid | Refund]: ...
+
+    def add_batch(self, paid: Paid) -> None: ...
+
+
+class Spending:
+    """What one call has spent and paid for. Its threads and tasks may share it; two of them may pay for a batch each.
+
+    What is spent and not paid for is owed once the call is settled, and what is paid for and not spent goes back.
+    """
+
+    __slots__ = ("_charged", "_count", "_covered", "_decision", "_has_ended", "_lock", "_paid", "spent")
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self._paid: dict[Charge, int] = {}  # under each rule, by a charge of cost 0
+        self._covered: float = inf  # what may be spent before a rule has to be asked
+        self._decision = Decision()
+        self._charged: Sequence[Paid | Refund] | None = None  # this, and so much of it, was looked at last
+        self._count = 0
+        self._has_ended = False
+        self._lock = Lock()
+
+    def end(self, charged: Sequence[Refund]) -> int:
+        """What was spent, as this is now settled; units that are spent later are charged one by one."""
+        with self._lock:
+            self._has_ended = True
+            self._read(charged)
+            self._paid = dict.fromkeys(self._paid, self.spent)
+            self._look()
+            return self.spent
+
+    def add(self, units: int, call: Charged) -> Decision | None:
+        """Count units as spent; the decision where they are paid for. Raises InvalidCost."""
+        check_cost(units)
+        with self._lock:
+            self.spent += units
+            charged = call.charged
+            if not self._has_ended and (charged is not self._charged or len(charged) != self._count):
+                self._read(charged)
+            return self._decision if self.spent <= self._covered else None
+
+    def _read(self, charged: Sequence[Paid | Refund]) -> None:
+        self._charged, self._count, self._paid = charged, len(charged), {}
+        for one in charged:
+            receipt = one.receipt if isinstance(one, Paid) else one
+            for (rule, ident, cost), _, _ in receipt.paid if receipt else ():
+                if rule.unit == "units" and not rule.measure:
+                    key = Charge(rule, ident, 0)
+                    self._paid[key] = self._paid.get(key, 0) + cost
+        self._look()
+
+    def _look(self) -> None:
+        self._covered = min(self._paid.values(), default=inf)
+
+    def pay(self, units: int, call: Charged) -> Steps[Decision]:
+        """Pay for what is spent, these units the last of it, and report the decision."""
+        paying = self._pay_batch(units, call)
+        decision = yield from decide_reported(paying, replace(call.facts, cost=units)) if call.facts else paying
+        self._decision = decision if decision.allowed else self._decision
+        return decision
+
+    def _pay_batch(self, units: int, call: Charged) -> Flow[Decision]:
+        """Pay for a batch; where that is refused, for what is spent and no more."""
+        store, had_ended = get_store(), self._has_ended
+        exact = self._due()
+        batch = exact if had_ended else self._due(units)
+        decision = yield from decide_flow(batch, store)
+        if not decision.allowed and batch != exact:
+            batch, decision = exact, (yield from decide_flow(exact, store))
+        if decision.allowed and not self._keep(batch, decision.paid, call, had_ended):
+            yield from refund_charges(decision.receipt)
+        return decision
+
+    def _due(self, units: int | None = None) -> tuple[Charge, ...]:
+        """What is to be charged under each rule that has too little; with ``units``, a batch."""
+        due = []
+        with self._lock:
+            for charge, paid in self._paid.items():
+                lacking = self.spent - paid
+                if lacking > 0:
+                    cost = lacking if units is None else max(lacking, units, charge.rule.plan.limit // PART)
+                    due.append(charge._replace(cost=cost))
+        return tuple(due)
+
+    def _keep(self, batch: tuple[Charge, ...], paid: Paid | None, call: Charged, had_ended: bool) -> bool:
+        """Note a batch as paid for; False where the call was settled meanwhile, with all that it had spent."""
+        with self._lock:
+            if self._has_ended and not had_ended:
+                return False
+            for charge in batch:
+                key = charge._replace(cost=0)
+                if key in self._paid:
+                    self._paid[key] += charge.cost
+            self._look()
+            if paid is not None and not had_ended:
+                call.add_batch(paid)
+                self._charged, self._count = call.charged, len(call.charged)
+            return True
+
+
+class CallThrottle(ABC):
+    """What the code that serves a call can ask of its throttling."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def _call(self) -> Charged: ...
+
+    @property
+    def meter(self) -> Meter:
+        """What the call has used since its first door; in use unless the setting METER is off."""
+        return self._call.meter
+
+    def spend(self, units: int) -> Decision:
+        """Charge units to the rules of unit ``units`` that the call came under; when refused, end what is under way.
+
+        Most calls take no round trip: the reserve, then batches, are paid for in advance. Units of a refused call count
+        too, as debt. Without such a rule nothing is charged. Raises InvalidCost, and RuntimeError on an event loop.
+        """
+        if is_on_event_loop():
+            raise RuntimeError("spend() would block the event loop, and nothing was charged: await aspend() instead")
+        call = self._call
+        return call.spending.add(units, call) or run(call.spending.pay(units, call), get_store())
+
+    async def aspend(self, units: int) -> Decision:
+        """The same without blocking the event loop; what is on its way to the store when it is cancelled is settled."""
+        call = self._call
+        if decision := call.spending.add(units, call):
+            return decision
+        return await asyncio.shield(spawn(arun(call.spending.pay(units, call), get_store())))
