@@ -1,0 +1,265 @@
+"""Work that is done later: the 202 in place of a view's answer, and the page that says how far the work is.
+
+Nothing is kept here: the address of the page says where the task is, signed, and the site's own queue knows the rest.
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.conf import settings
+from django.core import signing
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.loader import get_template
+from django.urls import NoReverseMatch, get_resolver, get_script_prefix, reverse
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from django.utils.translation import get_language
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
+
+from django_throttle import rulebook
+from django_throttle.core.decide import refund_charges
+from django_throttle.http.refusal import prefers_html, wait_in_words
+from django_throttle.http.request_state import django_request, state_of
+from django_throttle.identity import HttpWho
+from django_throttle.rulebook.snapshot import wall_clock
+from django_throttle.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
+from django_throttle.stores.base import Step, Steps
+from django_throttle.turns import position
+
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+Payload = Callable[..., Any] | None
+
+TEMPLATE: Final = "django_throttle/later.html"
+SALT: Final = "django_throttle.deferred"
+SIGNATURE: Final = 32  # bytes
+KEPT: Final = 7 * 86_400.0  # seconds after its moment for which a task can be asked about
+POLL: Final = (1, 10)  # seconds after which the page looks again, at least and at most
+UNROUTED: Final = (
+    "a call was to be deferred, but its status page has no address: add "
+    'path("later/", include("django_throttle.urls")) to urlpatterns'
+)
+_json: Final = json.JSONEncoder(default=str).encode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deferral:
+    """How a view's work is done later: its task, and what makes the task's arguments of the call's."""
+
+    rule: str
+    task: Any
+    payload: Payload
+    show_result: bool
+
+    def answered(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps[HttpResponse | None]:
+        """The 202 where the call's turn has yet to come, and the task enqueued for it; None where it is due.
+
+        Whatever keeps the task from being enqueued is raised, and the moment given back.
+        """
+        state = state_of(django_request(who.subject))
+        turn = state.take_turn(self.rule)
+        if turn is None:
+            return None
+        asked = partial(self._asked, who, args, kwargs)
+        try:
+            # Wrapping takes longer than what is asked: only on an event loop.
+            pages, (given, named) = yield Step(asked, lambda: sync_to_async(asked)())  # noqa: PLW0108
+            queue = queue_of(self.task)
+            enqueued = yield queue.enqueue(self.task, turn, given, named)
+        except Exception:
+            state.forget([(turn.rule, turn.ident)])
+            yield from refund_charges(turn.refund)
+            raise
+        place, now = queue.place(self.task, enqueued), wall_clock()
+        later = Later(queue.name, place, enqueued.id, turn.rule, turn.at, now, self.show_result)
+        return later.response(who.subject, Found(QUEUED), pages + later.token(who), now, 202)
+
+    def _asked(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Arguments]:
+        """What needs to be known before the task is enqueued; raises ImproperlyConfigured without a status page."""
+        urlconf = getattr(django_request(who.subject), "urlconf", None)
+        return pages_address(urlconf), self._arguments(who.subject, args, kwargs)
+
+    def _arguments(self, request: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """Raises TypeError for what is no payload."""
+        if self.payload is None:
+            return (), {}
+        made: Any = self.payload(request, *args, **kwargs)
+        given, named = made if isinstance(made, tuple) and len(made) == 2 else ((), made)
+        is_named = isinstance(named, Mapping) and all(isinstance(name, str) for name in named)
+        if is_named and isinstance(given, list | tuple):
+            return given, dict(named)
+        wanted = "a dict of the task's keyword arguments, or a tuple of a list of its arguments and such a dict"
+        raise TypeError(f"the payload of a call that rule {self.rule!r} defers is {wanted}, not {type(made).__name__}")
+
+
+def deferral(rule: str, task: Any, payload: Any, show_result: bool) -> Deferral | None:
+    """What @throttle was told of a view's work; None where it is not deferred. Raises TypeError."""
+    if task is None:
+        if payload is not None or show_result:
+            raise TypeError("payload and show_result go with defer_to, the task that does the work later")
+        return None
+    if payload is not None and not callable(payload):
+        raise TypeError(f"payload is a function of the request that makes the task's arguments, not {payload!r:.80}")
+    if inspect.isfunction(task):
+        queue_of(task)  # raises; a task of Celery may not have been made yet
+    deferred_to.append(task)
+    found = Deferral(rule, task, payload, show_result)
+    deferrals.append(found)
+    return found
+
+
+deferrals: Final[list[Deferral]] = []  # of all views that have been imported
+
+
+class Later(NamedTuple):
+    """What the address of a status page says: queue, backend or task name, id, rule and moments.
+
+    It is signed for its caller: by the user who is logged in, else by the address.
+    """
+
+    queue: str
+    place: str
+    id: str
+    rule: str
+    starts_at: float
+    asked_at: float
+    show_result: bool
+
+    @classmethod
+    def of(cls, token: str, who: HttpWho) -> Later | None:
+        """None for a token that is not ours, or too old, or somebody else's."""
+        try:
+            decoded = signing.b64_decode(token.encode())
+            signature, packed = decoded[:SIGNATURE], decoded[SIGNATURE:]
+            if not any(hmac.compare_digest(signature, _signature(key, who, packed)) for key in _keys()):
+                return None
+            starts_at, asked_at, shows, queue, id_, place, rule = packed.decode().split("\n", 6)
+            later = cls(queue, place, id_, rule, float(starts_at), float(asked_at), bool(shows))
+        except ValueError:
+            return None
+        return later if wall_clock() < later.starts_at + KEPT else None
+
+    def token(self, who: HttpWho) -> str:
+        """The signature, and what is signed: a line for each, and for the last what is left."""
+        shows = "shows" if self.show_result else ""
+        numbers = f"{self.starts_at}\n{self.asked_at}\n{shows}"
+        packed = f"{numbers}\n{self.queue}\n{self.id}\n{self.place}\n{self.rule}".encode()
+        return signing.b64_encode(_signature(_keys()[0], who, packed) + packed).decode()
+
+    def found(self) -> Found | None:
+        """What the queue knows of the task; None where it does not know it."""
+        found = queue_named(self.queue).find(self.place, self.id)
+        if found is None:
+            return None
+        state = QUEUED if found.state == UNKNOWN and wall_clock() < self.starts_at else found.state
+        return Found(state, found.result if self.show_result else None)
+
+    def response(self, request: Any, found: Found, address: str, now: float, code: int = 200) -> HttpResponse:
+        """The page, as HTML or JSON by what the client prefers; never cached."""
+        wait = max(0.0, self.starts_at - now)
+        told: dict[str, Any] = {"state": found.state}
+        if found.state == QUEUED:
+            rules = rulebook.present()
+            told["position"] = position(rules.by_name(self.rule) if rules else None, wait)
+            told["starts_at"] = datetime.fromtimestamp(self.starts_at, UTC).isoformat(timespec="milliseconds")
+        elif found.state == DONE and self.show_result:
+            told["result"] = found.result
+        if prefers_html(request.META.get("HTTP_ACCEPT", "")):
+            response = HttpResponse(self._page(told, wait, address), None, code)
+        else:
+            response = HttpResponse(_json(told).encode(), "application/json", code)
+        headers = response.headers  # one by one, as given to the response they take longer
+        headers["Cache-Control"] = "no-store"
+        headers["Vary"] = "Accept, Cookie, Authorization"
+        if code == 202:
+            headers["Location"] = address
+        if found.state == QUEUED:
+            headers["Retry-After"] = str(max(1, ceil(wait)))
+        return response
+
+    def _page(self, told: dict[str, Any], wait: float, address: str) -> str:
+        ends = told["state"] in (DONE, FAILED)
+        least, most = POLL
+        total = max(self.starts_at - self.asked_at, 0.001)
+        context = told | {
+            "address": address,
+            "look_again": None if ends else min(most, max(least, ceil(wait))),
+            "percent": {QUEUED: min(99, int(100 * (1 - wait / total))), DONE: 100}.get(told["state"]),
+            "wait": wait_in_words(ceil(wait)) if wait else None,
+            "when": timezone.now() + timedelta(seconds=wait + 59) if wait >= 60 else None,
+        }
+        return str(get_template(TEMPLATE).render(context))
+
+
+@csrf_exempt  # it changes nothing, and so refuses a POST by its method
+@require_safe
+def status_page(request: HttpRequest, token: str) -> HttpResponse:
+    """How far a deferred call is: for its caller, and 404 for everybody else."""
+    later = Later.of(token, HttpWho(_with_user(request)))
+    found = later.found() if later is not None else None
+    if later is None or found is None:
+        raise Http404("there is no such call, or it is somebody else's")
+    rulebook.current()
+    return later.response(request, found, request.get_full_path(), wall_clock())
+
+
+def _signature(key: bytes, who: HttpWho, packed: bytes) -> bytes:
+    """For this caller, who is not named in the token."""
+    caller = who.ident("user_or_ip") or "nobody"
+    return hmac.digest(key, f"{len(caller)}:{caller}".encode() + packed, "sha256")
+
+
+@lru_cache(maxsize=1)
+def _keys() -> tuple[bytes, ...]:
+    """That which signs, and those that did: kept, as deriving one takes longer than signing."""
+    secrets = settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS
+    return tuple([salted_hmac(SALT, "", secret, algorithm="sha256").digest() for secret in secrets])
+
+
+@receiver(setting_changed, dispatch_uid="django_throttle.deferred")
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in ("SECRET_KEY", "SECRET_KEY_FALLBACKS"):
+        _keys.cache_clear()
+
+
+def _with_user(request: HttpRequest) -> Any:
+    """The request with the user that REST framework's default classes find, where Django's own finds none."""
+    if HttpWho(request).is_("authenticated") or not apps.is_installed("rest_framework"):
+        return request
+    from rest_framework.exceptions import APIException
+    from rest_framework.views import APIView
+
+    wrapped = APIView().initialize_request(request)
+    try:
+        wrapped.user  # noqa: B018 - authenticates, and notes the user on Django's request too
+    except APIException:
+        return request
+    return wrapped
+
+
+def pages_address(urlconf: Any = None) -> str:
+    """What the addresses of all status pages begin with, before the token; raises ImproperlyConfigured."""
+    return _pages_address(get_resolver(urlconf), urlconf, get_script_prefix(), get_language())
+
+
+@lru_cache(maxsize=64)
+def _pages_address(resolver: object, urlconf: Any, *_: object) -> str:
+    """Kept for all that it depends on: reverse() takes longer than the rest of what is asked."""
+    try:
+        return reverse("django_throttle:later", urlconf, ["token"]).removesuffix("token")
+    except NoReverseMatch:
+        raise ImproperlyConfigured(UNROUTED) from None

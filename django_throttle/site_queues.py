@@ -1,0 +1,150 @@
+"""The queues of the site on which work waits for its moment: django.tasks and Celery. There is none of our own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple, Protocol
+
+from asgiref.sync import sync_to_async
+
+from django_throttle.stores.base import Step
+from django_throttle.turns import Turn
+
+QUEUED, RUNNING, DONE, FAILED, UNKNOWN = "queued", "running", "done", "failed", "unknown"
+
+
+@lru_cache(maxsize=1)
+def tasks_module() -> str:
+    """The name of the package that is django.tasks here; empty where there is none."""
+    return next((name for name in ("django.tasks", "django_tasks") if find_spec(name)), "")
+
+
+@lru_cache(maxsize=1)
+def task_class() -> Any:
+    """The class of django.tasks' tasks; raises ImportError where there is none."""
+    return import_module(f"{tasks_module() or 'django.tasks'}.base").Task
+
+
+class Found(NamedTuple):
+    """What a queue says of a task: one of the states above, and its result where it is done."""
+
+    state: str
+    result: Any = None
+
+
+class SiteQueue(Protocol):
+    """One kind of queue."""
+
+    name: str
+
+    def takes(self, task: Any) -> bool:
+        """Whether the task is one of this queue's."""
+
+    def can_wait(self, task: Any) -> bool:
+        """Whether its backend runs the task at a later moment."""
+
+    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+        """What enqueues the task for its turn, and returns its result to be, which has an ``id``."""
+
+    def place(self, task: Any, enqueued: Any) -> str:
+        """Where ``find`` will find it: its backend, or its name."""
+
+    def find(self, place: str, id: str) -> Found | None:  # noqa: A002 - what it is called on both sides
+        """What has become of the task; None where the queue does not know it."""
+
+
+STATES: Final = {"READY": QUEUED, "RUNNING": RUNNING, "SUCCESSFUL": DONE, "FAILED": FAILED}
+
+
+class DjangoTasks:
+    """``django.tasks``, or the package django-tasks before Django 6.0, with any backend that keeps ``run_after``."""
+
+    name = "django"
+
+    def takes(self, task: Any) -> bool:
+        return bool(tasks_module()) and isinstance(task, task_class())
+
+    def can_wait(self, task: Any) -> bool:
+        return bool(task.get_backend().supports_defer)
+
+    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+        due = task.using(run_after=turn.run_after)
+        return Step(partial(due.enqueue, *args, **kwargs), partial(due.aenqueue, *args, **kwargs))
+
+    def place(self, task: Any, enqueued: Any) -> str:
+        return str(enqueued.backend)
+
+    def find(self, place: str, id: str) -> Found | None:  # noqa: A002
+        tasks = import_module(tasks_module())
+        errors = import_module(f"{tasks_module()}.exceptions")
+        try:
+            found = tasks.task_backends[place].get_result(id)
+        except errors.TaskResultDoesNotExist:
+            return None
+        except NotImplementedError:  # a backend that keeps no results
+            return Found(UNKNOWN)
+        state = STATES.get(str(found.status), UNKNOWN)
+        return Found(state, found.return_value if state == DONE else None)
+
+
+CELERY_STATES: Final = {
+    "PENDING": QUEUED, "RECEIVED": QUEUED, "RETRY": QUEUED, "STARTED": RUNNING,
+    "SUCCESS": DONE, "FAILURE": FAILED, "REVOKED": FAILED,
+}  # fmt: skip
+
+
+class CeleryTasks:
+    """Celery, whose result backend says what has become of a task; one that it does not know it takes for queued."""
+
+    name = "celery"
+
+    def takes(self, task: Any) -> bool:
+        return callable(getattr(task, "apply_async", None))
+
+    def can_wait(self, task: Any) -> bool:
+        return True
+
+    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+        put = partial(task.apply_async, tuple(args), dict(kwargs), eta=turn.moment)
+        return Step(put, sync_to_async(put, thread_sensitive=False))
+
+    def place(self, task: Any, enqueued: Any) -> str:
+        return str(task.name)
+
+    def find(self, place: str, id: str) -> Found | None:  # noqa: A002
+        found = self._result(place, id)
+        try:
+            state = CELERY_STATES.get(found.state, QUEUED)  # a state of the site's own is one on the way
+        except (AttributeError, NotImplementedError):  # Celery's, where there is no result backend
+            return Found(UNKNOWN)
+        return Found(state, found.result if state == DONE else None)
+
+    def _result(self, place: str, id: str) -> Any:  # noqa: A002
+        for task in deferred_to:  # each knows its app; a thread may have no current one
+            if self.takes(task) and task.name == place:
+                return task.AsyncResult(id)
+        from celery.result import AsyncResult  # type: ignore[import-untyped]
+
+        return AsyncResult(id)
+
+
+deferred_to: Final[list[Any]] = []  # the tasks that views name
+QUEUES: Final[tuple[SiteQueue, ...]] = (DjangoTasks(), CeleryTasks())
+
+
+def queue_of(task: Any) -> SiteQueue:
+    """The queue of a task; raises TypeError for what is no task."""
+    for queue in QUEUES:
+        if queue.takes(task):
+            return queue
+    kind = "a plain function" if inspect.isfunction(task) else f"a {type(task).__name__}"
+    raise TypeError(f"defer_to is a task of django.tasks or of Celery, not {kind}: put @task or @shared_task around it")
+
+
+def queue_named(name: str) -> SiteQueue:
+    """The queue of this name; raises LookupError."""
+    return {queue.name: queue for queue in QUEUES}[name]

@@ -1,0 +1,87 @@
+"""What the runs of a task are charged to: the rule, whose budget it is, and what a run costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts, cost_of
+from django_throttle.core import Decision
+from django_throttle.core.commands import check_cost
+from django_throttle.core.decide import release_lease
+from django_throttle.exceptions import PutOffTooOften, Refused
+from django_throttle.identity import is_async
+from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
+from django_throttle.identity.keys import shortened
+from django_throttle.measured import measured
+from django_throttle.stores.base import Step, Steps
+
+Ident = str | Callable[..., Any]
+Cost = int | Callable[..., int]
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+def check_options(rule: Any, cost: Any, ident: Any, max_put_off: Any) -> None:
+    if not isinstance(rule, str) or not rule:
+        raise TypeError(f'@throttled_task is given the name of a rule, as in @throttled_task("reports"), not {rule!r}')
+    if not callable(cost):
+        check_cost(cost)
+    if not callable(ident) and not (isinstance(ident, str) and ident):
+        raise TypeError(f"ident is a text or a function of the task's arguments, not {ident!r}")
+    if any(map(is_async, filter(callable, (cost, ident)))):
+        raise TypeError("cost and ident are plain functions, not async ones")
+    if type(max_put_off) is not int or max_put_off < 0:
+        raise TypeError(f"max_put_off is a whole number, 0 or more, not {max_put_off!r}")
+
+
+class TaskBudget:
+    """What runs of one task are charged to."""
+
+    def __init__(self, rule: str, cost: Cost, ident: Ident, most: int, name: str) -> None:
+        self.rule, self.most = rule, most
+        self._cost, self._ident, self.name = cost, ident, name
+
+    def called(self, go: Step, given: Arguments) -> Steps[Any]:
+        """A call that no worker makes: nobody can put it off."""
+        decision = limiter.admitted((yield from self.decided(given, waits=True)))
+        return (yield from run_once(go, decision, self.name))
+
+    def decided(self, given: Arguments, *, waits: bool = False) -> Steps[Decision]:
+        asked = partial(self._facts, *given, waits=waits)
+        facts = yield Step(asked, sync_to_async(asked))
+        decision: Decision = yield Step(partial(limiter.decide, facts), partial(limiter.adecide, facts))
+        return decision
+
+    def is_queue(self) -> Steps[bool]:
+        """Whether the rule gives each call a turn of its own."""
+        rules: rulebook.Snapshot = yield Step(rulebook.current, rulebook.acurrent)
+        rule = rules.by_name(self.rule)
+        return rule is not None and rule.enabled and rule.is_queue
+
+    def too_often(self, decision: Decision, times: int) -> Refused | None:
+        """Why a run cannot be put off once more."""
+        if not decision.allowed and decision.retry_after is None:
+            return Refused(decision)
+        return PutOffTooOften(decision, self.name, times) if times >= self.most else None
+
+    def _facts(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, waits: bool) -> Facts:
+        price = cost_of(self._cost, *args, options=kwargs, what="task")
+        value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
+        ident = given_ident("ident", value, None) if callable(self._ident) else shortened(value)
+        claimed = callable(self._ident) and not is_user(value)
+        who = IdentWho(ident or NO_TEXT)
+        return Facts(
+            self.name, ("task",), who, price, rule=self.rule, early=True, ident=ident, is_claimed=claimed, waits=waits
+        )
+
+
+def run_once(go: Step, decision: Decision, scope: str) -> Steps[Any]:
+    """Run it, settle what it has reserved by what it used, and release its slots."""
+    try:
+        return (yield from measured(decision.receipt, scope, go))
+    finally:
+        yield from release_lease(decision.lease)

@@ -1,0 +1,233 @@
+"""``@throttled_task``: runs of tasks draw on a rule's budget, and one over the limit is put off to its moment.
+
+Celery gets the same message once more, with its id, arguments and retries, for the moment at which it may run.
+``django.tasks`` can give a task that has been enqueued no other moment, so under a rule with a queue the moment is
+reserved when it is enqueued, as its ``run_after``: the task keeps its id and its result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import field, make_dataclass
+from datetime import timedelta
+from functools import lru_cache, partial, wraps
+from importlib import import_module
+from typing import Any, Final, TypeVar
+
+from django.utils import timezone
+
+from django_throttle import limiter
+from django_throttle.core import Decision
+from django_throttle.core.decide import refund_charges
+from django_throttle.core.key import EVERYONE
+from django_throttle.exceptions import Refused
+from django_throttle.site_queues import task_class, tasks_module
+from django_throttle.stores import get_store
+from django_throttle.stores.base import Step, Steps, arun, run
+from django_throttle.task_budget import Cost, Ident, TaskBudget, check_options, run_once
+from django_throttle.turns import Turn, last_turn
+
+__all__ = ["throttled_task"]
+
+T = TypeVar("T")
+HEADER: Final = "django_throttle"  # of Celery's messages
+PLACE: Final = "@throttled_task goes above @task of django.tasks, or below @shared_task of Celery, next to the function"
+NOT_PLAIN: Final = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+
+
+def throttled_task(rule: str, *, cost: Cost = 1, ident: Ident = EVERYONE, max_put_off: int = 100) -> Callable[[T], T]:
+    """Have the runs of a task draw on the budget of that rule, whatever its scopes and events.
+
+    It goes above django.tasks' ``@task``, or below Celery's ``@shared_task``, next to the function. ``ident`` is a
+    text, or a function of the task's arguments that returns a text, a number, a user, or None where the run is not
+    limited. ``cost`` is a number or such a function. A run over the limit is put off ``max_put_off`` times at most, and
+    then raises PutOffTooOften. What is called directly, and not by a worker, raises Refused.
+    Raises TypeError around what it cannot limit, and for options that make no sense.
+    """
+    check_options(rule, cost, ident, max_put_off)
+
+    def decorate(task: Any) -> Any:
+        if tasks_module():
+            import_module(f"{tasks_module()}.signals").task_started.connect(_note, dispatch_uid=__name__)
+            if isinstance(task, task_class()):
+                return _limited_task(task, TaskBudget(rule, cost, ident, max_put_off, task.module_path))
+        _check_function(task)
+        name = f"{task.__module__}.{task.__qualname__}"
+        return _limited_function(task, TaskBudget(rule, cost, ident, max_put_off, name))
+
+    return decorate
+
+
+def _check_function(task: Any) -> None:
+    """Raise TypeError for what cannot be limited below @shared_task."""
+    if not inspect.isroutine(task):
+        raise TypeError(f"{PLACE}: not around {task!r:.80}")
+    if any(is_such(task) for is_such in NOT_PLAIN):
+        raise TypeError(
+            f"@throttled_task below @shared_task does not limit async functions and generators, as {task!r:.80}; above "
+            "@task of django.tasks it limits async functions too"
+        )
+
+
+def _limited_function(function: Any, budget: TaskBudget) -> Any:
+    @wraps(function)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        if (started := running.get()) and _is_in(started.task.func, limited):
+            raise TypeError(f"{PLACE}: not below @task, where a run cannot be put off; change their order")
+        found, go = _celery_run(limited), partial(function, *args, **kwargs)
+        if found is None:
+            is_bound = bool(args) and callable(getattr(args[0], "apply_async", None))
+            return run(budget.called(Step(go, go), (args[is_bound:], kwargs)), get_store())
+        return run(_run_by_celery(budget, found, Step(go, go)), get_store())
+
+    return limited
+
+
+def _celery_run(function: Any) -> Any:
+    """Celery's task whose worker runs this function now; None where something else calls it."""
+    try:
+        from celery import current_task  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    if not current_task or current_task.request.called_directly or current_task.request.is_eager:
+        return None
+    task = current_task._get_current_object()
+    return task if _is_in(getattr(task, "__wrapped__", None) or type(task).run, function) else None
+
+
+def _is_in(outer: Any, function: Any) -> bool:
+    """Whether ``outer`` is that function, or is wrapped around it."""
+    while outer is not None:
+        outer = getattr(outer, "__func__", outer)
+        if outer is function:
+            return True
+        outer = getattr(outer, "__wrapped__", None)
+    return False
+
+
+def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
+    """Run it, or publish it again for its moment; Celery stores no result then, and acknowledges the message."""
+    from celery.exceptions import Ignore  # type: ignore[import-untyped]
+
+    request = task.request
+    times, reserved = (request.headers or {}).get(HEADER) or (0, None)
+    if reserved == request.retries:  # a retry is a run of its own
+        return (yield go)
+    decision = yield from budget.decided((request.args, request.kwargs))
+    turn = last_turn(decision)
+    if decision.allowed and turn is None:
+        return (yield from run_once(go, decision, budget.name))
+    try:
+        if error := budget.too_often(decision, times):
+            raise error
+        _publish_again(task, decision, turn, times + 1)
+    except Exception:
+        yield from refund_charges(turn and turn.refund)
+        raise
+    raise Ignore
+
+
+def _publish_again(task: Any, decision: Decision, turn: Turn | None, times: int) -> None:
+    """With the same id, arguments, retries, links and limits; raises whatever the broker does."""
+    from celery.exceptions import Reject
+
+    request = task.request
+    eta = turn.moment if turn else timezone.now() + timedelta(seconds=decision.retry_after or 0.0)
+    headers = {**(request.headers or {}), HEADER: [times, request.retries if turn else None]}
+    again = task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
+    try:
+        again.apply_async()
+    except Exception as error:
+        if task.acks_late:
+            raise Reject(error, requeue=True) from error
+        raise
+
+
+# What a worker of django.tasks is running.
+running: Final[ContextVar[Any]] = ContextVar("running", default=None)
+
+
+def _note(sender: Any, task_result: Any, **_: Any) -> None:
+    running.set(task_result)
+
+
+def _limited_task(task: Any, budget: TaskBudget) -> Any:
+    """The same task, whose class is made from its own: a backend may have one of its own."""
+    kind: Any = type(task)
+    fields = {name: getattr(task, name) for name in kind.__dataclass_fields__}
+    return _limited_class(kind)(**fields, budget=budget)
+
+
+@lru_cache(maxsize=16)
+def _limited_class(kind: Any) -> Any:
+    budget = ("budget", Any, field(default=None, compare=False, repr=False))
+    return make_dataclass(kind.__name__, [budget], bases=(_Limited, kind), frozen=True, kw_only=True, slots=True)
+
+
+def _by(runs: Callable[..., Any], steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+    """The method that takes these steps, or whose result does when it is awaited."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return runs(steps(self, args, kwargs), get_store())
+
+    return method
+
+
+class _Limited:
+    """What is limited of a task of django.tasks: being enqueued, and being run by a worker."""
+
+    __slots__ = ()
+    budget: TaskBudget
+    using: Any
+    run_after: Any
+    func: Any
+    takes_context: bool
+
+    def _enqueued(self, args: Any, kwargs: Any) -> Steps[Any]:
+        turn, due = None, self
+        if (yield from self.budget.is_queue()):
+            turn = last_turn(limiter.admitted((yield from self.budget.decided((args, kwargs)))))
+        try:
+            if turn is not None:
+                due = self.using(run_after=max(filter(None, (self.run_after, turn.run_after))))
+            backend = due.get_backend()  # type: ignore[attr-defined]
+            put = {"task": due, "args": args, "kwargs": kwargs}
+            return (yield Step(partial(backend.enqueue, **put), partial(backend.aenqueue, **put)))
+        except Exception:
+            yield from refund_charges(turn and turn.refund)
+            raise
+
+    def _run(self, args: Any, kwargs: Any) -> Steps[Any]:
+        call, acall = super().call, super().acall  # type: ignore[misc]
+        go = Step(partial(call, *args, **kwargs), partial(acall, *args, **kwargs))
+        found, given = running.get(), (args[1:] if self.takes_context else args, kwargs)
+        if found is None or found.task.func is not self.func:
+            return (yield from self.budget.called(go, given))
+        running.set(None)
+        if (yield from self.budget.is_queue()):  # its turn was reserved when it was enqueued
+            return (yield go)
+        decision = yield from self.budget.decided(given)
+        if decision.allowed:
+            return (yield from run_once(go, decision, self.budget.name))
+        raise self.budget.too_often(decision, len(found.worker_ids) - 1) or _put_off(found, decision)
+
+    enqueue, aenqueue = _by(run, _enqueued), _by(arun, _enqueued)  # for its turn; Refused where the queue is full
+    call, acall = _by(run, _run), _by(arun, _run)  # as a worker does
+
+
+def _put_off(found: Any, decision: Decision) -> Refused:
+    """What has the worker of the database backend put the row off when it is raised, in place of marking it failed."""
+    row, error = getattr(found, "db_result", None), Refused(decision)
+    if row is None:
+        error.add_note("Only django-tasks-db can put off a run of django.tasks; give the rule a queue (leaky_bucket).")
+        return error
+
+    def put_off(_: BaseException) -> None:
+        row.status, row.started_at = "READY", None
+        row.run_after = timezone.now() + timedelta(seconds=decision.retry_after or 0.0)
+        row.save(update_fields=["status", "started_at", "run_after"])
+
+    row.set_failed = import_module("django_tasks_db.utils").retry()(put_off)
+    return error

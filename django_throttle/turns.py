@@ -1,0 +1,104 @@
+"""The moment that a queue has reserved for a call, and which others have theirs before it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from math import ceil
+from typing import Final, NamedTuple
+
+from django.conf import settings
+from django.utils import timezone
+
+from django_throttle.core import Decision
+from django_throttle.core.commands import Refund, refund_for_idents
+from django_throttle.core.decision import Outcome, put_off
+from django_throttle.core.rule import Rule
+from django_throttle.rulebook.snapshot import wall_clock
+
+# Seconds by which the clocks of Redis and of this process may differ before this process goes by its own.
+TRUSTED: Final = 1.0
+
+
+class Turn(NamedTuple):
+    """When a call may run, in seconds since 1970, under which rule, and by which decision."""
+
+    rule: str
+    ident: str
+    at: float
+    decision: Decision | None = None
+
+    @property
+    def refund(self) -> Refund | None:
+        """What gives the moment back."""
+        receipt = None if self.decision is None else self.decision.receipt
+        return None if receipt is None else refund_for_idents(receipt, {(self.rule, self.ident)})
+
+    @property
+    def wait(self) -> float:
+        """The seconds until then; 0 when it has passed."""
+        return max(0.0, self.at - wall_clock())
+
+    @property
+    def moment(self) -> datetime:
+        return datetime.fromtimestamp(self.at, UTC)
+
+    @property
+    def run_after(self) -> datetime:
+        """The moment as django.tasks takes it: aware where USE_TZ is on."""
+        return self.moment if settings.USE_TZ else timezone.make_naive(self.moment)
+
+
+def turn_of(decision: Decision, outcome: Outcome) -> Turn | None:
+    """The turn that this outcome of an allowed call has reserved; None where the call may run at once."""
+    wait = outcome.delay or outcome.put_off
+    if not (decision.allowed and wait) or outcome.shadow:
+        return None
+    told = decision.paid.at(outcome.rule, outcome.ident) if decision.paid else 0
+    return _turn(outcome.rule, outcome.ident, told, wait, decision)
+
+
+def _turn(rule: str, ident: str, told: float, wait: float, decision: Decision) -> Turn:
+    """By the clock of the store, so that the moments of all processes are in the order in which they were reserved.
+
+    ``told`` is what it said, in microseconds.
+    """
+    now, at = wall_clock(), told / 1_000_000
+    return Turn(rule, ident, (at if abs(at - now) < TRUSTED else now) + wait, decision)
+
+
+def last_turn(decision: Decision, rule: str | None = None) -> Turn | None:
+    """The latest of a call's turns, under all rules or one: a rule of several rates reserves one for each."""
+    outcomes = [one for one in decision.outcomes if rule in (None, one.rule)]
+    turns = [turn for outcome in outcomes if (turn := turn_of(decision, outcome))]
+    return max(turns, key=lambda turn: turn.at, default=None)
+
+
+def turn_under(decision: Decision, rule: str) -> Turn | None:
+    """The turn that an allowed call has reserved under this rule; None where the call may run at once.
+
+    Read from the numbers of the store where they are all there is: making outcomes of them takes longer.
+    """
+    if decision.answered is None:
+        return last_turn(decision, rule)
+    charges, answers = decision.answered
+    wait, ident = put_off(charges, answers, rule)
+    return _turn(rule, ident, answers.at, wait, decision) if wait else None
+
+
+def position(rule: Rule | None, wait: float) -> int | None:
+    """How many turns a call that waits so many seconds is from its own; None where the rule is not known.
+
+    No more than may wait: without Redis a process gives turns at its share of the rate.
+    """
+    if rule is None or not rule.all_rates:
+        return None
+    speed, most = _drains(rule)
+    return max(1, min(ceil(wait * speed - 0.001), most))
+
+
+@lru_cache(maxsize=1024)
+def _drains(rule: Rule) -> tuple[float, int]:
+    """Calls a second of the slowest rate, and how many may wait for it."""
+    speed, slowest = min([(rate.limit / rate.window, at) for at, rate in enumerate(rule.all_rates)])
+    return speed, rule.parts[slowest].plan.limit - 1
