@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial, wraps
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -15,16 +15,17 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_throttle import limiter
-from django_throttle.call_facts import BY_KEY, Facts
+from django_throttle.call_facts import BY_KEY, Facts, cost_of
 from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
-from django_throttle.costs import cost_of
 from django_throttle.exceptions import InvalidIdent
+from django_throttle.http.deferred import Deferral, Payload, deferral
 from django_throttle.http.request_state import django_request, facts_of
 from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
+from django_throttle.measured import measured
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
 
@@ -37,7 +38,15 @@ Ident = str | Callable[..., Any] | None
 Cost = int | Callable[..., int]
 
 
-def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F], F]:
+def throttle(
+    rule: str,
+    *,
+    cost: Cost = 1,
+    ident: Ident = None,
+    defer_to: Any = None,
+    payload: Payload = None,
+    show_result: bool = False,
+) -> Callable[[F], F]:
     """Put a view, or any callable, sync or async, under the rule of that name, whatever its scopes and events.
 
     A view's caller is found by the rule's key, and a refused one is answered with 429. Any other callable
@@ -45,21 +54,37 @@ def throttle(rule: str, *, cost: Cost = 1, ident: Ident = None) -> Callable[[F],
     text, a number, a user, or None where the call is not limited.
     ``cost`` is a number or a function of the arguments. A rule that is switched off, or that nobody has made
     yet, limits nothing. Around a class of Django's views it covers all its methods. What a concurrency rule
-    holds goes back when the callable returns, or when the response has been sent. Raises TypeError around what it
-    cannot limit, and says what to do instead; ValueError for an empty name, InvalidCost for a number that is no cost.
+    holds goes back when the callable returns, or when the response has been sent.
+    ``defer_to`` is the task that does the work later under a rule of action "defer"; ``payload``, a function of the
+    view's arguments, returns the task's, and ``show_result`` shows what it returns to the caller.
+    Raises TypeError around what it cannot limit, and says what to do instead; ValueError for an empty name, InvalidCost
+    for a number that is no cost.
     """
-    if not isinstance(rule, str) or not rule:
-        error = ValueError if rule == "" else TypeError
-        raise error('@throttle is given the name of a rule: @throttle("search")')
+    _check_name(rule)
+
+    later = deferral(rule, defer_to, payload, show_result)
 
     def decorate(function: F) -> F:
-        _check_decoration(function, cost, ident)
+        _check_decoration(function, cost, ident, later is not None)
         if isinstance(function, type):
-            return method_decorator(throttle(rule, cost=cost, ident=ident), name="dispatch")(function)
-        decided = _arun_call if _is_awaited(function) else _run_call
-        return _wrapped(function, partial(decided, partial(_Call, rule, cost, ident, function)))
+            for name in _methods_around(function):
+                function = method_decorator(decorate, name=name)(function)
+            return function
+        answer: Any = arun if _is_awaited(function) else run
+
+        def decided(args: Any, kwargs: Any) -> Any:
+            return answer(_Call(rule, cost, ident, later, function, args, kwargs).steps(), get_store())
+
+        return _wrapped(function, decided)
 
     return decorate
+
+
+def _methods_around(view: Any) -> list[str]:
+    """The methods of a class-based view that are limited; REST framework's know their caller after ``dispatch``."""
+    if not hasattr(view, "throttle_classes"):
+        return ["dispatch"]
+    return [name for name in view.http_method_names if name != "options" and hasattr(view, name)]
 
 
 def _wrapped(function: F, decided: Callable[[Any, Any], Any]) -> F:
@@ -81,19 +106,20 @@ def _wrapped(function: F, decided: Callable[[Any, Any], Any]) -> F:
     return wraps(function)(made)  # type: ignore[return-value]
 
 
-def _run_call(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Any:
-    return run(make(args, kwargs).steps(), get_store())
-
-
-def _arun_call(make: Callable[[Any, Any], _Call], args: Any, kwargs: Any) -> Awaitable[Any]:
-    return arun(make(args, kwargs).steps(), get_store())
-
-
 class _Call:
     """One call of the decorated function; ``subject`` is its request, as the view gets it, or None."""
 
-    def __init__(self, rule: str, cost: Cost, ident: Ident, function: Callable[..., Any], args: Any, kwargs: Any):
-        self.rule, self.ident = rule, ident
+    def __init__(
+        self,
+        rule: str,
+        cost: Cost,
+        ident: Ident,
+        later: Deferral | None,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+    ) -> None:
+        self.rule, self.ident, self._later = rule, ident, later
         self._function, self._args, self._kwargs = function, args, kwargs
         self._cost = cost
         found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
@@ -103,9 +129,14 @@ class _Call:
         """Decide the call, then make it or refuse it."""
         go = partial(self._function, *self._args, **self._kwargs)
         if self.subject is None:
+            if self._later is not None:
+                raise TypeError("defer_to goes with views: a function that gets no request has nobody to tell of it")
             return _call_unless_refused(self._facts(self._caller_in_arguments()), Step(go, go))
-        who = HttpWho(self.subject)
-        return serve(django_request(self.subject), who, self._facts(who), Step(go, go))
+        who, instead = HttpWho(self.subject), None
+        if self._later is not None:
+            rest = self._args[isinstance(self._args[0], View) + 1 :]
+            instead = self._later.answered(who, rest, self._kwargs)
+        return serve(django_request(self.subject), who, self._facts(who), Step(go, go), instead)
 
     def _facts(self, caller: Caller | None) -> Step:
         return Step(partial(self.facts, caller), partial(self.afacts, caller))
@@ -153,7 +184,7 @@ def _call_unless_refused(facts: Step, go: Step) -> Steps[Any]:
     call = yield facts
     decision = limiter.admitted((yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))))
     try:
-        return (yield go)
+        return (yield from measured(decision.receipt, call.scope, go))
     finally:
         yield from release_lease(decision.lease)
 
@@ -164,16 +195,19 @@ def _is_awaited(function: Any) -> bool:
     return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
 
 
-def _check_decoration(function: Any, cost: Any, ident: Any) -> None:
+def _check_name(rule: Any) -> None:
+    if not isinstance(rule, str) or not rule:
+        error = ValueError if rule == "" else TypeError
+        raise error('@throttle is given the name of a rule: @throttle("search")')
+
+
+def _check_decoration(function: Any, cost: Any, ident: Any, is_deferred: bool) -> None:
     if isinstance(function, (classmethod, staticmethod, property)):
         raise TypeError(f"put @throttle below @{type(function).__name__}, next to the function")
     if any(callable(getattr(function, name, None)) for name in TASK_METHODS):
         raise TypeError("put @throttle below the decorator that makes a task (@shared_task), next to the function")
-    if isinstance(function, type) and (not issubclass(function, View) or hasattr(function, "throttle_classes")):
-        raise TypeError(
-            f"@throttle goes around functions, methods and Django's class-based views, not around {function.__name__}: "
-            "a view of REST framework has throttle_classes = [RuleThrottle], a consumer the ThrottledConsumerMixin"
-        )
+    if isinstance(function, type):
+        _check_class(function, is_deferred)
     if not callable(function):
         raise TypeError(f"@throttle goes around something to call, not around {type(function).__name__}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -184,3 +218,14 @@ def _check_decoration(function: Any, cost: Any, ident: Any) -> None:
         raise TypeError(f"ident is a text or a function of the call's arguments, not {ident!r}")
     if any(map(is_async, filter(callable, (cost, ident)))):
         raise TypeError("cost and ident are plain functions, not async ones")
+
+
+def _check_class(kind: type, is_deferred: bool) -> None:
+    if issubclass(kind, View) and is_deferred:
+        if not _methods_around(kind):
+            raise TypeError(f"put @throttle around the actions of {kind.__name__}: it has them in place of methods")
+    elif not issubclass(kind, View) or hasattr(kind, "throttle_classes"):
+        raise TypeError(
+            f"@throttle goes around functions, methods and Django's class-based views, not around {kind.__name__}: "
+            "a view of REST framework has throttle_classes = [RuleThrottle], a consumer the ThrottledConsumerMixin"
+        )

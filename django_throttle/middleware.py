@@ -76,8 +76,6 @@ def _refused_elsewhere(request: HttpRequest) -> Steps[HttpResponseBase | None]:
 
 
 def _facts(request: HttpRequest, who: HttpWho) -> Step:
-    """Makes the facts of a request."""
-
     def facts() -> Facts:
         scope = state_of(request).scope = scope_of(request)
         return facts_of(request, scope, who, early=True)

@@ -1,24 +1,23 @@
-"""Checks of how the project uses this app, outside the setting DJANGO_THROTTLE.
-
-HTTP: middleware, REST framework's settings, the schema, rules of requests in flight. WebSockets: origins, messages that
-are delayed, misspelt attributes of consumers.
-"""
+"""Checks of how the project uses this app: middleware, REST framework, consumers, channel layers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
+from math import inf
 from typing import Any, Final
 
 from django.apps import apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Tags, Warning, register
+from django.core.checks import CheckMessage, Tags, register
+from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
 from django_throttle.checks.settings import (
     Given,
+    inherits,
     mistake,
     rules_of_database,
     rules_of_settings,
@@ -28,8 +27,9 @@ from django_throttle.checks.settings import (
 )
 from django_throttle.core import Rate, Rule
 from django_throttle.exceptions import InvalidRate
+from django_throttle.http.deferred import deferrals, pages_address
 from django_throttle.http.request_state import view_scope
-from django_throttle.rulebook.sources import NO_RULES, SourceRules
+from django_throttle.site_queues import queue_of
 from django_throttle.sockets.settings import misspelt_options
 
 DAPHNE: Final = "daphne"
@@ -41,21 +41,36 @@ def check_origins(given: Given) -> Iterator[CheckMessage]:
 
     Silent where it cannot be known: an application of the site's own may check the origin in its own way.
     """
-    open_to_all = sorted({name for name, is_checked in _consumers(_application()) if not is_checked})
-    if open_to_all:
-        message = f"pages of any website can open {', '.join(open_to_all)} as a user who is logged in here"
+    consumers = ((getattr(app, "consumer_class", None), around) for app, around in _parts(_application()))
+    names = {consumer.__name__ for consumer, around in consumers if consumer and _is_open_to_all(consumer, around)}
+    if names:
+        message = f"pages of any website can open {', '.join(sorted(names))} as a user who is logged in here"
         hint = "Put channels.security.websocket.AllowedHostsOriginValidator around the WebSocket application."
         yield warning("W042", message, hint)
+
+
+def _is_open_to_all(consumer: type, around: tuple[Any, ...]) -> bool:
+    """Whether a limited consumer finds users by cookies, and nothing around it is known to check the origin."""
+    from channels.security.websocket import OriginValidator
+    from channels.sessions import CookieMiddleware, SessionMiddleware
+
+    from django_throttle.channels import ThrottledConsumerMixin
+
+    def is_inside(*kinds: type) -> bool:
+        return any(isinstance(one, kinds) for one in around)
+
+    is_limited = issubclass(consumer, ThrottledConsumerMixin) or any(map(_is_middleware, around))
+    return is_limited and is_inside(CookieMiddleware, SessionMiddleware) and not is_inside(OriginValidator)
 
 
 @settings_check()
 def check_delays(given: Given) -> Iterator[CheckMessage]:
     """Messages are delayed on daphne, which keeps reading meanwhile."""
     if DAPHNE in settings.INSTALLED_APPS:
-        delaying = [f"rule {rule.name!r}" for rule in _delaying_rules(rules_of_settings())]
+        delaying = [f"rule {rule.name!r}" for rule in rules_of_settings(_delays_messages)]
         consumers = {one.__name__ for one in _consumer_classes() if _delays(one.throttle_ladder)}
         delaying += [f"throttle_ladder of {name}" for name in sorted(consumers)]
-        ladders = (door.settings for door in _limiting_middleware(_application()) if _delays(door.settings.ladder))
+        ladders = (door.settings for door in _limiting_middleware() if _delays(door.settings.ladder))
         delaying += [f"the ladder of ThrottleMiddleware, scope {one.scope!r}" for one in ladders]
         yield from _flood_warning(delaying)
 
@@ -65,14 +80,14 @@ def check_waiting_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
-    rows = rules_of_database(databases) if DAPHNE in settings.INSTALLED_APPS else NO_RULES
-    return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in _delaying_rules(rows)]))
+    if DAPHNE not in settings.INSTALLED_APPS:
+        return []
+    delaying = filter(_delays_messages, rules_of_database(databases).rules.values())
+    return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in delaying]))
 
 
-def _delaying_rules(source: SourceRules) -> list[Rule]:
-    return [
-        rule for rule in source.rules.values() if rule.enabled and rule.action == "delay" and "message" in rule.events
-    ]
+def _delays_messages(rule: Rule) -> bool:
+    return rule.enabled and rule.action == "delay" and "message" in rule.events
 
 
 def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
@@ -86,17 +101,46 @@ def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_attributes(given: Given) -> list[CheckMessage]:
-    """Warns of attributes of consumers that have no effect, with a name close to one that has."""
-    return [
-        Warning(f"{consumer.__name__}.{name} has no effect; did you mean {meant!r}?", id="django_throttle.W044")
-        for consumer in _consumer_classes()
-        for name, meant in misspelt_options(consumer)
-    ]
+def check_attributes(given: Given) -> Iterator[CheckMessage]:
+    """Attributes of consumers that have no effect, with a name close to one that has."""
+    for consumer in _consumer_classes():
+        for name, meant in misspelt_options(consumer):
+            message = f"{consumer.__name__}.{name} has no effect; did you mean {meant!r}?"
+            yield warning("W044", message, f"Rename it to {meant}, or to a name that does not begin with throttle.")
+
+
+@settings_check()
+def check_layers(given: Given) -> Iterator[CheckMessage]:
+    """Layers of channels_redis that wait for a message for longer than their connections wait for a reply."""
+    for alias in (getattr(settings, "CHANNEL_LAYERS", None) or {}) if find_spec("channels") else ():
+        if (times := _layer_times(alias)) and min(times[1:]) <= times[0]:
+            message = (
+                f"consumers on the channel layer {alias!r} end after {min(times[1:]):g} s without a message: that is "
+                f"the socket_timeout of its connections, while the layer waits for {times[0]:g} s"
+            )
+            hint = (
+                'Give each of its hosts one: {"address": "redis://…", "socket_timeout": None}, or one that is longer.'
+            )
+            yield warning("W046", message, hint)
+
+
+def _layer_times(alias: str) -> list[float]:
+    """How long this layer waits for a message, and its connections to each host for a reply; empty where unknown."""
+    from channels.layers import channel_layers
+
+    try:
+        layer: Any = channel_layers.make_backend(alias)
+        # The default depends on redis-py's version: a connection knows it, and is not opened here.
+        waits = [layer.create_pool(index).make_connection().socket_timeout for index in range(layer.ring_size)]
+        return [layer.brpop_timeout, *(inf if wait is None else wait for wait in waits)]
+    except Exception:  # noqa: BLE001 - another layer, or one that says what is wrong with it when it is used
+        return []
 
 
 def _application() -> Any:
-    """The application for WebSockets; None where it cannot be found or loaded."""
+    """The application for WebSockets; None where it cannot be found or loaded, or Channels is not installed."""
+    if find_spec("channels") is None:
+        return None
     try:
         application = import_string(getattr(settings, "ASGI_APPLICATION", None) or "")
     except Exception:  # noqa: BLE001 - a module of the site's own may fail in any way, and says so when it is served
@@ -104,50 +148,34 @@ def _application() -> Any:
     return getattr(application, "application_mapping", {}).get("websocket")
 
 
-def _consumers(app: Any, *, cookies: bool = False, limited: bool = False) -> Iterator[tuple[str, bool]]:
-    """The limited consumers that find users by cookies, and whether their origin is checked, if that is known."""
-    if app is None or find_spec("channels") is None:
-        return
-    from channels.routing import URLRouter
-    from channels.security.websocket import OriginValidator
-    from channels.sessions import CookieMiddleware, SessionMiddleware
-
-    from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-
-    if isinstance(app, URLRouter):
-        for route in app.routes:
-            yield from _consumers(getattr(route, "callback", None), cookies=cookies, limited=limited)
-    elif isinstance(app, ThrottleMiddleware):
-        yield from _consumers(app.app, cookies=cookies, limited=True)
-    elif consumer := getattr(app, "consumer_class", None):
-        if cookies and (limited or issubclass(consumer, ThrottledConsumerMixin)):
-            yield consumer.__name__, False
-    elif not isinstance(app, OriginValidator):
-        knows = isinstance(app, (CookieMiddleware, SessionMiddleware))
-        yield from _consumers(getattr(app, "inner", None), cookies=cookies or knows, limited=limited)
-
-
 def socket_scopes() -> Iterator[str]:
     """The scopes of the consumers and the middleware that are loaded with the application for WebSockets."""
     for consumer in _consumer_classes():
         scope = consumer.throttle_scope
         yield scope if isinstance(scope, str) and scope else consumer.__name__
-    for door in _limiting_middleware(_application()):
+    for door in _limiting_middleware():
         yield door.settings.scope
 
 
-def _limiting_middleware(app: Any) -> Iterator[Any]:
-    """The middleware in this application that limits sockets."""
-    if app is None or find_spec("channels") is None:
-        return
+def _limiting_middleware() -> Iterator[Any]:
+    """The middleware in the application for WebSockets that limits them."""
+    return (app for app, _ in _parts(_application()) if _is_middleware(app))
+
+
+def _parts(app: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """An application and all that are inside it, each with those around it."""
+    if app is not None:
+        yield app, around
+        inside = [getattr(route, "callback", None) for route in getattr(app, "routes", ())]
+        inside.append(app.app if _is_middleware(app) else getattr(app, "inner", None))
+        for one in inside:
+            yield from _parts(one, (*around, app))
+
+
+def _is_middleware(app: Any) -> bool:
     from django_throttle.channels import ThrottleMiddleware
 
-    limits = isinstance(app, ThrottleMiddleware)
-    if limits:
-        yield app
-    for route in getattr(app, "routes", ()):
-        yield from _limiting_middleware(getattr(route, "callback", None))
-    yield from _limiting_middleware(app.app if limits else getattr(app, "inner", None))
+    return isinstance(app, ThrottleMiddleware)
 
 
 def _consumer_classes() -> Iterator[Any]:
@@ -174,7 +202,6 @@ ASGI_MIDDLEWARE: Final = "django_throttle.channels.ThrottleMiddleware"
 AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 DECIDED_THROTTLE: Final = "django_throttle.drf.DecidedThrottle"
 DROP_IN: Final = "django_throttle.drf.StoreRateThrottle"
-SCHEMA: Final = "django_throttle.schema.ThrottleSchema"
 
 
 @settings_check()
@@ -182,7 +209,7 @@ def check_schema(given: Given) -> Iterator[CheckMessage]:
     """drf-spectacular describes requests that can be refused, and does not know it."""
     if not apps.is_installed("drf_spectacular") or not _sees_all_requests():
         return
-    if not _inherits([_drf_setting("DEFAULT_SCHEMA_CLASS", None)], SCHEMA):
+    if not inherits([_drf_setting("DEFAULT_SCHEMA_CLASS", None)], "django_throttle.schema.ThrottleSchema"):
         hint = (
             'Set REST_FRAMEWORK["DEFAULT_SCHEMA_CLASS"] to "django_throttle.schema.AutoSchema"; a class of your own '
             "inherits from django_throttle.schema.ThrottleSchema first."
@@ -205,45 +232,118 @@ def check_middleware(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_rates(given: Given) -> Iterator[CheckMessage]:
+def check_rates(given: Given) -> list[CheckMessage]:
     """REST framework's rates can be read, where our throttles replace its own, for all views or for one."""
-    messages = list(_unreadable_rates())
-    if messages and (_inherits(_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), DROP_IN) or _is_on_a_view(DROP_IN)):
-        yield from messages
-
-
-def _unreadable_rates() -> Iterator[CheckMessage]:
+    wrong = []
     for scope, rate in _drf_setting("DEFAULT_THROTTLE_RATES", {}).items():
         try:
             _ = rate is None or Rate.parse(rate)
         except InvalidRate as error:
-            yield mistake("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}")
-
-
-INFLIGHT_HINT: Final = (
-    'List the event "inflight" to limit requests while they are being answered, or "connection" and "inflight" '
-    "for sockets and requests in one count."
-)
-SOCKETS_ONLY: Final = ' Where only sockets are meant, write that it is for "connection".'
-# ASGI_APPLICATION need not lead to all that is served.
-NO_CONSUMER: Final = "no consumer that this check could find has the mixin"
+            wrong.append(mistake("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}"))
+    return wrong if wrong and (_is_for_all_views(DROP_IN) or _is_on_a_view(DROP_IN)) else []
 
 
 @settings_check()
 def check_inflight(given: Given) -> Iterator[CheckMessage]:
     """Concurrency rules in settings that count open sockets alone, where they seem to be meant for requests."""
-    rules = [rule for rule in rules_of_settings().rules.values() if rule.enabled and rule.events == ("connection",)]
+    rules = rules_of_settings(lambda rule: rule.enabled and rule.events == ("connection",))
     says_events = {name for name, options in value_of(given, "RULES").items() if options.get("events")} if rules else ()
     for rule, why in _misapplied(rules, says_events):
-        message = f"rule {rule.name!r} counts open WebSockets alone, {why}"
-        yield warning("W045", message, INFLIGHT_HINT + SOCKETS_ONLY * (rule.name not in says_events))
+        hint = (
+            'List the event "inflight" to limit requests while they are being answered, or "connection" and "inflight" '
+            "for sockets and requests in one count."
+        )
+        if rule.name not in says_events:
+            hint += ' Where only sockets are meant, write that it is for "connection".'
+        yield warning("W045", f"rule {rule.name!r} counts open WebSockets alone, {why}", hint)
+
+
+@settings_check()
+def check_status_pages(given: Given) -> Iterator[CheckMessage]:
+    """The URLconf has the page that views lead to whose work is done later."""
+    _ = list(_views())  # which imports the views
+    if deferrals and getattr(settings, "ROOT_URLCONF", None):
+        try:
+            pages_address()
+        except ImproperlyConfigured:
+            rules = ", ".join(sorted({repr(one.rule) for one in deferrals}))
+            yield mistake(
+                "E082",
+                f"views defer calls (rules {rules}), but their status page has no address, so each such call is an "
+                'error; add path("later/", include("django_throttle.urls")) to urlpatterns',
+            )
+
+
+@settings_check()
+def check_deferring_backends(given: Given) -> Iterator[CheckMessage]:
+    """The queues of the tasks that views name can run a task at a later moment."""
+    _ = list(_views())  # which imports the views
+    for rule, task in {one.rule: one.task for one in deferrals}.items():
+        if not queue_of(task).can_wait(task):
+            yield mistake(
+                "E084",
+                f"a view defers calls under rule {rule!r} to a task whose backend runs tasks at once, so each call "
+                "over the rate is an error; choose one in TASKS that keeps run_after, such as "
+                "django_tasks_db.DatabaseBackend",
+            )
+
+
+@settings_check()
+def check_deferring_rules(given: Given) -> Iterator[CheckMessage]:
+    """Rules in settings that defer requests, which no view does later; and those of views that defer, which do not."""
+    yield from _undeferred(rules_of_settings(_defers_requests))
+    yield from _never_deferring(rules_of_settings(_never_defers))
+
+
+@register(Tags.database)
+def check_deferring_rows(
+    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """The same of rules in the database, only where it may be asked."""
+    rules = rules_of_database(databases).rules.values()
+    return [*_undeferred(filter(_defers_requests, rules)), *_never_deferring(filter(_never_defers, rules))]
+
+
+def _defers_requests(rule: Rule) -> bool:
+    return rule.enabled and rule.action == "defer" and "request" in rule.events
+
+
+def _never_defers(rule: Rule) -> bool:
+    return rule.enabled and rule.action != "defer"
+
+
+def _never_deferring(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
+    named = {one.rule for one in deferrals}
+    for rule in rules:
+        if rule.name in named:
+            message = f"a view names a task for calls over rule {rule.name!r}, but its action is {rule.action!r}"
+            hint = 'No call is deferred. Give the rule the algorithm "leaky_bucket" and the action "defer".'
+            yield warning("W048", message, hint)
+
+
+def _undeferred(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
+    if not (found := list(rules)):
+        return
+    _ = list(_views())  # which imports the views
+    named = {one.rule for one in deferrals}
+    for rule in found:
+        if rule.name not in named:
+            message = (
+                f"rule {rule.name!r} defers requests, but no view that was found names a task: calls pass at once "
+                "until the queue is full"
+            )
+            hint = (
+                f'Put @throttle("{rule.name}", defer_to=…) around the view, or choose action "delay" or "reject". A '
+                'rule that only tasks draw on has events ["task"].'
+            )
+            yield warning("W047", message, hint)
 
 
 def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator[tuple[Rule, str]]:
     if not rules:
         return
     known = set(socket_scopes())
-    views = set(_view_scopes()) - known
+    views = {scope for name, view in _views() if (scope := view_scope(view) or name)} - known
     for rule in rules:
         named = [pattern for pattern in rule.scopes if pattern != "*"]
         of_sockets = [pattern for pattern in named if any(_covers([pattern], scope) for scope in known)]
@@ -256,8 +356,12 @@ def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator
             continue
         elif find_spec("channels") is None:
             yield rule, "and Channels, which serves them, is not installed"
-        elif not (known or named or rule.name in says_events or rule.at_limit != "reject") and _sees_requests():
-            yield rule, f"and {NO_CONSUMER}; it does not limit requests while they are being answered"
+        elif known or named or rule.name in says_events or rule.at_limit != "reject":
+            continue
+        elif _sees_all_requests() or _is_on_a_view(DECIDED_THROTTLE):
+            # ASGI_APPLICATION need not lead to all that is served; @throttle names its rule, whatever its events.
+            why = "and no consumer that this check could find has the mixin"
+            yield rule, f"{why}; it does not limit requests while they are being answered"
 
 
 def _covers(patterns: list[str], scope: str) -> bool:
@@ -266,36 +370,20 @@ def _covers(patterns: list[str], scope: str) -> bool:
 
 def _sees_all_requests() -> bool:
     """Whether the middleware, or a throttle of ours for all views of REST framework, decides requests."""
-    return _inherits(settings.MIDDLEWARE, MIDDLEWARE) or _inherits(
-        _drf_setting("DEFAULT_THROTTLE_CLASSES", ()), DECIDED_THROTTLE
-    )
-
-
-def _sees_requests() -> bool:
-    """Whether a door that goes by events decides requests; ``@throttle`` names its rule, whatever its events."""
-    return _sees_all_requests() or _is_on_a_view(DECIDED_THROTTLE)
+    return inherits(settings.MIDDLEWARE, MIDDLEWARE) or _is_for_all_views(DECIDED_THROTTLE)
 
 
 def _drf_setting(name: str, default: Any) -> Any:
-    """One of REST framework's settings."""
     return getattr(settings, "REST_FRAMEWORK", {}).get(name, default)
 
 
-def _inherits(found: Iterable[Any], wanted: str) -> bool:
-    """Whether one of these classes, or dotted paths of classes, is of that kind; what cannot be imported is not."""
-    return any(issubclass(one, import_string(wanted)) for one in map(_importable, found) if isinstance(one, type))
-
-
-def _importable(found: Any) -> Any:
-    try:
-        return import_string(found) if isinstance(found, str) else found
-    except ImportError:
-        return None
+def _is_for_all_views(throttle: str) -> bool:
+    return inherits(_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), throttle)
 
 
 def _is_on_a_view(throttle: str) -> bool:
     """Whether one of the site's views names a throttle of this kind."""
-    return any(_inherits(_throttle_classes(view), throttle) for _, view in _views())
+    return any(inherits(_throttle_classes(view), throttle) for _, view in _views())
 
 
 def _throttle_classes(view: Any) -> Sequence[Any]:
@@ -304,22 +392,12 @@ def _throttle_classes(view: Any) -> Sequence[Any]:
     return found if isinstance(found, Sequence) else ()
 
 
-def _view_scopes() -> Iterator[str]:
-    """The scopes of the site's views: their ``throttle_scope``, else the names of their routes."""
-    for name, view in _views():
-        if scope := view_scope(view) or name:
-            yield scope
-
-
-def _views() -> Iterator[tuple[str | None, Any]]:
+def _views(resolver: URLResolver | None = None, spaces: str = "") -> Iterator[tuple[str | None, Any]]:
     """The names of the site's routes, and their views."""
-    if getattr(settings, "ROOT_URLCONF", None):
-        yield from _routes_below(get_resolver(), "")
-
-
-def _routes_below(resolver: URLResolver, spaces: str) -> Iterator[tuple[str | None, Any]]:
-    for one in resolver.url_patterns:
+    if resolver is None and not getattr(settings, "ROOT_URLCONF", None):
+        return
+    for one in (resolver or get_resolver()).url_patterns:
         if isinstance(one, URLResolver):
-            yield from _routes_below(one, f"{spaces}{one.namespace}:" if one.namespace else spaces)
+            yield from _views(one, f"{spaces}{one.namespace}:" if one.namespace else spaces)
         else:
             yield one.name and spaces + one.name, one.callback

@@ -5,27 +5,27 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
 from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register
 from django.core.signals import got_request_exception
 from django.db import Error as DatabaseFailure
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
-from django_redis.cache import RedisCache  # type: ignore[import-untyped]
 from redis.exceptions import NoPermissionError
 
 from django_throttle.conf import NAMES, Conf, no_dictionary, unknown
+from django_throttle.core import Rule
 from django_throttle.core.headers import VERSIONS, X_VERSIONS
-from django_throttle.core.options import functions, is_dotted, key_parts
+from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.exceptions import Cause, InvalidSetting
-from django_throttle.identity.address import Proxies, declared
+from django_throttle.identity.address import declared
 from django_throttle.identity.keys import is_async, is_path
+from django_throttle.meter import MEASURES
 from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.sources import NO_RULES, SourceRules
 from django_throttle.stores import get_store
 from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
 from django_throttle.stores.failures import cause_of
@@ -45,7 +45,6 @@ def settings_check(*tags: str, deploy: bool = False) -> Callable[..., Any]:
             given = getattr(settings, "DJANGO_THROTTLE", {})
             return list(find(given)) if isinstance(given, Mapping) else []
 
-        check.__name__, check.__doc__ = find.__name__, find.__doc__
         return register(*(tags or ("django_throttle",)), deploy=deploy)(check)
 
     return decorate
@@ -58,20 +57,20 @@ def value_of(given: Given, name: str) -> Any:
     return given.get(name, getattr(DEFAULTS, name))
 
 
-def rules_of_settings() -> SourceRules:
-    """The rules in settings; none where another check says why the settings cannot be read."""
+def rules_of_settings(fits: Callable[[Rule], bool]) -> list[Rule]:
+    """The rules in settings that fit; none where another check says why the settings cannot be read."""
     try:
-        return sources.from_settings()
+        return list(filter(fits, sources.from_settings().rules.values()))
     except InvalidSetting:
-        return NO_RULES
+        return []
 
 
-def rules_of_database(databases: Iterable[str] | None) -> SourceRules:
+def rules_of_database(databases: Iterable[str] | None) -> sources.SourceRules:
     """The rules and overrides in the database; none where it must not be asked or is not migrated yet."""
     try:
-        return sources.from_database() if sources.alias() in (databases or ()) else NO_RULES
+        return sources.from_database() if sources.alias() in (databases or ()) else sources.NO_RULES
     except DatabaseFailure:
-        return NO_RULES
+        return sources.NO_RULES
 
 
 def mistake(number: str, message: str) -> CheckMessage:
@@ -84,46 +83,84 @@ def warning(number: str, message: str, hint: str) -> CheckMessage:
     return Warning(message, hint=hint, id=f"django_throttle.{number}")
 
 
-def is_number(value: object, kind: str = "") -> bool:
-    """True for a number; a whole one where that is the kind."""
-    return isinstance(value, int if kind == WHOLE else (int, float)) and not isinstance(value, bool)
+def inherits(found: Iterable[Any], *wanted: str) -> bool:
+    """Whether one of these classes, or dotted paths of classes, is of such a kind; what cannot be imported is not."""
+    classes = (one for one in map(_importable, found) if isinstance(one, type))
+    return any(issubclass(one, tuple(map(import_string, wanted))) for one in classes)
 
 
-WHOLE: Final = "whole number"
-SECONDS: Final = "number of seconds"
-# Setting: number of its check, least, most, and what it is.
-NUMBERS: Final[dict[str, tuple[str, float, float, str]]] = {
-    "RULES_POLL": ("E020", 0.05, 60, SECONDS),
-    "RULES_REREAD": ("E021", 1, 3600, SECONDS),
-    "DEADLINE": ("E022", 0.005, 10, SECONDS),
-    "MAX_CONNECTIONS": ("E023", 1, 10_000, WHOLE),
-    "PROCESSES": ("E081", 0, 1_000_000, WHOLE),
-    "BEAT_INTERVAL": ("E024", 0.1, 300, SECONDS),
-    "PROCESS_TTL": ("E025", 0.5, 3600, SECONDS),
-    "CONNECTION_TTL": ("E026", 1, 86_400, SECONDS),
-    "EXTEND_INTERVAL": ("E027", 0.5, 43_200, SECONDS),
-    "IPV6_PREFIX": ("E028", 1, 128, WHOLE),
-    "DAMPER_INTERVAL": ("E080", 0.5, 4, SECONDS),
-    "SOCKET_ACCEPT_TIMEOUT": ("E072", 0, 3600, SECONDS),
-    "SOCKET_IDLE_TIMEOUT": ("E073", 0, 604_800, SECONDS),
-    "SOCKET_MAX_AGE": ("E074", 0, 31_536_000, SECONDS),
-    "MAX_VIOLATIONS": ("E029", 0, 1_000_000, WHOLE),
-    "RETRY_JITTER": ("E050", 0, 1, "share"),
-}
-TEXTS: Final = {"PREFIX": "E012", "KEY_SECRET": "E013"}
-SWITCHES: Final = {
-    "DATABASE_RULES": "E014",
-    "RULES_WAIT": "E018",
-    "AGENT": "E015",
-    "SHADOW": "E060",
-    "TESTS_IN_MEMORY": "E017",
-}
-CHOICES: Final = {
-    "STORE": ("E010", ("memory", "redis")),
-    "REFUSE_SOCKET": ("E016", ("http", "frame")),
-    "NO_ADDRESS": ("E042", ("skip", "refuse")),
-    "RATELIMIT_HEADERS": ("E051", tuple(VERSIONS)),
-    "X_RATELIMIT_HEADERS": ("E052", X_VERSIONS),
+def _importable(found: Any) -> Any:
+    try:
+        return import_string(found) if isinstance(found, str) else found
+    except ImportError:
+        return None
+
+
+def is_number(value: object, of: Any = (int, float)) -> bool:
+    """True for a number of these types; True and False are none."""
+    return isinstance(value, of) and not isinstance(value, bool)
+
+
+Wanted = tuple[str, Callable[[Any], bool]]  # what a value must be, in words, and whether it is
+
+
+def _number(least: float, most: float, kind: str = "number of seconds", of: Any = (int, float)) -> Wanted:
+    return f"a {kind} from {least} to {most}", lambda value: is_number(value, of) and least <= value <= most
+
+
+def _one_of(*known: str) -> Wanted:
+    return f"one of {', '.join(known)}", lambda value: value in known
+
+
+def _is_prefix(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and not set(value) & set("{} \t\n")
+
+
+def _is_list_of_paths(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_dotted, value))
+
+
+def _are_measures(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        name in MEASURES and is_number(most) and most >= 0 for name, most in value.items()
+    )
+
+
+WHOLE: Final = ("whole number", int)
+SWITCH: Final[Wanted] = "True or False", lambda value: isinstance(value, bool)
+# Setting: the number of its check, and what its value must be.
+VALUES: Final[dict[str, tuple[str, Wanted]]] = {
+    "STORE": ("E010", _one_of("memory", "redis")),
+    "REFUSE_SOCKET": ("E016", _one_of("http", "frame")),
+    "NO_ADDRESS": ("E042", _one_of("skip", "refuse")),
+    "RATELIMIT_HEADERS": ("E051", _one_of(*VERSIONS)),
+    "X_RATELIMIT_HEADERS": ("E052", _one_of(*X_VERSIONS)),
+    "PREFIX": ("E012", ("text without spaces and braces", _is_prefix)),
+    "KEY_SECRET": ("E013", ("text", lambda value: isinstance(value, str))),
+    "TELL_KEYS": ("E053", ("a list of keys that are dotted paths", _is_list_of_paths)),
+    "DATABASE_RULES": ("E014", SWITCH),
+    "RULES_WAIT": ("E018", SWITCH),
+    "AGENT": ("E015", SWITCH),
+    "SHADOW": ("E060", SWITCH),
+    "TESTS_IN_MEMORY": ("E017", SWITCH),
+    "METER": ("E078", SWITCH),
+    "LOG_COST_ABOVE": ("E079", (f"numbers by {', '.join(MEASURES)}", _are_measures)),
+    "RULES_POLL": ("E020", _number(0.05, 60)),
+    "RULES_REREAD": ("E021", _number(1, 3600)),
+    "DEADLINE": ("E022", _number(0.005, 10)),
+    "MAX_CONNECTIONS": ("E023", _number(1, 10_000, *WHOLE)),
+    "PROCESSES": ("E081", _number(0, 1_000_000, *WHOLE)),
+    "BEAT_INTERVAL": ("E024", _number(0.1, 300)),
+    "PROCESS_TTL": ("E025", _number(0.5, 3600)),
+    "CONNECTION_TTL": ("E026", _number(1, 86_400)),
+    "EXTEND_INTERVAL": ("E027", _number(0.5, 43_200)),
+    "IPV6_PREFIX": ("E028", _number(1, 128, *WHOLE)),
+    "DAMPER_INTERVAL": ("E080", _number(0.5, 4)),
+    "SOCKET_ACCEPT_TIMEOUT": ("E072", _number(0, 3600)),
+    "SOCKET_IDLE_TIMEOUT": ("E073", _number(0, 604_800)),
+    "SOCKET_MAX_AGE": ("E074", _number(0, 31_536_000)),
+    "MAX_VIOLATIONS": ("E029", _number(0, 1_000_000, *WHOLE)),
+    "RETRY_JITTER": ("E050", _number(0, 1, "share")),
 }
 
 
@@ -133,68 +170,36 @@ def _unknown_names(given: Given) -> Iterator[CheckMessage]:
             yield mistake("E002", unknown(name))
 
 
-def _choices(given: Given) -> Iterator[CheckMessage]:
-    for name, (number, allowed) in CHOICES.items():
-        if value_of(given, name) not in allowed:
-            yield mistake(number, f"{name} must be one of {', '.join(allowed)}, not {value_of(given, name)!r}")
-
-
-def _texts(given: Given) -> Iterator[CheckMessage]:
-    for name, number in TEXTS.items():
-        if not isinstance(value_of(given, name), str):
-            yield mistake(number, f"{name} must be text, not {type(value_of(given, name)).__name__}")
-    prefix = value_of(given, "PREFIX")
-    if isinstance(prefix, str) and (not prefix or set(prefix) & set("{} \t\n")):
-        yield mistake(TEXTS["PREFIX"], f"PREFIX must be text without spaces and braces, not {prefix!r}")
-
-
-def _switches(given: Given) -> Iterator[CheckMessage]:
-    for name, number in SWITCHES.items():
-        if not isinstance(value_of(given, name), bool):
-            yield mistake(number, f"{name} must be True or False, not {value_of(given, name)!r}")
-
-
-def _numbers(given: Given) -> Iterator[CheckMessage]:
-    for name, (number, least, most, kind) in NUMBERS.items():
+def _values(given: Given) -> Iterator[CheckMessage]:
+    for name, (number, (wanted, fits)) in VALUES.items():
         value = value_of(given, name)
-        if not is_number(value, kind) or not least <= value <= most:
-            yield mistake(number, f"{name} must be a {kind} from {least} to {most}, not {value!r}")
+        if not fits(value):
+            shown = type(value).__name__ if name == "KEY_SECRET" else repr(value)
+            yield mistake(number, f"{name} must be {wanted}, not {shown}")
 
 
-def _tell_keys(given: Given) -> Iterator[CheckMessage]:
-    keys = value_of(given, "TELL_KEYS")
-    is_list = isinstance(keys, Sequence) and not isinstance(keys, str)
-    if not is_list or not all(isinstance(key, str) and is_dotted(key) for key in keys):
-        yield mistake("E053", f"TELL_KEYS must be a list of keys that are dotted paths, not {keys!r}")
-
-
+REDIS_CACHES: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
 INTERVALS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTION_TTL", "EXTEND_INTERVAL"))
 
 
 def _redis(given: Given) -> Iterator[CheckMessage]:
-    address = value_of(given, "REDIS")
+    address, is_used = value_of(given, "REDIS"), value_of(given, "STORE") == "redis"
+    if is_used and is_patched_by_eventlet():
+        yield mistake("E035", f"REDIS: {EVENTLET}")
     if not isinstance(address, str) or not address:
         yield mistake("E011", f"REDIS must be a CACHES alias or a redis:// URL, not {address!r}")
     elif "://" in address:
         yield from _connection_options(address, parse_address, "E030")
-    elif value_of(given, "STORE") != "redis":
+    elif not is_used:
         return
     elif address not in settings.CACHES:
         present = ", ".join(settings.CACHES)
         yield mistake("E031", f"REDIS names {address!r}, which CACHES does not have; it has {present}")
-    elif not _is_redis(settings.CACHES[address].get("BACKEND")):
+    elif not inherits([settings.CACHES[address].get("BACKEND")], *REDIS_CACHES):
         message = f"REDIS: the backend of the cache {address!r} is neither django-redis nor Django's for Redis"
         yield mistake("E032", message)
     else:
         yield from _connection_options(address, find_address, "E032", f" the cache {address!r}:")
-
-
-def _is_redis(backend: object) -> bool:
-    try:
-        found = import_string(str(backend))
-    except ImportError:
-        return False
-    return isinstance(found, type) and issubclass(found, (RedisCache, DjangoRedisCache))
 
 
 def _connection_options(
@@ -221,9 +226,10 @@ def _intervals(given: Given) -> Iterator[CheckMessage]:
             yield mistake(number, f"{lives} must be at least twice {beats}, not {ttl!r} against {interval!r}")
 
 
-def _eventlet(given: Given) -> Iterator[CheckMessage]:
-    if value_of(given, "STORE") == "redis" and is_patched_by_eventlet():
-        yield mistake("E035", f"REDIS: {EVENTLET}")
+def _costs(given: Given) -> Iterator[CheckMessage]:
+    if value_of(given, "METER") is False and value_of(given, "LOG_COST_ABOVE"):
+        message = "LOG_COST_ABOVE is ignored because METER is off: nothing measures what requests use"
+        yield warning("W083", message, "Switch METER on, or leave LOG_COST_ABOVE out.")
 
 
 def _hooks(given: Given) -> Iterator[CheckMessage]:
@@ -239,9 +245,17 @@ def _hooks(given: Given) -> Iterator[CheckMessage]:
 
 
 def _check_function(
-    what: str, path: str, unusable: str, awaited: str, load: Callable[[str], Any] = import_string
+    what: str,
+    path: str,
+    unusable: str,
+    awaited: str,
+    load: Callable[[str], Any] = import_string,
+    given: Sequence[str] = (),
 ) -> Iterator[CheckMessage]:
-    """A dotted path must lead to a function, by which calls are decided or reported, so a plain one."""
+    """A dotted path must lead to a function, by which calls are decided or reported, so a plain one.
+
+    ``given`` are the arguments that it gets, where it is one of the site's.
+    """
     try:
         found = load(path)
     except Exception as error:  # noqa: BLE001 - a module of the site's own may fail in any way
@@ -250,9 +264,21 @@ def _check_function(
     if not callable(found):
         yield mistake(unusable, f"{what} {path!r} cannot be called")
     elif is_async(found):
-        yield mistake(
-            awaited, f"{what} {path!r} is async; it must be a plain function, as it is called during each call"
-        )
+        message = f"{what} {path!r} is async; it must be a plain function, as it is called during each call"
+        yield mistake(awaited, message)
+    elif given and not _takes(found, given):
+        yield mistake(unusable, f"{what} {path!r} must be a function of ({', '.join(given)})")
+
+
+def _takes(function: Callable[..., Any], given: Sequence[str]) -> bool:
+    """Whether it can be called with so many arguments; True where that cannot be known, as of some built-in ones."""
+    try:
+        signature(function).bind(*given)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _rules(given: Given) -> Iterator[CheckMessage]:
@@ -267,16 +293,18 @@ def _rules(given: Given) -> Iterator[CheckMessage]:
     for name, reason in found.faults.items():
         yield mistake("E004", f"rule {name!r}: {reason}")
     for rule in found.rules.values():
-        for path in functions(rule.key):
-            yield from _check_function(f"rule {rule.name!r}: the key", path, "E005", "E006")
-        if isinstance(rule.cost, str):
-            yield from _check_function(f"rule {rule.name!r}: the cost", rule.cost, "E061", "E062")
+        for option, path in rule.functions:
+            numbers = ("E005", "E006") if option == "key" else ("E061", "E062")
+            given_to = ("request", "response") if option == "measure" else ("request",)
+            yield from _check_function(f"rule {rule.name!r}: the {option}", path, *numbers, given=given_to)
+        if rule.is_measured and rule.unit != "units" and value_of(given, "METER") is False:
+            message = f"rule {rule.name!r} counts {rule.unit}, which nothing measures as METER is off: reserves stay"
+            yield warning("W082", message, "Switch METER on, or have the rule count calls.")
 
 
 # Headers in which a proxy says one address, however many there are in a row.
 ONE_ADDRESS: Final = frozenset(("x-real-ip", "cf-connecting-ip", "true-client-ip", "fastly-client-ip", "x-client-ip"))
 ADDRESS_KEYS: Final = frozenset(("ip", "user_or_ip", "api_key"))
-_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def _proxies(given: Given) -> Iterator[CheckMessage]:
@@ -289,10 +317,6 @@ def _proxies(given: Given) -> Iterator[CheckMessage]:
     if not isinstance(header, str) or not re.fullmatch("[A-Za-z0-9-]+", header):
         yield mistake("E041", f"PROXY_HEADER must be the name of a header like X-Forwarded-For, not {header!r}")
         return
-    yield from _proxy_warnings(given, proxies, header)
-
-
-def _proxy_warnings(given: Given, proxies: Proxies, header: str) -> Iterator[CheckMessage]:
     if "PROXY_HEADER" in given and not proxies.declared:
         hint = "Name your proxies in TRUSTED_PROXIES, or remove PROXY_HEADER."
         yield warning("W010", "PROXY_HEADER is ignored because TRUSTED_PROXIES is empty", hint)
@@ -303,15 +327,18 @@ def _proxy_warnings(given: Given, proxies: Proxies, header: str) -> Iterator[Che
 
 def _tenant(given: Given) -> Iterator[CheckMessage]:
     path = value_of(given, "TENANT")
-    if not isinstance(path, str) or (path and not _PATH.fullmatch(path)):
+    if not isinstance(path, str) or (path and not all(map(str.isidentifier, path.split(".")))):
         yield mistake("E043", f"TENANT must be a path like user.tenant_id or shop.limits.tenant, not {path!r}")
     elif path and not is_path(path):
-        yield from _check_function("TENANT", path, "E043", "E043")
+        yield from _check_function("TENANT", path, "E043", "E043", given=("request",))
     if path:
         return
-    for rule in rules_of_settings().rules.values():
-        if "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in rule.audience):
-            yield mistake("E045", f"rule {rule.name!r} needs tenants: set TENANT to a path such as user.tenant_id")
+    for rule in rules_of_settings(_needs_tenants):
+        yield mistake("E045", f"rule {rule.name!r} needs tenants: set TENANT to a path such as user.tenant_id")
+
+
+def _needs_tenants(rule: Rule) -> bool:
+    return "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in rule.audience)
 
 
 def _user(given: Given) -> Iterator[CheckMessage]:
@@ -319,13 +346,10 @@ def _user(given: Given) -> Iterator[CheckMessage]:
     if not isinstance(path, str) or (path and "." not in path):
         yield mistake("E044", f"USER_IDENT must be the path of a function like shop.limits.account, not {path!r}")
     elif path:
-        yield from _check_function("USER_IDENT", path, "E044", "E044")
+        yield from _check_function("USER_IDENT", path, "E044", "E044", given=("user",))
 
 
-SETTING_CHECKS: Final = (
-    *(_unknown_names, _choices, _texts, _switches, _numbers, _tell_keys),
-    *(_rules, _redis, _intervals, _eventlet, _hooks, _proxies, _tenant, _user),
-)
+SETTING_CHECKS: Final = (_unknown_names, _values, _rules, _redis, _intervals, _costs, _hooks, _proxies, _tenant, _user)
 
 
 @register("django_throttle")
@@ -346,46 +370,32 @@ def log_errors(**_: object) -> None:
 
 
 @settings_check(Tags.security, deploy=True)
-def check_store(given: Given) -> Iterator[CheckMessage]:
-    """Counting in memory is for one process."""
-    if value_of(given, "STORE") == "memory":
+def check_deployment(given: Given) -> Iterator[CheckMessage]:
+    """What serves development or a trial, and is wrong or a risk with many processes and real clients."""
+    store = value_of(given, "STORE")
+    if store == "memory":
         message = "each server process counts in its own memory, so a limit of 100 admits 100 in each of them"
         yield warning("W001", message, 'Set DJANGO_THROTTLE["REDIS"].')
-
-
-@settings_check(Tags.security, deploy=True)
-def check_shadow(given: Given) -> Iterator[CheckMessage]:
-    """SHADOW, which is meant for a trial, is easily left on."""
     if value_of(given, "SHADOW") is True:
         hint = 'Set DJANGO_THROTTLE["SHADOW"] to False when the rules are to hold again.'
         yield warning("W030", "SHADOW is on: rules only record, and nothing is refused", hint)
-
-
-@settings_check(Tags.security, deploy=True)
-def check_addresses(given: Given) -> Iterator[CheckMessage]:
-    """Rules count by address, and nobody has said which proxies there are, which cannot be guessed."""
-    if value_of(given, "TRUSTED_PROXIES") is not None:
-        return
-    found = [rule.name for rule in rules_of_settings().rules.values() if ADDRESS_KEYS.intersection(key_parts(rule.key))]
-    if found:
+    by_address = _names(lambda rule: bool(ADDRESS_KEYS.intersection(key_parts(rule.key))))
+    if by_address and value_of(given, "TRUSTED_PROXIES") is None:
         message = (
-            f"rules count by address ({', '.join(found)}), and TRUSTED_PROXIES is not set: behind a proxy all clients "
+            f"rules count by address ({by_address}), and TRUSTED_PROXIES is not set: behind a proxy all clients "
             "would share one budget, and over a Unix socket these rules would apply only to users who are logged in"
         )
         hint = "Name your proxies; or set it to () where clients connect to the server themselves, or the server "
         yield warning("W012", message, hint + "reports their addresses by its own settings.")
-
-
-@settings_check(Tags.security, deploy=True)
-def check_shares(given: Given) -> Iterator[CheckMessage]:
-    """How many processes share a limit while Redis is unavailable, before any of them has reached it."""
-    if value_of(given, "STORE") != "redis" or value_of(given, "PROCESSES"):
-        return
-    found = [rule.name for rule in rules_of_settings().rules.values() if rule.on_store_failure == "local"]
-    if found:
+    shared = _names(lambda rule: rule.on_store_failure == "local")
+    if shared and store == "redis" and not value_of(given, "PROCESSES"):
         message = "PROCESSES is not set: each process that starts while Redis is unavailable admits the whole limit of "
         hint = "Set it to the number of server processes on all hosts; or give these rules another on_store_failure."
-        yield warning("W081", message + ", ".join(found), hint)
+        yield warning("W081", message + shared, hint)
+
+
+def _names(fits: Callable[[Rule], bool]) -> str:
+    return ", ".join(rule.name for rule in rules_of_settings(fits))
 
 
 # Policies that evict keys with a time to live first, which all of ours have, or any key.
@@ -418,16 +428,12 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
         )
         hint = "Set min-replicas-to-write 1 and min-replicas-max-lag 10 on the primary and its replicas."
         yield warning("W037", message, hint)
-    policy = _server_value(memory, "maxmemory_policy")
-    if _server_value(memory, "maxmemory") not in ("", "0") and policy in EVICTING_POLICIES:
+    values = dict(re.findall(r"^(maxmemory\w*):(\S*)", memory, re.MULTILINE))
+    policy = values.get("maxmemory_policy")
+    if values.get("maxmemory", "0") != "0" and policy in EVICTING_POLICIES:
         message = f"Redis may evict counters and connection slots before anything else (maxmemory-policy {policy})"
         hint = "Use noeviction on a server of its own, or allkeys-lfu on one that is shared."
         yield warning("W038", message, hint)
-
-
-def _server_value(text: str, name: str) -> str:
-    found = re.search(rf"^{name}:(\S*)", text, re.MULTILINE)
-    return found[1] if found else ""
 
 
 @register(Tags.database)

@@ -5,8 +5,11 @@ obey DRF's settings, as the classes they replace do: each is a limit of its own,
 allowed one stays charged when another refuses.
 """
 
-from django_throttle.drf.drop_ins import AnonRateThrottle, ScopedRateThrottle, StoreRateThrottle, UserRateThrottle
-from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, RuleThrottle
+from django_throttle.exceptions import needs_extra
+
+with needs_extra("drf", "rest_framework"):
+    from django_throttle.drf.drop_ins import AnonRateThrottle, ScopedRateThrottle, StoreRateThrottle, UserRateThrottle
+    from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, RuleThrottle
 
 __all__ = [
     "AnonRateThrottle",

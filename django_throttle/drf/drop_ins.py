@@ -16,12 +16,13 @@ from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, finish_in_view, scope_of_view
-from django_throttle.http.request_state import django_request, method_of, record_for_headers
+from django_throttle.http.request_state import django_request, method_of, record_apart
 from django_throttle.identity import HttpWho, network
-from django_throttle.identity.caller import EVERYONE, refuses_without_address
+from django_throttle.identity.caller import refuses_without_address
 from django_throttle.identity.keys import shortened
 from django_throttle.rulebook.snapshot import NO_ADDRESS_WAIT
 
@@ -100,10 +101,10 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         inner = django_request(request)
         scope, method = scope_of_view(request, view), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
-        decision = limiter.decide(Facts(scope, ("request",), who, rule=rule, method=method, ident=ident))
-        record_for_headers(inner, decision, who)
-        finish_in_view(view, inner, who)
-        return self.throttle_success() if self.answer(decision) else self.throttle_failure()
+        facts = Facts(scope, ("request",), who, rule=rule, method=method, early=True, ident=ident)
+        state = record_apart(inner, decision := limiter.decide(facts), who)
+        finish_in_view(view, inner, who, state)
+        return self.throttle_success() if self.answer(decision, view) else self.throttle_failure()
 
     def throttle_success(self) -> bool:
         """True; called for each request that passes, which has been counted by then."""

@@ -6,23 +6,34 @@ A view with such a throttle finishes its request, where no other door does: head
 from __future__ import annotations
 
 from functools import lru_cache, partial, wraps
-from typing import TYPE_CHECKING, Any
+from math import ceil
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
+from django.utils.translation import get_language
 from rest_framework import throttling
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 
 from django_throttle import limiter
-from django_throttle.call_facts import Who
+from django_throttle.call_facts import Who, cost_of
 from django_throttle.core import Decision
 from django_throttle.core.problem_details import detail, is_too_large
-from django_throttle.costs import cost_of
+from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.exceptions import Refused
-from django_throttle.http import finalize
+from django_throttle.http.finalize import (
+    afinish,
+    afinish_failed,
+    arelease,
+    finish_failed,
+    finish_flow,
+    run_soon,
+    status_of_error,
+)
 from django_throttle.http.refusal import retry_seconds
-from django_throttle.http.request_state import django_request, facts_of, record, route_of, state_of
+from django_throttle.http.request_state import RequestState, django_request, facts_of, record, route_of, state_of
+from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.serve import meter_input
 from django_throttle.identity import HttpWho
 
@@ -49,26 +60,60 @@ def exception_of(decision: Decision) -> APIException:
         return LimiterUnavailable(decision.retry_after)
     if is_too_large(decision):
         return Throttled(None, detail(decision, None))
-    return Throttled(retry_seconds(decision.retry_after))
+    return _throttled(retry_seconds(decision.retry_after))
 
 
-def finish_in_view(view: Any, request: HttpRequest, who: Who) -> None:
-    """Have the view finish its response, or abandon the request where it raises; not where another door does.
+def _throttled(wait: int | None) -> Throttled:
+    error = Throttled.__new__(Throttled, wait)  # its __init__ translates three texts, which takes longer than deciding
+    vars(error).update(wait=wait, detail=_detail_in(get_language(), wait))
+    return error
+
+
+@lru_cache(maxsize=1024)
+def _detail_in(language: str | None, wait: int | None) -> Any:
+    """What REST framework says of a refusal in the language in force."""
+    return Throttled(wait).detail
+
+
+def _raise_throttled(request: Request, wait: float | None) -> NoReturn:
+    """What a view's own ``throttled`` does."""
+    raise _throttled(None if wait is None else ceil(wait))
+
+
+@lru_cache(maxsize=512)
+def _raises_as_usual(view: type[Any]) -> bool:
+    from rest_framework.views import APIView  # which imports this module, see above
+
+    return getattr(view, "throttled", None) is APIView.throttled
+
+
+def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestState) -> None:
+    """Have the view finish its request, also where it raises; not where another door does.
 
     An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as
     its method has returned.
     """
-    if not hasattr(view, "finalize_response") or not state_of(request).become_finisher(who):
+    if "throttle" not in request.__dict__:
+        request.__dict__["throttle"] = RequestThrottle(state)
+    if not hasattr(view, "finalize_response") or not state.become_finisher(who):
         return
     kind: Any = type(view)
     if _is_async(kind):
         _finish_in_method(view, str(request.method).lower(), request)
-    view.finalize_response = partial(_finalize_and_finish, request, view.finalize_response)
+    view.finalize_response = partial(_finish_response, request, state, view.finalize_response)
     view.handle_exception = partial(_handle_refusal, request, view.handle_exception)
 
 
-def _finalize_and_finish(request: HttpRequest, finalized: Any, *args: Any, **kwargs: Any) -> Any:
-    return finalize.finish_without_waiting(request, finalized(*args, **kwargs))
+def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, *args: Any, **kwargs: Any) -> Any:
+    """The view's response; where an event loop runs, which must not be blocked, refund and release soon after.
+
+    Whoever calls a view with this request again makes another call.
+    """
+    response = finalized(*args, **kwargs)
+    if owed := finish_flow(request, response, state):
+        run_soon(owed)
+    state.begin_again()
+    return response
 
 
 def _handle_refusal(request: HttpRequest, handled: Any, error: Exception) -> Any:
@@ -79,7 +124,11 @@ def _handle_refusal(request: HttpRequest, handled: Any, error: Exception) -> Any
             error = exception_of(error.decision)
         return handled(error)
     except BaseException as raised:
-        finalize.abandon_without_waiting(request, finalize.status_of_error(raised))
+        state, status = state_of(request), status_of_error(raised)
+        if (state.slots or state.counts_some or state.has_refused) and is_on_event_loop():
+            spawn(sync_to_async(finish_failed)(request, status))
+        else:
+            finish_failed(request, status)
         raise
 
 
@@ -97,12 +146,12 @@ def _finish_in_method(view: Any, method: str, request: HttpRequest) -> None:
     @wraps(answer)
     async def answered(*args: Any, **kwargs: Any) -> Any:
         try:
-            return await finalize.afinish(request, await awaited(*args, **kwargs))
-        except Exception:  # the view will make a response of it, whose status is not known yet
-            await finalize.arelease_slots(request)
+            return await afinish(request, await awaited(*args, **kwargs))
+        except Exception:  # the view will make a response of it: its status will say what is refunded
+            await arelease(request)
             raise
         except BaseException as error:
-            await finalize.aabandon(request, finalize.status_of_error(error))
+            await afinish_failed(request, status_of_error(error))
             raise
 
     setattr(view, method, answered)
@@ -113,12 +162,17 @@ class DecidedThrottle(throttling.BaseThrottle):
 
     decision: Decision | None = None
 
-    def answer(self, decision: Decision) -> bool:
+    def answer(self, decision: Decision, view: Any) -> bool:
         """Whether the request may pass. Raises an APIException for a failed store and for what is too large."""
         self.decision = decision
-        if not decision.allowed and (decision.unavailable or is_too_large(decision)):
+        if decision.allowed:
+            return True
+        if decision.unavailable or (decision.retry_after is None and is_too_large(decision)):
             raise exception_of(decision)
-        return decision.allowed
+        kind: Any = type(view)
+        if _raises_as_usual(kind):
+            view.throttled = _raise_throttled
+        return False
 
     def wait(self) -> float | None:
         """Retry-After in seconds, RETRY_JITTER included; None when the request will never pass."""
@@ -135,12 +189,13 @@ class RuleThrottle(DecidedThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
         cost = 1 if cost == 1 else cost_of(cost, request, what="request")
-        facts = facts_of(inner, scope_of_view(request, view), who, cost)
+        facts = facts_of(inner, scope_of_view(request, view), who, cost, early=True)
         decision = limiter.decide(facts)
-        if record(inner, decision, facts, who).byte_facts:
+        state = record(inner, decision, facts, who)
+        if state.byte_facts:
             meter_input(inner, facts.size)
-        finish_in_view(view, inner, who)
-        return self.answer(decision)
+        finish_in_view(view, inner, who, state)
+        return self.answer(decision, view)
 
 
 def scope_of_view(request: Request, view: APIView) -> str:

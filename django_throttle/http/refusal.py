@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -17,7 +18,6 @@ from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils import timezone
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import get_language
 
 from django_throttle.conf import conf
@@ -27,7 +27,7 @@ from django_throttle.core.problem_details import CONTENT_TYPE, error_code, probl
 
 # Seconds: a share alone would be days for a client that waits for the next month.
 MOST_JITTER: Final = 60.0
-UNITS: Final = (("day", 86_400), ("hour", 3600), ("minute", 60))
+UNITS: Final = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
 def retry_seconds(retry_after: float | None, chance: Callable[[], float] = random.random) -> int | None:
@@ -36,19 +36,22 @@ def retry_seconds(retry_after: float | None, chance: Callable[[], float] = rando
     return delay_seconds(retry_after, most * chance())
 
 
+@lru_cache(maxsize=1024)
 def wait_in_words(seconds: int) -> str:
     """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes, 3 days."""
     # Rounded up to 1 or 2 units it would be far too long.
-    fitting = (unit for unit in UNITS if seconds >= 3 * unit[1] or seconds % unit[1] == 0)
-    name, size = next(fitting, ("second", 1))
+    name, size = next(pair for pair in UNITS if seconds >= 3 * pair[1] or seconds % pair[1] == 0)
     count = -(-seconds // size)
     return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 TEMPLATE: Final = "django_throttle/429.html"
 OUR_TEMPLATE: Final = str(Path(__file__).parents[1] / "templates" / TEMPLATE)
-# Seconds from which on our template says something else; otherwise it depends on "wait" and "when" alone.
-PAGE_BOUNDS: Final = (0, 1, 60, 43_200)
+# Seconds from which on our template names a moment, and its day.
+SHOWS_WHEN: Final = 60
+NAMES_MONTH: Final = 43_200
+# Those from which on it says something else; otherwise it depends on "wait" and "when" alone.
+PAGE_BOUNDS: Final = (0, 1, SHOWS_WHEN, NAMES_MONTH)
 HTML: Final = "text/html"
 FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
 JSON: Final = (CONTENT_TYPE, "application/json")
@@ -65,8 +68,11 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
     page = _page(decision, status, seconds) if prefers_html(request.META.get("HTTP_ACCEPT", "")) else None
-    response = problem_response(decision, status, seconds) if page is None else _uncached(page, status, seconds)
-    response["Vary"] = "Accept"
+    if page is None:
+        response = problem_response(decision, status, seconds)
+    else:  # a type that is not given is made of what Django looks for
+        response = _uncached(page, status, seconds, f"{HTML}; charset={settings.DEFAULT_CHARSET}")
+    response.headers["Vary"] = "Accept"
     return response
 
 
@@ -75,9 +81,20 @@ def problem_response(decision: Decision, status: int, seconds: int | None) -> Ht
     return _uncached(problem(decision, status, seconds), status, seconds, CONTENT_TYPE)
 
 
-def _uncached(content: str | bytes, status: int, seconds: int | None, kind: str | None = None) -> HttpResponse:
-    retry = {} if seconds is None else {"Retry-After": str(seconds)}
-    return HttpResponse(content, kind, status, headers={"Cache-Control": "no-store", **retry})
+def late_problem(decision: Decision) -> dict[str, Any]:
+    """The problem document for the end of a stream; ``retry_after`` is in seconds, None for never."""
+    seconds = retry_seconds(decision.retry_after)
+    fields: dict[str, Any] = json.loads(problem(decision, 503 if decision.unavailable else 429, seconds))
+    return fields | {"retry_after": seconds}
+
+
+def _uncached(content: str | bytes, status: int, seconds: int | None, kind: str) -> HttpResponse:
+    response = HttpResponse(content, kind, status)
+    headers = response.headers  # one by one, as given to the response they take longer
+    headers["Cache-Control"] = "no-store"
+    if seconds is not None:
+        headers["Retry-After"] = str(seconds)
+    return response
 
 
 def prefers_html(accept: str) -> bool:
@@ -114,28 +131,52 @@ def _quality(parameters: Sequence[str]) -> float:
     return quality if 0 <= quality <= 1 else 1.0
 
 
-def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
+class _Said(NamedTuple):
+    """What the page says, and needs to say it; ``minute`` is when the request can pass, in minutes since 1970."""
+
+    status: int
+    code: str
+    seconds: int | None
+    wait: str | None
+    minute: int | None
+    largest: int | None
+    unit: str
+
+    def context(self) -> dict[str, Any]:
+        when = None
+        if self.minute is not None:
+            when = datetime.fromtimestamp(self.minute * 60, UTC if settings.USE_TZ else None)
+        found = {"status": self.status, "code": self.code, "seconds": self.seconds, "wait": self.wait, "when": when}
+        return found if self.largest is None else found | {"largest": self.largest, "unit": self.unit}
+
+
+def _page(decision: Decision, status: int, seconds: int | None) -> str | bytes | None:
     """The page; None where a site has no templates. Rendered without the request, so no query and no user is needed.
 
-    ``when`` is rounded up to a minute; None where it is too far off to have a date.
+    Its moment is rounded up to a minute; None where it is too far off to have a date.
     """
-    context = {"status": status, "code": error_code(decision), "seconds": seconds, "wait": None, "when": None}
-    if (said := refusing(decision)) and said.largest is not None:
-        context |= {"largest": said.largest, "unit": said.unit}
-    if seconds is not None:
-        context["wait"] = wait_in_words(seconds)
-        if seconds < FAR_OFF:
-            after = timezone.now() + timedelta(seconds=seconds + 59)
-            context["when"] = after.replace(second=0, microsecond=0)
     try:
         template = get_template(TEMPLATE) if settings.DEBUG else _template()
     except TemplateDoesNotExist:
         return None
     origin = getattr(template, "origin", None)  # the templates of Django's engines have one
-    if origin is None or origin.name != OUR_TEMPLATE:
-        return template.render(context)
-    context["seconds"] = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds or 0) - 1]
-    return _our_page(get_language(), get_current_timezone(), **context)
+    is_ours = origin is not None and origin.name == OUR_TEMPLATE
+    wait = minute = largest = None
+    unit = ""
+    if seconds is None:
+        if (refused := refusing(decision)) is not None:
+            largest, unit = refused.largest, refused.unit
+    else:
+        wait = wait_in_words(seconds)
+        if seconds < FAR_OFF and (seconds >= SHOWS_WHEN or not is_ours):
+            minute = (int(timezone.now().timestamp()) + seconds + 59) // 60
+        seconds = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds) - 1] if is_ours else seconds
+    said = _Said(status, error_code(decision), seconds, wait, minute, largest, unit)
+    if not is_ours:
+        page: str = template.render(said.context())
+        return page
+    language = get_language() if largest is not None or (seconds or 0) >= NAMES_MONTH else None
+    return _our_page(said, language, None if minute is None else timezone.get_current_timezone())
 
 
 @lru_cache(maxsize=1)
@@ -151,6 +192,10 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 @lru_cache(maxsize=256)
-def _our_page(language: str | None, zone: tzinfo, **context: Any) -> str:
-    """Our own page, remembered: it depends on these alone, and rendering it takes longer than many views."""
-    return get_template(TEMPLATE).render(context)
+def _our_page(said: _Said, language: str | None = None, zone: tzinfo | None = None) -> bytes:
+    """Our own page, remembered: it depends on these alone, and rendering it takes longer than many views.
+
+    It is rendered in the language and the zone in force, which are given where it has what they change: names of
+    months and large numbers, and moments.
+    """
+    return get_template(TEMPLATE).render(said.context()).encode(settings.DEFAULT_CHARSET)

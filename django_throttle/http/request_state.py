@@ -2,66 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from http import HTTPStatus
 from os import SEEK_END
+from threading import Lock, get_ident
+from time import perf_counter, thread_time
+from types import MappingProxyType
 from typing import Any, Final
 
+from django.conf import settings
+from django.conf.urls.i18n import is_language_prefix_patterns_used
+from django.core.handlers.wsgi import LimitedStream
 from django.http import HttpRequest
-from django.urls import Resolver404, ResolverMatch, resolve
+from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_urlconf
+from django.utils.translation import get_language
 
 from django_throttle.call_facts import Facts, Who
-from django_throttle.connections.leases import Leases
+from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.commands import Refund, refund_for_idents
+from django_throttle.core.commands import (
+    Charges,
+    Paid,
+    Refund,
+    joined,
+    refund_for_refusal,
+    refund_for_status,
+    unsettled,
+)
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
-from django_throttle.core.decision import Lease
+from django_throttle.core.options import CANCELLED
+from django_throttle.http.slots import Slot
+from django_throttle.meter import Meter, in_use
+from django_throttle.spending import Spending
 from django_throttle.stores import get_store
-
-
-class Slot:
-    """A lease that is released once; at the latest when it is collected, as of a response that was never closed."""
-
-    __slots__ = ("_leases", "lease")
-
-    def __init__(self, lease: Lease, leases: Leases) -> None:
-        self.lease: Lease | None = lease
-        self._leases = leases
-
-    def take(self) -> Lease | None:
-        """The lease; None from the second time on."""
-        lease, self.lease = self.lease, None
-        return lease
-
-    def drop(self) -> None:
-        """Have the lease released a little later, without waiting for a store."""
-        lease = self.take()
-        if lease is not None:
-            self._leases.abandon(lease)
-
-    __del__ = drop
-
+from django_throttle.turns import Turn, turn_under
 
 # The scope of what leads nowhere.
 NO_ROUTE: Final = "404"
 
 
 def scope_of(request: HttpRequest) -> str:
-    """The ``throttle_scope`` of the view that the path resolves to, else the route's; never the raw path."""
+    """The ``throttle_scope`` of the view that the path resolves to, else the route's; never the raw path.
+
+    Those of short paths are remembered: where a route depends on more than its path, ``process_view`` sees another.
+    """
+    path, urlconf = request.path_info, getattr(request, "urlconf", None) or get_urlconf() or settings.ROOT_URLCONF
+    language = get_language() if is_language_prefix_patterns_used(urlconf)[0] else None
+    find = _scope_of_path if len(path) <= LONGEST_PATH else _scope_of_path.__wrapped__
+    return find(get_resolver(urlconf), path, language)
+
+
+LONGEST_PATH: Final = 200  # of those whose scope is remembered
+
+
+@lru_cache(maxsize=4096)
+def _scope_of_path(resolver: URLResolver, path: str, language: str | None) -> str:
     try:
-        match = resolve(request.path_info, getattr(request, "urlconf", None))
+        return scope_of_match(resolver.resolve(path))
     except Resolver404:
         return NO_ROUTE
-    return scope_of_match(match)
 
 
 def scope_of_match(match: ResolverMatch) -> str:
-    """The scope of what a path has been resolved to."""
     return view_scope(match.func) or route_of(match)
 
 
 def route_of(match: ResolverMatch) -> str:
-    """The name of the route, else the route itself."""
     return match.view_name if match.url_name else match.route
 
 
@@ -76,42 +83,187 @@ def view_scope(view: Any) -> str | None:
 # The events of a request: it is counted, and it is in flight until it has been answered.
 REQUEST_EVENTS: Final = ("request", "inflight")
 _STATE: Final = "_throttle_state"
+EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+_SUCCESSES: Final = range(HTTPStatus.BAD_REQUEST)
+_making: Final = Lock()  # threads of one request have one object
 
 
-@dataclass(slots=True)
 class RequestState:
     """What doors know and owe of a request: ``has_finisher`` once a door will finish it.
 
     ``callers`` are the caller as each door knows it. ``byte_facts`` are the rules that count bytes, and the call that
-    each was last asked about. ``scope`` is where the middleware took the request to go.
+    each was last asked about. ``scope`` is where the middleware took the request to go. ``meter`` is in use from the
+    first door on. ``paid`` is what has been charged; some of it may go back by the answer's status where a rule
+    ``counts_some`` answers, or where a door ``has_refused``. ``paid_apart`` is what drop-ins have charged: as in REST
+    framework, it stays where only drop-ins refuse. ``refunds`` are those that the answer has called for; it is a
+    refusal where ``is_refused``. Where a door ``has_reserved`` costs, ``unsettled`` is what counts of it, once there is
+    an answer; ``facts`` are those of the door. ``route`` is what Django has matched, and the method. ``ended`` is when
+    the answer was made, on the clocks of the meter. ``turns`` are the decisions by which rules may have reserved a
+    moment for later.
     """
 
+    # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
     has_finisher: bool = False
-    callers: list[Who] = field(default_factory=list)
-    costs: dict[tuple[str, str], int] = field(default_factory=dict)
-    receipts: list[Refund] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)
-    byte_facts: dict[str, Facts] = field(default_factory=dict)
+    callers: tuple[Who, ...] = ()
+    slots: Sequence[Slot] = ()
+    byte_facts: Mapping[str, Facts] = EMPTY
     scope: str = ""
+    unsettled: tuple[Paid | Refund, ...] = ()
+    facts: Facts | None = None
+    route: tuple[ResolverMatch | None, str | None] = (None, None)
+    ended: tuple[float | None, float | None] = (None, None)
+    refunds: tuple[Refund, ...] = ()
+    paid_apart: tuple[Paid, ...] = ()
+    counts_some: bool = False
+    has_reserved: bool = False
+    has_refused: bool = False
+    rule_has_refused: bool = False
+    is_refused: bool = False
+    turns: Mapping[str, Decision] = EMPTY
+    has_charged: bool = False
+    _spending: Spending | None = None
+    _paid: tuple[Paid, ...] = ()
+    _costs: Mapping[tuple[str, str], int] = EMPTY
+    # Decisions that are not in these yet, the latter with the costs of their calls.
+    _to_pay: tuple[Decision, ...] = ()
+    _to_cost: tuple[tuple[Decision, int], ...] = ()
+
+    def __init__(self) -> None:
+        self.meter = Meter()
 
     def become_finisher(self, who: Who) -> bool:
-        """True for the first door that a request comes to: it finishes or abandons the request, and no other does."""
+        """True for the first door that a request comes to: it finishes the request, and no other does."""
         if self.has_finisher:
             return False
-        self.has_finisher, self.callers = True, [who]
+        self.has_finisher, self.callers = True, (who,)
         return True
+
+    @property
+    def costs(self) -> Mapping[tuple[str, str], int]:
+        """What was charged under each rule, by its name, and ident."""
+        passed, self._to_cost = self._to_cost, ()
+        for decision, cost in passed:
+            new = {
+                pair: max(cost, self._costs.get(pair, 0))
+                for one in decision.outcomes
+                if (pair := (one.rule, one.ident))
+            }
+            self._costs = {**self._costs, **new}
+        return self._costs
+
+    @property
+    def paid(self) -> tuple[Paid, ...]:
+        passed, self._to_pay = self._to_pay, ()
+        self._paid += tuple([decision.paid for decision in passed if decision.paid is not None])
+        return self._paid
+
+    def note_passed(self, decision: Decision, facts: Facts | None) -> None:
+        """Note what a door has let pass, and what it is owed for that."""
+        self._to_cost = (*self._to_cost, (decision, facts.cost if facts else 1))
+        self._to_pay = (*self._to_pay, decision)
+        self.has_charged = True
+        if decision.answered and (rules := decision.answered[0].rules).is_plain:
+            if rules.is_settled:
+                self._note_settled(decision.paid, facts)
+            if rules.deferring:
+                self.turns = {**self.turns, **dict.fromkeys(rules.deferring, decision)}
+            return
+        for outcome in decision.outcomes:
+            if outcome.put_off:
+                self.turns = {**self.turns, outcome.rule: decision}
+            if facts and outcome.unit == "bytes":
+                self.byte_facts = {**self.byte_facts, outcome.rule: facts}
+        self._note_settled(decision.paid, facts)
+
+    def end_charging(self) -> None:
+        """What was charged so far stays, whatever the answer: the request has been finished."""
+        if self.has_reserved:  # receipts can wait until the client has its answer
+            self.unsettled += self.paid
+        self._to_pay = self._paid = self.paid_apart = ()
+
+    def note_end(self) -> None:
+        """The answer has been made."""
+        self.ended = perf_counter(), thread_time() if self.meter.thread == get_ident() else None
+
+    def begin_again(self) -> None:
+        """Nothing was charged for what the request is used for next."""
+        self._to_cost, self._costs, self.has_charged = (), EMPTY, False
 
     def is_known(self) -> bool:
         """Whether the caller is logged in, as far as any door knows."""
-        return any(who.is_("authenticated") for who in reversed(self.callers))
+        return any(getattr(who, "is_known", False) or who.is_("authenticated") for who in reversed(self.callers))
+
+    @property
+    def spending(self) -> Spending:
+        if self._spending is None:
+            with _making:
+                self._spending = self._spending or Spending()
+        return self._spending
+
+    @property
+    def charged(self) -> Sequence[Paid | Refund]:
+        """What ``spending`` has to draw on: until the request is finished, then until its response is closed."""
+        return self.paid or self.unsettled
+
+    def add_batch(self, paid: Paid) -> None:
+        """Note what ``spending`` has paid for in advance, to be settled with the rest."""
+        if self.paid:
+            self.add_paid(paid)
+        elif (receipt := paid.receipt) is not None:
+            self.unsettled = (*self.unsettled, receipt)
+
+    def take_slots(self) -> Sequence[Slot]:
+        """The slots, which are no longer the request's to release."""
+        slots, self.slots = self.slots, ()
+        return slots
+
+    def take_refunds(self, status: Any) -> tuple[Refund, ...]:
+        """What goes back, once, after an answer of that status, or CANCELLED where nobody was left to be answered.
+
+        A request that some door has refused is charged by none. A view may still have answered it, as it handles a
+        refusal of something that it called.
+        """
+        refused = self.has_refused and status != CANCELLED and status not in _SUCCESSES
+        paid = self.paid + self.paid_apart if self.rule_has_refused else self.paid
+        self.has_reserved = False
+        self.end_charging()
+        self.counts_some = self.has_refused = self.rule_has_refused = False
+        self.is_refused = self.is_refused or refused
+        receipts = [receipt for one in paid if (receipt := one.receipt) is not None]
+        if not receipts:
+            return ()
+        if refused:
+            found = joined(map(refund_for_refusal, receipts))
+        else:
+            self.unsettled += tuple(filter(None, [unsettled(receipt, status) for receipt in receipts]))
+            found = joined([refund_for_status(receipt, status) for receipt in receipts])
+        self.refunds += found
+        return found
+
+    def add_paid(self, paid: Paid, facts: Facts | None = None) -> None:
+        """Note what a door has charged for the call of these facts."""
+        self._paid = (*self.paid, paid)
+        self._note_settled(paid, facts)
+
+    def _note_settled(self, paid: Paid | None, facts: Facts | None) -> None:
+        if paid is not None and (rules := Charges.of(paid.decide.charges).rules).is_settled:
+            self.has_reserved = True
+            self.counts_some = self.counts_some or rules.counts_some
+            self.facts = facts or self.facts
 
     def forget(self, pairs: Collection[tuple[str, str]]) -> None:
         """Drop charges that have been refunded."""
-        for pair in pairs:
-            del self.costs[pair]
         if pairs:
-            rest = [refund_for_idents(receipt, pairs, others=True) for receipt in self.receipts]
-            self.receipts = [receipt for receipt in rest if receipt is not None]
+            self._costs = {pair: cost for pair, cost in self.costs.items() if pair not in pairs}
+            self._paid = tuple([paid.without(pairs) for paid in self.paid])
+
+    def take_turn(self, rule: str) -> Turn | None:
+        """The turn that was reserved under a rule, which is taken once."""
+        decision = self.turns.get(rule)
+        if decision is None:
+            return None
+        self.turns = {name: other for name, other in self.turns.items() if name != rule}
+        return turn_under(decision, rule)
 
 
 def django_request(request: Any) -> Any:
@@ -131,6 +283,8 @@ def size_of(request: HttpRequest) -> int:
     read as Content-Length says, which is none where there is no such header, or no number in it.
     """
     stream: Any = getattr(request, "_stream", None)
+    if type(stream) is LimitedStream:  # as of most requests
+        return max(0, stream.limit) if type(stream.limit) is int else _readable(request, stream)
     if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
         return _readable(request, stream)
     at = stream.tell()
@@ -147,11 +301,23 @@ def _readable(request: HttpRequest, stream: Any) -> int:
     return max(0, limit)
 
 
-def record_for_headers(request: HttpRequest, decision: Decision, who: Who | None = None) -> None:
-    """Note a decision on the request for header fields alone, where no other door applies its rules."""
-    request.throttle_decisions = (*getattr(request, "throttle_decisions", ()), decision)  # type: ignore[attr-defined]
+def record_apart(request: HttpRequest, decision: Decision, who: Who | None = None) -> RequestState:
+    """Note the decision of a drop-in, whose rule no other door applies; returns the request's state."""
+    state = _note(request, decision, who)
+    if decision.paid is not None:
+        state.paid_apart = (*state.paid_apart, decision.paid)
+    return state
+
+
+def _note(request: HttpRequest, decision: Decision, who: Who | None) -> RequestState:
+    attributes = request.__dict__
+    state: RequestState = attributes.get(_STATE) or state_of(request)
+    attributes["throttle_decisions"] = (*attributes.get("throttle_decisions", ()), decision)
     if who is not None:
-        state_of(request).callers.append(who)
+        state.callers = (*state.callers, who)
+    if not decision.allowed:
+        state.has_refused = True
+    return state
 
 
 def record(
@@ -161,28 +327,19 @@ def record(
 
     ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
     """
-    state = state_of(request)
-    record_for_headers(request, decision)
-    if who is not None:
-        state.callers.append(who)
-    if state.costs:
+    state = _note(request, decision, who)
+    if state.has_charged:
         state.forget(charged_for(request).mistaken(decision.outcomes))
     if decision.allowed:
-        cost = facts.cost if facts else 1
-        for outcome in decision.outcomes:
-            pair = outcome.rule, outcome.ident
-            state.costs[pair] = max(cost, state.costs.get(pair, 0))
-            if facts and outcome.unit == "bytes":
-                state.byte_facts[outcome.rule] = facts
-    if decision.receipt is not None:
-        state.receipts.append(decision.receipt)
+        state.note_passed(decision, facts)
+    else:
+        state.rule_has_refused = True
     if decision.lease is not None:
-        state.slots.append(Slot(decision.lease, get_store().leases))
+        state.slots = (*state.slots, Slot(decision.lease, get_store().leases))
     return state
 
 
 def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
-    """The decisions made of this request so far."""
     found: tuple[Decision, ...] = getattr(request, "throttle_decisions", ())
     return found
 
@@ -190,24 +347,26 @@ def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
 def charged_for(request: HttpRequest) -> EarlierCharges:
     """What was charged for this request: a door of higher cost adds the rest, one that knows the caller corrects it."""
     state = state_of(request)
-    if not state.costs:
+    if not state.has_charged:
         return NO_CHARGES
     leases = tuple(slot.lease for slot in state.slots if slot.lease is not None)
-    return EarlierCharges(dict(state.costs), tuple(state.receipts), leases)
+    return EarlierCharges(state.costs, state.paid, leases)
 
 
 def facts_of(
     request: HttpRequest, scope: str, who: Who, cost: int = 1, events: tuple[str, ...] = REQUEST_EVENTS, **more: Any
 ) -> Facts:
     """The facts of a request, with what other doors have charged for it; ``more`` are further ones."""
-    done, method = charged_for(request), method_of(request)
-    return Facts(scope, events, who, cost, done, method=method, size=size_of(request), **more)
+    done = charged_for(request) if state_of(request).has_charged else NO_CHARGES
+    method, size = (request.method or "").upper(), size_of(request)
+    return Facts(scope, events, who, cost, done, method=method, size=size, **more)
 
 
 def state_of(request: HttpRequest) -> RequestState:
-    """The state of the request; an empty one the first time."""
-    state: RequestState | None = getattr(request, _STATE, None)
+    """The state of the request; the first time an empty one, whose meter is put in use."""
+    state: RequestState | None = request.__dict__.get(_STATE)
     if state is None:
-        state = RequestState()
-        setattr(request, _STATE, state)
+        state = request.__dict__[_STATE] = RequestState()
+        if conf().METER:
+            in_use.set(state.meter)
     return state

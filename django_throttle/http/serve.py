@@ -13,12 +13,14 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse
 
 from django_throttle import limiter
-from django_throttle.call_facts import Who
+from django_throttle.call_facts import Facts, Who
+from django_throttle.core import Decision
 from django_throttle.core.decide import NO_CHARGES
 from django_throttle.exceptions import Refused
-from django_throttle.http.finalize import aabandon, abandon, afinish, finish, status_of_error
+from django_throttle.http.finalize import afinish_failed, finish_failed, finish_flow, status_of_error
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import record, state_of
+from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.stores.base import Step, Steps
 
 WSGI_INPUT: Final = "wsgi.input"
@@ -38,14 +40,14 @@ def meter_input(request: HttpRequest, charged: int) -> None:
 
 
 def _charge(request: HttpRequest, size: int) -> None:
-    """Each rule once, as the last door to apply it knows the caller."""
+    """Each rule once, as the last door to apply it knows the caller; what was read stays charged, come what may."""
     state = state_of(request)
     for facts in {id(one): one for one in state.byte_facts.values()}.values():
         only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
         call = replace(facts, size=size, charged=NO_CHARGES, only=only, early=False)
         decision = limiter.admitted(limiter.decide(call))
-        if decision.receipt is not None:
-            state.receipts.append(decision.receipt)
+        if decision.paid is not None and decision.receipt is not None:
+            state.add_paid(decision.paid)
 
 
 class _Metered:
@@ -83,16 +85,24 @@ class _Metered:
         return part
 
 
-def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]:
+def serve(
+    request: HttpRequest, who: Who, facts: Step, view: Step, instead: Steps[HttpResponse | None] | None = None
+) -> Steps[Any]:
     """Answer a request by its ``view``, or refuse it; the first door that it comes to finishes it.
 
     ``facts`` makes those of the request. A refusal that the view lets pass, of something it called, is one of the
-    request.
+    request. ``instead`` may answer an allowed request in the view's place.
     """
-    finishes = state_of(request).become_finisher(who)
+    state = state_of(request)
+    finishes = state.become_finisher(who)
+    if "throttle" not in request.__dict__:
+        request.__dict__["throttle"] = RequestThrottle(state)
     try:
-        refused = yield from refusal_by_rules(request, facts)
-        response = (yield view) if refused is None else refused
+        response = yield from refusal_by_rules(request, facts)
+        if response is None and instead is not None:
+            response = yield from instead
+        if response is None:
+            response = yield view
     except Refused as error:
         if not finishes:
             raise
@@ -100,20 +110,29 @@ def serve(request: HttpRequest, who: Who, facts: Step, view: Step) -> Steps[Any]
     except BaseException as error:
         if finishes:
             status = status_of_error(error)
-            yield Step(partial(abandon, request, status), partial(aabandon, request, status))
+            yield Step(partial(finish_failed, request, status), partial(afinish_failed, request, status))
         raise
-    if finishes:
-        yield Step(partial(finish, request, response), partial(afinish, request, response))
+    if finishes and (owed := finish_flow(request, response, state)):
+        yield from owed
     return response
 
 
 def refusal_by_rules(request: HttpRequest, facts: Step) -> Steps[HttpResponse | None]:
     """Decide a request under the rules that match it: None where it is allowed, else its refusal."""
-    call = yield facts
-    decision = yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))
+    call, decision = yield Step(partial(_decide, facts), partial(_adecide, facts))
     if record(request, decision, call).byte_facts:
         meter_input(request, call.size)
     return None if decision.allowed else refusal(request, decision)
+
+
+def _decide(facts: Step) -> tuple[Facts, Decision]:
+    call = facts.do()
+    return call, limiter.decide(call)
+
+
+async def _adecide(facts: Step) -> tuple[Facts, Decision]:
+    call = await facts.ado()
+    return call, await limiter.adecide(call)
 
 
 def refusal_of_error(request: HttpRequest, error: Refused) -> HttpResponse:

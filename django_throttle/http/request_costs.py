@@ -1,0 +1,104 @@
+"""What a request has used in all, once its response is closed: counted for its route, and logged where it is too much.
+
+A response refers to what closes it, so that must not refer to the response, which would then be collected late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from django_throttle.conf import conf
+from django_throttle.http.request_state import RequestState, scope_of_match
+from django_throttle.meter import Meter, in_use
+from django_throttle.observe import cost_log
+from django_throttle.observe.route_costs import route_costs
+
+
+@dataclass(slots=True, eq=False)
+class WhenClosed:
+    """What a response calls when it is closed, but for one that has been in a cache since.
+
+    Django's caches pickle a response with what closes it, and an answer from there is of another request.
+    """
+
+    close: Callable[[], object]
+
+    def __call__(self) -> object:
+        return self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (len, ())  # which does nothing
+
+
+def close_meter(state: RequestState, answer: Any = None) -> None:
+    """Stop the meter, and note what it says for the route; a second time changes nothing.
+
+    ``answer`` is the response, where there is one.
+    """
+    meter = state.meter
+    if not meter.stop(*state.ended):
+        return
+    if in_use.get() is meter:  # else another request has begun in this thread
+        in_use.set(None)
+    if not conf().METER:
+        return
+    meter.bytes = meter.bytes or _size(answer)
+    match, method = state.route
+    scope = state.scope or (scope_of_match(match) if match else "")
+    if scope:
+        route_costs.add(scope, meter)
+        cost_log.tell(scope, (method or "").upper(), meter)
+
+
+def _size(response: Any) -> int:
+    """The bytes of a response that is whole, or says how long it is."""
+    if response is None or not getattr(response, "is_rendered", True):
+        return 0
+    if not response.streaming:
+        return len(response.content)
+    length = response.get("Content-Length", "")
+    return int(length) if length.isdecimal() else 0
+
+
+def watch_stream(response: Any, meter: Meter, failed: Callable[[], object]) -> None:
+    """Have the bytes of a response that streams counted as they are sent, unless it says how many there are.
+
+    ``failed`` is called where making them fails: a handler of ASGI then does not close the response.
+    """
+    count = _as_it_is if response.has_header("Content-Length") else partial(_counted, meter, response.charset)
+    parts = response._iterator
+    response._iterator = (_AsyncParts if response.is_async else _parts)(parts, count, failed)
+
+
+def _as_it_is(part: Any) -> Any:
+    return part
+
+
+def _counted(meter: Meter, charset: str, part: Any) -> Any:
+    meter.bytes += len(part if isinstance(part, (bytes, memoryview)) else str(part).encode(charset))
+    return part
+
+
+def _parts(parts: Iterator[Any], count: Callable[[Any], Any], failed: Callable[[], object]) -> Iterator[Any]:
+    try:
+        yield from map(count, parts)
+    except Exception:
+        failed()
+        raise
+
+
+class _AsyncParts(AsyncIterator[Any]):
+    def __init__(self, parts: Any, count: Callable[[Any], Any], failed: Callable[[], object]) -> None:
+        self._parts, self._count, self._failed = aiter(parts), count, failed
+
+    async def __anext__(self) -> Any:
+        try:
+            return self._count(await anext(self._parts))
+        except StopAsyncIteration:
+            raise
+        except BaseException:
+            self._failed()
+            raise
