@@ -14,8 +14,8 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import Decision
+from django_throttle.publishing import throttled_group_send, throttled_group_send_sync
 from django_throttle.publishing.groups import ChannelLayerAttribute
-from django_throttle.publishing.sending import throttled_group_send, throttled_group_send_sync
 from django_throttle.sockets import handshake
 from django_throttle.sockets.error_frames import (
     Application,
@@ -27,6 +27,7 @@ from django_throttle.sockets.error_frames import (
     continuity_payload,
     error_payload,
 )
+from django_throttle.sockets.frame_throttle import RESERVED, FrameThrottle, measure
 from django_throttle.sockets.settings import check_class, consumer_settings, middleware_settings
 
 __all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin", "throttled_group_send", "throttled_group_send_sync"]
@@ -53,6 +54,7 @@ class ThrottledConsumerMixin:
     throttle_max_age: float | timedelta | None = None
     throttle_on_rule_change: str = "warn"
     channel_layer: Any = ChannelLayerAttribute()
+    throttle = FrameThrottle()  # spends nothing; each frame under a rule of a measured unit brings its own
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -80,6 +82,15 @@ class ThrottledConsumerMixin:
     def throttle_continuity_payload(self, dropped: DroppedFrames) -> object:
         """The frame for a client after frames to it were dropped."""
         return continuity_payload(dropped)
+
+    def dispatch(self, message: Any) -> Any:
+        """Handle an event; a frame that has reserved a cost is measured, and settled when it has been handled."""
+        handle = super().dispatch  # type: ignore[misc]
+        state = message.get(RESERVED)
+        if state is None:
+            return handle(message)
+        self.throttle = FrameThrottle(state)
+        return measure(handle, message, state)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         try:

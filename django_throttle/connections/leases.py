@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -62,7 +63,7 @@ class Leases:
         self._unknown: set[tuple[HeldUnder, str]] = set()  # leases that Redis cannot know: it was away all the time
         self._unconfirmed: set[Release] = set()
         self._released: deque[Release] = deque(maxlen=MAX_RELEASED)  # the last ones that Redis has confirmed
-        self._abandoned: deque[Lease] = deque()
+        self._to_release: deque[Lease] = deque()
         self._suspect: dict[HeldUnder, float] = {}
         self._idle: set[HeldUnder] = set()
         self._retiring: set[HeldUnder] = set()
@@ -125,10 +126,10 @@ class Leases:
             self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
             self._held.move_to_end(pair)
             self._recent.add(pair)
-            is_former = uid is not None and uid != self.uid
-            if uid is not None and is_former:  # the uid was replaced while the call was under way
+            if uid is not None and uid != self.uid:  # it was replaced while the call was under way
                 self._unconfirmed.add(Release(uid, rule_id, ident, lease))
-            if is_former or not sent or pair not in self._announced:
+                self._unsent.add(pair)
+            if not sent or pair not in self._announced:
                 self._unsent.add(pair)
 
     def drop(self, rule_id: str, ident: str, lease: str) -> bool:
@@ -140,8 +141,7 @@ class Leases:
     def release(self, rule_id: str, ident: str, lease: str) -> tuple[Release, ...]:
         """Drop a lease; returns the releases to send, which are unconfirmed from the same moment on.
 
-        None when it was not ours, or when Redis cannot know of it: what comes and goes while it is away leaves
-        nothing to send.
+        None when it was not ours, or was taken and dropped while Redis was away.
         """
         pair = rule_id, ident
         with self._lock:
@@ -166,18 +166,17 @@ class Leases:
             self._recent.add((rule_id, ident))
             self._suspect.setdefault((rule_id, ident), time.monotonic())
 
-    def abandon(self, lease: Lease) -> None:
-        """Nobody can release this lease any more. A garbage collector says so, so no lock is taken."""
-        self._abandoned.append(lease)
+    def release_later(self, lease: Lease) -> None:
+        """Nobody else can release this lease any more. A garbage collector says so, so no lock is taken."""
+        self._to_release.append(lease)
 
-    def take_abandoned(self) -> list[Lease]:
-        """The abandoned leases, to be released by the caller."""
+    def take_to_release(self) -> list[Lease]:
+        """The leases of ``release_later``, for the caller to release."""
         found: list[Lease] = []
-        while True:
-            try:
-                found.append(self._abandoned.popleft())
-            except IndexError:
-                return found
+        with suppress(IndexError):
+            while True:
+                found.append(self._to_release.popleft())
+        return found
 
     def evict(self, rule_id: str, ident: str, lease: str) -> None:
         """A lease was taken away from its socket, which is open still, or about to be."""

@@ -9,15 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
-from threading import Lock
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django_throttle.conf import conf
+from django_throttle.connections import process_identity
 from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
-from django_throttle.connections.processes import ProcessRecords, number
+from django_throttle.connections.process_identity import number
+from django_throttle.connections.processes import ProcessRecords
 from django_throttle.core import Lease
-from django_throttle.core.commands import REPORT, ControlMessage
+from django_throttle.core.control_messages import REPORT, ControlMessage
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from django_throttle.stores.failures import raise_first
 from django_throttle.stores.transport import batches
@@ -182,18 +183,13 @@ def _idents_of(socket: OpenSocket) -> tuple[str, ...]:
 
 def _row(socket: OpenSocket, idents: tuple[str, ...]) -> dict[str, Any]:
     now = time.monotonic()
+    copied = ("id", "address", "scope", "received", "refused", "sent", "lost")
     return {
-        "id": socket.id,
+        **{name: getattr(socket, name) for name in copied},
         "idents": idents,
-        "address": socket.address,
-        "scope": socket.scope,
         "path": socket.path[:LONGEST],
         "age": round(now - socket.opened, 1),
         "silent": round(now - socket.last_received, 1),
-        "received": socket.received,
-        "refused": socket.refused,
-        "sent": socket.sent,
-        "lost": socket.lost,
     }
 
 
@@ -269,7 +265,6 @@ class Overview(NamedTuple):
 
 
 _cache: dict[tuple[int, str], tuple[float, Overview]] = {}
-_lock = Lock()
 
 
 def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
@@ -282,10 +277,9 @@ def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
     if cached and now - cached[0] < (FRESH_SECONDS if cached[1].is_whole else HASTE_SECONDS):
         return cached[1]
     overview = _asked(store, search) if store.is_remote else _alone(store, search)
-    with _lock:
-        if len(_cache) >= MOST_CACHED:
-            _cache.clear()
-        _cache[key] = now, overview
+    if len(_cache) >= MOST_CACHED:
+        _cache.clear()
+    _cache[key] = now, overview
     return overview
 
 
@@ -306,8 +300,7 @@ def look_again() -> None:
 def _alone(store: MemoryStore, search: str) -> Overview:
     uid = store.leases.uid
     listed = SocketReporter(store, open_sockets).listed(search, MOST)
-    census = {uid: {**json.loads(store.leases.report()), "held": len(store.leases)}}
-    return _merged(census, {uid: listed})._replace(alone=True)
+    return _merged({uid: json.loads(store.leases.report())}, {uid: listed})._replace(alone=True)
 
 
 def _asked(store: RedisStore, search: str) -> Overview:
@@ -317,7 +310,7 @@ def _asked(store: RedisStore, search: str) -> Overview:
     waited = store.control.ask(message, search_digest(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
     calls = [("reported", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
     replies = [reply for some in batches(calls) for reply in store.pipeline(some)]
-    reports = {uid: _read(reply) for uid, reply in zip(seen, replies, strict=True)}
+    reports = {uid: process_identity.read(reply) for uid, reply in zip(seen, replies, strict=True)}
     overview = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))
     if overview.doubtful:
         tags = " ".join(overview.doubtful)
@@ -363,12 +356,3 @@ def _process(uid: str, meta: Mapping[str, Any], report: Mapping[str, Any]) -> Pr
 def _connection(process: Process, row: Mapping[str, Any]) -> Connection:
     known = {name: value for name, value in row.items() if name in Connection._fields}
     return Connection(uid=process.uid, pid=process.pid, **{**known, "idents": tuple(row["idents"])})
-
-
-def _read(reply: Any) -> dict[str, Any]:
-    """The report that a process has written; empty if it cannot be read."""
-    try:
-        report = json.loads(reply)
-    except (TypeError, ValueError):
-        return {}
-    return report if isinstance(report, dict) else {}

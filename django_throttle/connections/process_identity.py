@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PROC = Path("/proc")
 
@@ -18,11 +18,11 @@ def describe(held: int, turn: int = 0) -> str:
     return json.dumps({**_self(os.getpid()), "held": held, "turn": turn}, separators=(",", ":"))
 
 
-def read(text: str | bytes) -> dict[str, Any]:
-    """What ``describe`` wrote; an empty dict for anything else."""
+def read(text: Any) -> dict[str, Any]:
+    """What a process wrote of itself as JSON; an empty dict for anything else."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (TypeError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -71,12 +71,41 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 def _is_gone(pid: int) -> bool:
     """True only when the kernel says that there is no such process: it may just be hidden from us."""
-    if os.name != "posix":
-        return False
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
+        if os.name == "posix":
+            os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
+
+
+class HostProcesses(NamedTuple):
+    """Uids of this host's processes; those of other hosts are in neither list."""
+
+    living: list[str]
+    dead: list[str]
+
+
+def processes_of_host(census: Mapping[str, Mapping[str, Any]]) -> HostProcesses:
+    """Which of these processes this host sees running, and which it knows to have ended.
+
+    A former uid of a process that runs is in neither list: the process itself sweeps it, or it expires.
+    """
+    verdicts = {uid: is_alive(meta) for uid, meta in census.items()}
+    present: dict[tuple[Any, ...], int] = {}
+    for meta in census.values():
+        present[_who(meta)] = max(number(meta, "turn"), present.get(_who(meta), 0))
+    return HostProcesses(
+        living=[uid for uid, meta in census.items() if verdicts[uid] and number(meta, "turn") == present[_who(meta)]],
+        dead=[uid for uid, alive in verdicts.items() if alive is False],
+    )
+
+
+def _who(meta: Mapping[str, Any]) -> tuple[Any, ...]:
+    return meta.get("host"), meta.get("pid"), meta.get("started")
+
+
+def number(meta: Mapping[str, Any], name: str) -> int:
+    """A number that a process reports of itself, such as the leases "held"; 0 where it reports none."""
+    found = meta.get(name)
+    return found if type(found) is int else 0

@@ -1,4 +1,4 @@
-"""Processes and their leases as Redis has them: a method for each script, the sweep, the refresher of a host."""
+"""Processes and their leases as Redis has them: a method for each script, and the sweep."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_throttle.conf import conf
 from django_throttle.connections import process_identity
-from django_throttle.core.commands import evicted
-from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.core.control_messages import evicted
 from django_throttle.exceptions import StoreError
 from django_throttle.store_time import micros
 from django_throttle.stores.failures import raise_first
@@ -55,13 +54,13 @@ class LastBeat(NamedTuple):
     wrote: int | str
 
 
-class ServerMark(NamedTuple):
-    """The state of a server: the mark that was set last (-1: none), its run id, how many keys it has evicted.
+class ServerState(NamedTuple):
+    """What a server says: the number written there last (-1: none), its run id, how many keys it has evicted.
 
-    Run id and number are empty where INFO is forbidden. It ``is_tight`` when it will evict some soon.
+    Run id and ``evicted`` are empty where INFO is forbidden. It ``is_tight`` when it will evict some soon.
     """
 
-    found: int
+    number: int
     run_id: str
     evicted: str
     is_tight: bool
@@ -162,25 +161,25 @@ class ProcessRecords:
             for reply in self.store.pipeline(calls)
         ]
 
-    def set_marks(self, names: Iterable[str], mark: int) -> list[ServerMark | None]:
-        """Set the mark of each of these keys; returns what was there, None where the server did not answer."""
-        return self._each([("mark", (name,), (self.store.lease_ttl_ms, mark)) for name in names], _mark)
+    def swap_numbers(self, names: Iterable[str], number: int) -> list[ServerState | None]:
+        """Write the number under each of these keys; returns the states before, None where no server answered."""
+        return self._each([("swap_number", (name,), (self.store.lease_ttl_ms, number)) for name in names], _state)
 
     def count_keys(self, groups: Sequence[Sequence[str]]) -> list[int | None]:
-        """How many keys of each group exist, which this marks as used; None where the server did not answer."""
+        """How many keys of each group exist, which makes them used ones; None where the server did not answer."""
         return self._each([("count_keys", keys, ()) for keys in groups], int)
 
-    def abandoned(self, name: str) -> Iterator[int]:
+    def reap_unlisted(self, name: str) -> Iterator[int]:
         """Take uids that are no more out of every index of one server, in batches; yields the leases freed by each.
 
         The server is that of the key ``name``. Its keys are gone through, as nothing else names what came back there.
         """
         cursor, pattern = "0", re.sub(r"[*?\[\]^\\]", r"\\\g<0>", self.store.prefix) + ":{*}:*:*"
         while True:
-            cursor, *found = map(text, self.store.call("abandoned", (name,), (cursor, SCANNED, pattern)))
+            cursor, *found = map(text, self.store.call("scan_leases", (name,), (cursor, SCANNED, pattern)))
             living = self.census() if found else {}  # read last, as who has leases was announced before it took them
-            pairs = [(index, uid) for index, uid in zip(found[::2], found[1::2], strict=True) if uid not in living]
-            replies = self.store.pipeline([("reap", (index,), (uid,)) for index, uid in pairs])
+            indexes = zip(found[::2], found[1::2], strict=True)
+            replies = self.store.pipeline([("reap", (index,), (uid,)) for index, uid in indexes if uid not in living])
             raise_first(replies)
             yield sum(reply[0] for reply in replies)
             if cursor == "0":
@@ -212,10 +211,9 @@ class ProcessRecords:
         return now - self._streak_began > BEATS * conf().BEAT_INTERVAL
 
 
-def _mark(reply: Sequence[Any]) -> ServerMark:
-    found, run_id, evicted = map(text, reply[:3])
-    is_tight = reply[3]
-    return ServerMark(int(found) if found.isdecimal() else -1, run_id, evicted, bool(is_tight))
+def _state(reply: Sequence[Any]) -> ServerState:
+    number, run_id, evicted = map(text, reply[:3])
+    return ServerState(int(number) if number.isdecimal() else -1, run_id, evicted, bool(reply[3]))
 
 
 # Of a turn of work that may be long: beats and other jobs come between, and the next turn before a claim ends.
@@ -258,116 +256,3 @@ class Sweeper:
             if time.monotonic() > until:
                 break
         return freed
-
-
-SWEEP_SECONDS: Final = 5.0  # of one of many passes, as processes wait for its next beat
-ONLY_SECONDS: Final = 60.0  # of the only pass
-
-
-class HostProcesses(NamedTuple):
-    """Uids of this host's processes; those of other hosts are in neither list."""
-
-    living: list[str]
-    dead: list[str]
-
-
-class PassResult(NamedTuple):
-    """What one pass saw and did: processes alive and found dead, connections held and freed, keys extended."""
-
-    alive: int
-    dead: int
-    held: int
-    freed: int
-    extended: int
-
-
-class HostRefresher:
-    """Beats for this host's processes that run, expires those that do not, sweeps what any dead one left.
-
-    It extends what those hold that do not beat for themselves. It is no process that holds connections: it never
-    counts as alive. Running twice, late or not at all changes nothing for processes that beat for themselves.
-    Raises StoreError.
-    """
-
-    def __init__(self, store: RedisStore) -> None:
-        self.records = ProcessRecords(store)
-        self.sweeper = Sweeper(self.records)
-        self._extended: dict[str, float] = {}  # uid: when, on the monotonic clock
-
-    def refresh(self) -> PassResult:
-        """One of many passes."""
-        return self._pass(SWEEP_SECONDS)[0]
-
-    def once(self) -> PassResult:
-        """The only pass. Silent processes get a beat's time, as Redis may have been unreachable for all."""
-        first, seen = self._pass(ONLY_SECONDS)
-        if not seen.silent:
-            return first
-        time.sleep(BEATS * conf().BEAT_INTERVAL)
-        second, _ = self._pass(ONLY_SECONDS)
-        return second._replace(
-            dead=max(first.dead, second.dead),
-            freed=first.freed + second.freed,
-            extended=first.extended + second.extended,
-        )
-
-    def _pass(self, seconds: float) -> tuple[PassResult, BeatReply]:
-        self.records.store.transport.check_primary()
-        census = self.records.census()
-        living, dead = processes_of_host(census)
-        seen = self.records.beat(living, dead)
-        self.sweeper.take_on(seen.claimed)
-        freed = self.sweeper.go_on(seconds)
-        idle = [uid for uid in living if not _beats_itself(census[uid], seen.now)]
-        extended = sum(self._extend(uid) for uid in self._due(idle))
-        gone = {*dead, *seen.claimed}
-        held = sum(number(meta, "held") for uid, meta in census.items() if uid not in gone)
-        return PassResult(seen.alive, seen.dead, held, freed, extended), seen
-
-    def _due(self, living: list[str]) -> list[str]:
-        now = time.monotonic()
-        self._extended = {uid: self._extended[uid] for uid in living if uid in self._extended}
-        due = [uid for uid in living if now >= self._extended.get(uid, now) + conf().EXTEND_INTERVAL]
-        new = [uid for uid in living if uid not in self._extended]
-        self._extended.update(dict.fromkeys((*due, *new), now))
-        return due + new
-
-    def _extend(self, uid: str) -> int:
-        extended = 0
-        for indexes in self.records.walk(uid):
-            # Only the process itself knows what it should hold.
-            found = self.records.extend(uid, dict.fromkeys(indexes, MAX_LIMIT))
-            # What is on a node of a Cluster that is away has two more turns before it expires.
-            extended += sum(1 for there in found if isinstance(there, IndexLeases) and there.leases)
-        return extended
-
-
-def processes_of_host(census: Mapping[str, Mapping[str, Any]]) -> HostProcesses:
-    """Which of these processes this host sees running, and which it knows to have ended.
-
-    A former uid of a process that runs is in neither list: the process itself sweeps it, or it expires.
-    """
-    verdicts = {uid: process_identity.is_alive(meta) for uid, meta in census.items()}
-    present: dict[tuple[Any, ...], int] = {}
-    for meta in census.values():
-        present[_who(meta)] = max(number(meta, "turn"), present.get(_who(meta), 0))
-    return HostProcesses(
-        living=[uid for uid, meta in census.items() if verdicts[uid] and number(meta, "turn") == present[_who(meta)]],
-        dead=[uid for uid, alive in verdicts.items() if alive is False],
-    )
-
-
-def _who(meta: Mapping[str, Any]) -> tuple[Any, ...]:
-    return meta.get("host"), meta.get("pid"), meta.get("started")
-
-
-def number(meta: Mapping[str, Any], name: str) -> int:
-    """A number that a process reports of itself, such as the leases "held"; 0 where it reports none."""
-    found = meta.get(name)
-    return found if type(found) is int else 0
-
-
-def _beats_itself(meta: Mapping[str, Any], now: int) -> bool:
-    """Whether the process has sent a beat of its own lately, by the server's clock."""
-    at = meta.get("at")
-    return type(at) is int and abs(now - at) < conf().PROCESS_TTL * 1_000_000

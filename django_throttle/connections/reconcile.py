@@ -8,14 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle.connections.leases import MAX_RELEASED, HeldUnder, Release
-from django_throttle.connections.processes import (
-    GRACE_SECONDS,
-    SHARE_SECONDS,
-    ProcessRecords,
-    ServerMark,
-    Sweeper,
-    processes_of_host,
-)
+from django_throttle.connections.process_identity import processes_of_host
+from django_throttle.connections.processes import GRACE_SECONDS, SHARE_SECONDS, ProcessRecords, ServerState, Sweeper
 from django_throttle.exceptions import StoreError
 from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.sync_pool import text
@@ -25,11 +19,11 @@ if TYPE_CHECKING:
     from django_throttle.stores.redis import RedisStore
 
 
-SPREAD: Final = 64  # names of marks, of which every node of a Cluster has one
+SPREAD: Final = 64  # keys for numbers, of which every node of a Cluster has one
 
 
 class Loss(NamedTuple):
-    """What was detected: lost writes; keys that were evicted, or soon are; marks of servers that went back in time."""
+    """What was detected: lost writes; keys evicted, or soon to be; servers that went back in time, each by a key."""
 
     writes: bool
     evicted: bool
@@ -39,42 +33,41 @@ class Loss(NamedTuple):
 class LossDetector:
     """Detects writes that Redis has lost, once a beat, with few commands however much is held; used by one thread.
 
-    A mark is left on each server. Where an older one is found, or none, the server has gone back in time. One with
-    another run id was restarted and may lack the last writes. So may one that lacks the last lease that it was sent,
-    or has the one that it released last: the last resort where INFO is forbidden.
+    Each beat writes its number on each server. Where a lower one is found, or none, the server has gone back in time.
+    One with another run id was restarted and may lack the last writes. So may one that lacks the last lease that it was
+    sent, or has the one that it released last: the last resort where INFO is forbidden.
     """
 
     def __init__(self, store: RedisStore, records: ProcessRecords) -> None:
         self.store, self.records = store, records
         own = secrets.token_urlsafe(9)
-        self._names = [f"{store.prefix}:{{m{number}}}:mark:{own}" for number in range(SPREAD)]
-        self._last: dict[str, ServerMark] = {}  # what each server has said, with the mark that it has now
-        self._mark = 0
+        self._names = [f"{store.prefix}:{{m{place}}}:mark:{own}" for place in range(SPREAD)]
+        self._last: dict[str, ServerState] = {}  # of each server, with the number that it has now
+        self._number = 0
 
     def detect(self) -> Loss:
         """What was lost since the last time; nothing at the first time. Raises StoreError."""
-        self._mark += 1
+        self._number += 1
         names = list({self.store.transport.node_of(name): name for name in reversed(self._names)}.values())
-        now = zip(names, self.records.set_marks(names, self._mark), strict=True)
         writes = evicted = False
         older = []
-        for name, found in now:
-            last = self._last.get(name)
+        for name, found in zip(names, self.records.swap_numbers(names, self._number), strict=True):
             if found is None:
                 continue
-            self._last[name] = found._replace(found=self._mark)
+            last = self._last.get(name)
+            self._last[name] = found._replace(number=self._number)
             if last is not None:
                 has_evicted = not found.evicted or found.evicted != last.evicted
-                is_evicted = has_evicted and found.found < 0 and found.run_id == last.run_id  # the mark itself
-                older += [name] * (found.found < last.found and not is_evicted)
+                is_evicted = has_evicted and found.number < 0 and found.run_id == last.run_id  # the number itself
+                older += [name] * (found.number < last.number and not is_evicted)
                 writes |= found.run_id != last.run_id
                 evicted |= found.is_tight or has_evicted
         writes = writes or bool(older) or (not evicted and self._has_lost_the_last())
         return Loss(writes, evicted, tuple(older))
 
-    def remove_marks(self) -> None:
+    def remove_numbers(self) -> None:
         """This process ends. Raises StoreError."""
-        self.store.pipeline([("forget", (name,), ()) for name in self._last])
+        self.store.pipeline([("forget", (name,), ("", "")) for name in self._last])
 
     def _has_lost_the_last(self) -> bool:
         """One of each node of a Cluster, as far as one of the last hundred is there, and not released meanwhile."""
@@ -147,7 +140,7 @@ class Reconciler:
         """
         if self.leases.lost or self.store.transport.failovers != self._failovers:
             self.beat()
-        for lease in self.leases.take_abandoned():
+        for lease in self.leases.take_to_release():
             for pair in lease.holds:
                 self.leases.release(*pair, lease.id)
         self.store.evictions.resolve()
@@ -177,7 +170,7 @@ class Reconciler:
             own = Sweeper(self.records)
             own.take_on(uids)
             own.go_on(SHUTDOWN_SECONDS)
-        self.losses.remove_marks()
+        self.losses.remove_numbers()
 
     def _dead_neighbours(self) -> list[str]:
         """Once, at the start: the successor of a crashed worker frees its leases without waiting for its silence."""
@@ -203,7 +196,7 @@ class Reconciler:
         self.sweeper.add(f"unnamed by {self.leases.uid}", self._clear(self.leases.unnamed()))
         if self.store.transport.slot_of is not None:  # what came back on one node need not be named on another
             for name in self._older:
-                self.sweeper.add(name, self.records.abandoned(name))
+                self.sweeper.add(name, self.records.reap_unlisted(name))
         self._replaced.clear()
         self._older.clear()
 

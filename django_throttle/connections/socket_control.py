@@ -11,7 +11,7 @@ from django_throttle import rulebook
 from django_throttle.connections.leases import HeldUnder
 from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.connections.overview import SocketReporter
-from django_throttle.core.commands import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
+from django_throttle.core.control_messages import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
 from django_throttle.sockets.error_frames import notice_payload
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.failures import errors_of, raise_first
@@ -91,7 +91,10 @@ class SocketControl:
     def __call__(self) -> None:
         """Fetch messages and carry them out: one command, or none where no socket is open. Raises StoreError."""
         self.store.control.resend()
-        if not (len(self.sockets) or len(self.store.leases) or self._waiting or self.reporter.is_wanted):
+        prepaid = self.store.local_limits.prepaid
+        if not (
+            len(self.sockets) or len(self.store.leases) or len(prepaid) or self._waiting or self.reporter.is_wanted
+        ):
             return
         self.carry_out(self.store.control.fetch())
         self.reporter.write()
@@ -134,6 +137,8 @@ class SocketControl:
         by_tag = {message.tag: message for message in sorted(given, key=lambda message: message.kind == CLOSE)}
         if any(message.kind == RESET for message in by_tag.values()):
             self.store.denials.clear()  # or a remembered refusal would refuse a socket
+            reset = {tag for tag, message in by_tag.items() if message.kind == RESET}
+            self.store.local_limits.prepaid.forget(lambda budget: self.store.control.tag(budget.ident) in reset)
         for socket in self.sockets.everyone():
             for tag in self.reporter.idents(socket).tags:
                 message = by_tag.get(tag)

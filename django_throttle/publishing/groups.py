@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Iterable
+from functools import partial
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from django_throttle import rulebook
+from django_throttle import observe, rulebook
 from django_throttle.conf import conf
 from django_throttle.core.commands import CountMembers
 from django_throttle.core.decide import Flow
+from django_throttle.event_loop import spawn
 from django_throttle.exceptions import StoreError
-from django_throttle.lifecycle import in_child, spawn
+from django_throttle.lifecycle import in_child
 from django_throttle.stores.base import Store, arun
 from django_throttle.stores.commands import tell_calls
 from django_throttle.stores.failures import errors_of, raise_first
@@ -61,7 +64,7 @@ class LocalMembers:
             self._changed = set()
             return {group: self.count(group) for group in named}
 
-    def mark_changed(self, groups: Iterable[str]) -> None:
+    def tell_again(self, groups: Iterable[str]) -> None:
         """Others may not know of these groups: tell them again."""
         with self._lock:
             self._changed.update(groups)
@@ -82,7 +85,7 @@ class RemoteMembers(NamedTuple):
     until: float
 
 
-class GroupSizes:
+class MemberCounts:
     """Asks the store at most once a second for each group; what it said last holds while it is away."""
 
     def __init__(self, own: LocalMembers = members) -> None:
@@ -134,14 +137,14 @@ def counts_publications(snapshot: rulebook.Snapshot) -> bool:
     return any(rule.enabled and "publish" in rule.events for rule in snapshot.rules)
 
 
-sizes = GroupSizes()
+member_counts = MemberCounts()
 
 
 REPORT_SECONDS: Final = 0.5
 TIMES: Final = 3  # in the time after which a silent process is dead
 
 
-class GroupSizeReporter:
+class MemberReporter:
     """Reports how many members each group has in this process; used by one thread."""
 
     def __init__(self, store: RedisStore, own: LocalMembers = members) -> None:
@@ -175,7 +178,7 @@ class GroupSizeReporter:
                 failed += errors
                 reported.update(group for group, _ in batch if not errors)
         finally:
-            self.own.mark_changed(groups.keys() - reported)
+            self.own.tell_again(groups.keys() - reported)
         raise_first(failed)
 
 
@@ -184,11 +187,48 @@ def group_ident(alias: str, group: str) -> str:
     return f"group:{alias}:{group}"
 
 
+class DropFilter(logging.Filter):
+    """Tells of messages to groups that channels_redis drops. Only its log says so, at level INFO: to that it is opened.
+
+    It writes no more than it did.
+    """
+
+    LEVEL: Final = logging.INFO - 1  # one that nobody else sets
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self.log, self.level = log, log.level
+        if not log.isEnabledFor(logging.INFO):
+            log.setLevel(self.LEVEL)
+        log.addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "channels over capacity" in str(record.msg) and isinstance(record.args, tuple):
+            observe.tell_dropped("group_send", int(str(record.args[0])))
+        usual = max(self.level, self.log.parent.getEffectiveLevel() if self.log.parent else 0)
+        return self.log.level != self.LEVEL or record.levelno >= usual
+
+
+DropFilter(logging.getLogger("channels_redis.core"))
+
+
+class TellingQueue(asyncio.Queue[Any]):
+    """What channels_redis has for each channel in its process: when full it drops its oldest message, and tells."""
+
+    def put_nowait(self, message: Any) -> None:
+        if self.full():
+            self.get_nowait()
+            observe.tell_dropped("receive", 1)
+        super().put_nowait(message)
+
+
 class CountingLayer:
     """Stands before a channel layer for one consumer, whose channel is the first that it makes; all else passes."""
 
     def __init__(self, layer: Any, alias: str, counts: LocalMembers = members) -> None:
         self._layer, self.alias, self._counts = layer, alias, counts
+        if (queues := getattr(layer, "__dict__", {}).get("receive_buffer")) is not None:
+            queues.default_factory = partial(TellingQueue, layer.capacity)
         self._channel: str | None = None
         self._groups: set[str] | None = set()  # None when the socket is over
 
@@ -200,6 +240,16 @@ class CountingLayer:
         channel = await self._layer.new_channel(*args, **kwargs)
         self._channel = self._channel or channel
         return channel
+
+    async def send(self, channel: str, message: dict[str, Any]) -> None:
+        """Send to one channel; raises ChannelFull if that is dropped."""
+        from channels.exceptions import ChannelFull
+
+        try:
+            await self._layer.send(channel, message)
+        except ChannelFull:
+            observe.tell_dropped("send", 1)
+            raise
 
     async def group_add(self, group: str, channel: str) -> None:
         """Have a channel join; the consumer's own is counted."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from time import monotonic
 from typing import Any, Final
 
-from django_throttle import limiter
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.core import Lease
+from django_throttle.core import Decision, Lease
+from django_throttle.core.commands import Refund, Release, joined, refund_for_refusal
+from django_throttle.core.decide import refund_charges
+from django_throttle.event_loop import spawn
 from django_throttle.identity import ScopeWho
-from django_throttle.lifecycle import spawn
+from django_throttle.sockets.counters import SocketCounters
 from django_throttle.sockets.error_frames import (
     Close,
     DroppedFrames,
@@ -33,10 +34,9 @@ from django_throttle.sockets.error_frames import (
     notice_payload,
 )
 from django_throttle.sockets.limits import FrameLimits
-from django_throttle.sockets.prepaid import SocketCounters, StoreCallLimit
 from django_throttle.sockets.settings import SocketSettings
-
-logger = logging.getLogger(__name__)
+from django_throttle.stores import get_store
+from django_throttle.stores.base import arun
 
 # What a wait returns that was cut short.
 INTERRUPTED: Final[Any] = object()
@@ -130,7 +130,6 @@ class Deadlines:
             self._schedule()
 
 
-RELEASE_TIMEOUT: Final = 1.0
 # Seconds that an application may go on sending to a client that we have closed, before it gets an error for it, and
 # that its own close may take.
 CLOSE_TIMEOUT: Final = 10.0
@@ -153,9 +152,9 @@ class Connection:
 
     __slots__ = (
         "__weakref__", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
-        "_releasing", "_send", "_sending_since", "closed", "escalation", "has_ended", "id", "incoming", "inner",
-        "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path", "received",
-        "refused", "scope", "send_own", "sent", "settings", "take_dropped", "waits", "who",
+        "_send", "_sending_since", "closed", "escalation", "handshake", "has_ended", "id", "incoming",
+        "inner", "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path",
+        "received", "refused", "scope", "send_own", "sent", "settings", "take_dropped", "waits", "who",
     )  # fmt: skip
 
     def __init__(
@@ -170,16 +169,13 @@ class Connection:
         self.loop = asyncio.get_running_loop()
         self.waits = InterruptibleWaits()
         self.leases: tuple[Lease, ...] = ()
-        self._releasing: asyncio.Task[None] | None = None
+        self.handshake: Decision | None = None  # how that was decided, until it is accepted
         self.opened = self.last_received = monotonic()
         self.received = self.refused = self.sent = self.lost = 0
-        calls = StoreCallLimit()
-        around: tuple[FrameLimits | None, FrameLimits | None] = (None, None)
-        if outer is not None:
-            calls, around = outer.incoming.calls, (outer.incoming, outer.outgoing)
+        around = (None, None) if outer is None else (outer.incoming, outer.outgoing)
         self._counters = SocketCounters()
-        self.incoming: FrameLimits = FrameLimits(self.scope, "message", self.who, self._counters, calls, around[0])
-        self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, calls, around[1])
+        self.incoming: FrameLimits = FrameLimits(self.scope, "message", self.who, self._counters, around[0])
+        self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, around[1])
         self.escalation = Escalation()
         self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
         self.is_open = self.has_ended = False
@@ -303,6 +299,7 @@ class Connection:
         return self._listened if self._listening_since is None else self._listened + monotonic() - self._listening_since
 
     def accepted(self) -> None:
+        self.handshake = None
         self.is_open = not self.has_ended
         self._listened = 0.0
         if self._listening_since is not None:
@@ -311,20 +308,20 @@ class Connection:
             self._deadlines.accept()
 
     def rules_changed(self) -> None:
-        """Refusals and payments under the former rules hold no more."""
-        self._forget(charged=True)
+        """Refusals under the former rules hold no more."""
+        self._forget()
 
     def _reset(self) -> None:
         self._counters.clear()
         self.escalation.reset()
-        self._forget(charged=False)
+        self._forget()
         for one in self.inner:
             one._reset()
 
-    def _forget(self, *, charged: bool) -> None:
+    def _forget(self) -> None:
         self.escalation.quiet_until = 0.0
-        self.incoming.forget(charged=charged)
-        self.outgoing.forget(charged=charged)
+        self.incoming.forget()
+        self.outgoing.forget()
 
     def start_close(self, close: Close) -> None:
         if self.closed is None and not self.has_ended:
@@ -361,7 +358,9 @@ class Connection:
             raise ConnectionAbortedError("django_throttle closed this socket: stop sending to it")
 
     def end(self) -> None:
-        """It has ended: deadlines and limits end, and its leases are released."""
+        """It has ended: deadlines and limits end, and its leases are released; a second time changes nothing."""
+        if self.has_ended:
+            return
         self.is_open, self.has_ended = False, True
         open_sockets.remove(self)
         if self._deadlines is not None:
@@ -370,19 +369,26 @@ class Connection:
         if (outer := self.outer) is not None:
             outer.inner = tuple([one for one in outer.inner if one is not self])
             outer.leases = tuple([one for one in outer.leases if one not in self.leases])
-        if self.leases and self._releasing is None:
-            # In a task of its own, which no cancellation of the present one reaches.
-            self._releasing = spawn(_release(self.leases))
+        for lease in self.leases:
+            get_store().release_soon(Release(lease.id, lease.holds))
         self.take_dropped()
         self.take_dropped = _none_dropped
         self.outgoing.end()
         self.incoming.end()
 
-    async def finish(self) -> None:
-        """The application has returned: its leases are released, within a second or in the background."""
-        self.end()
-        if self._releasing is not None and not self._releasing.done():
-            await asyncio.wait({self._releasing}, timeout=RELEASE_TIMEOUT)
+    async def refund_handshake(self) -> None:
+        """Another door refuses the handshake: what this one and those around it have charged for it goes back.
+
+        Not where an application has accepted it.
+        """
+        receipts: list[Refund] = []
+        connection: Connection | None = self
+        while connection is not None and not connection.is_open:
+            if connection.handshake is not None and (receipt := connection.handshake.receipt) is not None:
+                receipts.append(receipt)
+            connection.handshake, connection = None, connection.outer
+        for refund in joined(map(refund_for_refusal, reversed(receipts))):
+            await arun(refund_charges(refund), get_store())
 
     def _deadline_passed(self, reason: str) -> None:
         payload = notice_payload(reason, _DETAILS[reason], retry_after=0)
@@ -391,11 +397,3 @@ class Connection:
 
 def _none_dropped() -> DroppedFrames | None:
     return None
-
-
-async def _release(leases: Iterable[Lease]) -> None:
-    for lease in leases:
-        try:
-            await limiter.arelease(lease)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the lease expires
-            logger.warning("a lease of a closed socket was not released, and counts until it expires: %s", error)

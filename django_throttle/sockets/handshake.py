@@ -9,8 +9,8 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
 from django_throttle.core.problem_details import error_code
+from django_throttle.event_loop import in_thread, spawn
 from django_throttle.identity.caller import SOCKET
-from django_throttle.lifecycle import spawn
 from django_throttle.sockets import limits, rule_change
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import (
@@ -34,7 +34,6 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     """
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
-    settings.check()
     refusal = settings.refusal
     outer: Connection | None = scope.get(SOCKET)
     if outer is not None and outer.scope == settings.scope:
@@ -44,7 +43,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     connection = scope[SOCKET] = Connection(scope, receive, send, settings, outer)
     inbound, outbound = Inbound(connection, first), Outbound(connection)
     try:
-        before = await rulebook.acurrent()
+        before = rulebook.present() or await rulebook.acurrent()
         refused = await _decide(connection)
         if refused is None:
             connection.start()
@@ -64,7 +63,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
             del scope[SOCKET]
         else:
             scope[SOCKET] = outer
-        await connection.finish()
+        connection.end()
 
 
 async def _decide(connection: Connection) -> Decision | None:
@@ -73,9 +72,13 @@ async def _decide(connection: Connection) -> Decision | None:
     if outer is not None:
         matched = await limits.match(outer.scope, rule_change.HANDSHAKE_EVENTS, outer.who, await rulebook.acurrent())
         charged = EarlierCharges(dict.fromkeys(matched.pairs, 1))
-    decision = await limiter.adecide(
-        Facts(connection.scope, rule_change.HANDSHAKE_EVENTS, connection.who, charged=charged)
-    )
+    facts = Facts(connection.scope, rule_change.HANDSHAKE_EVENTS, connection.who, charged=charged, early=True)
+    decision = await limiter.adecide(facts, aside=in_thread)
     if decision.lease is not None:
         connection.leases = (decision.lease,)
-    return None if decision.allowed else decision
+    if decision.allowed:
+        connection.handshake = decision
+        return None
+    if outer is not None:
+        await outer.refund_handshake()
+    return decision

@@ -8,21 +8,17 @@ from math import inf
 from time import monotonic, perf_counter
 from typing import Final
 
-from django_throttle import agent, rulebook
+from django_throttle import rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.core.commands import Charge
-from django_throttle.core.decide import drop_reported
 from django_throttle.core.decision import Decision, Outcome, conclude
-from django_throttle.lifecycle import at_once_or_in_thread
+from django_throttle.core.prepaid import Claim
+from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.observe import reports
+from django_throttle.prepaid import decide_bought, release_bought
+from django_throttle.sockets import counters
 from django_throttle.sockets.error_frames import Event
-from django_throttle.sockets.prepaid import (
-    PrepaidFrames,
-    SocketCounters,
-    StoreCallLimit,
-    decision_of,
-    with_capped_delay,
-)
+from django_throttle.sockets.frame_throttle import reserve
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
 from django_throttle.stores.denials import Denial
@@ -39,8 +35,9 @@ class MatchedRules:
 
     ``own`` are of rules that count this socket alone, ``metered`` of those that the process decides by what it has
     metered, ``shared`` are decided by the store. ``blocks`` are an operator's refusals. ``until`` is on the monotonic
-    clock. ``sized``: a rule counts bytes. ``delays``: an own rule makes frames wait. ``remembers``: what own rules
-    refuse need not be counted. ``is_blocked``: a block refuses every frame. The last three name what there is.
+    clock. ``sized``: a rule counts bytes. ``measures``: one is of a measured unit. ``delays``: an own rule makes frames
+    wait. ``remembers``: what own rules refuse need not be counted. ``is_blocked``: a block refuses every frame. The
+    next three name what there is. ``is_quick``: a frame that costs 1 is charged ``shared`` as it is, and no more.
     """
 
     snapshot: rulebook.Snapshot
@@ -50,23 +47,27 @@ class MatchedRules:
     blocks: tuple[Outcome, ...]
     until: float = field(init=False)
     sized: bool = field(init=False)
+    measures: bool = field(init=False)
     delays: bool = field(init=False)
     remembers: bool = field(init=False)
     is_blocked: bool = field(init=False)
     is_empty: bool = field(init=False)
     is_own_only: bool = field(init=False)
     is_shared_only: bool = field(init=False)
+    is_quick: bool = field(init=False)
 
     def __post_init__(self) -> None:
         own, metered, shared = self.own, self.metered, self.shared
         self.until = monotonic() + MATCH_LIFETIME
         self.sized = any(one.rule.unit == "bytes" for one in (*own, *metered, *shared))
+        self.measures = any(one.rule.is_measured for one in shared)
         self.delays = any(one.rule.action == "delay" for one in own)
         self.remembers = not any(one.rule.count_denied or one.rule.is_shadow for one in own)
         self.is_blocked = not all(one.shadow for one in self.blocks)
         self.is_empty = not (own or metered or shared or self.blocks)
         self.is_own_only = not (metered or shared or self.is_blocked)
         self.is_shared_only = bool(shared) and not (own or metered or self.blocks)
+        self.is_quick = self.is_shared_only and not (self.sized or self.measures)
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
@@ -84,10 +85,8 @@ class MatchedRules:
     def priced(self, charges: Charges, cost: int, size: int) -> Charges:
         if cost == 1 and not self.sized:
             return charges
-        bytes_cost = size if cost else 0
-        return tuple(
-            [one._replace(cost=one.cost * (bytes_cost if one.rule.unit == "bytes" else cost)) for one in charges]
-        )
+        counts = {"calls": cost, "bytes": size if cost else 0}
+        return tuple([one._replace(cost=one.cost * counts.get(one.rule.unit, min(cost, 1))) for one in charges])
 
 
 async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
@@ -99,43 +98,51 @@ async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: ruleboo
     shared: list[Charge] = []
     for charge in charges:
         if charge.rule.key == "connection":
-            own.append(charge._replace(rule=with_capped_delay(charge.rule)))
+            own.append(charge._replace(rule=counters.with_capped_delay(charge.rule)))
+        elif charge.rule.is_measured:  # what reserves nothing asks too
+            shared.append(charge._replace(cost=max(1, charge.cost)))
         else:
-            (metered if charge.rule.is_local else shared).append(charge)
+            (metered if charge.rule.is_damper else shared).append(charge)
     return MatchedRules(snapshot, tuple(own), tuple(metered), tuple(shared), blocks)
 
 
 class FrameLimits:
     """The limits of frames of one ``event``: "message" for those that come in, "send" for those that go out.
 
-    ``outer`` are those of a connection around this one, whose rules are not charged again. All limits of a socket have
-    one ``calls``. Used on the event loop of the socket alone.
+    ``outer`` are those of a connection around this one, whose rules are not charged again. Used on the event loop of
+    the socket alone.
     """
 
-    __slots__ = ("_counters", "_events", "_matched", "_outer", "_own_refusal", "_prepaid", "_scope", "_who", "calls")
+    __slots__ = (
+        "_claims",
+        "_counters",
+        "_events",
+        "_has_ended",
+        "_matched",
+        "_outer",
+        "_own_refusal",
+        "_scope",
+        "_who",
+    )
 
     def __init__(
-        self,
-        scope: str,
-        event: str,
-        who: Who,
-        counters: SocketCounters,
-        calls: StoreCallLimit,
-        outer: FrameLimits | None,
+        self, scope: str, event: str, who: Who, own: counters.SocketCounters, outer: FrameLimits | None
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
-        self._counters, self.calls = counters, calls
-        self._prepaid: PrepaidFrames | None = None  # most sockets have no shared rules in both directions
+        self._counters = own
+        # Of frames that are decided under shared rules, or wait for their turn: when that is, on the monotonic clock.
+        self._claims: dict[Claim, float] = {}
+        self._has_ended = False
         self._matched: MatchedRules | None = None
         # It holds until there is room again: nobody else charges the counters of own rules.
-        self._own_refusal: tuple[MatchedRules, Denial] | None = None
+        self._own_refusal: tuple[MatchedRules, Denial[Decision]] | None = None
 
     async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
         matched = self._matched
         if matched is None or matched.snapshot is not rulebook.present() or monotonic() >= matched.until:
             matched = await self.matched()
-        if matched.is_empty:
+        if matched.is_empty or (matched.is_quick and cost == 1 and self._is_prepaid(matched.shared)):
             return None
         began, size = perf_counter(), size_of(frame) if matched.sized else 0
         if matched.is_own_only:
@@ -146,6 +153,9 @@ class FrameLimits:
         else:
             decide = self._by_shared if matched.is_shared_only else self._by_all
             decision = await decide(matched, cost, size)
+            if matched.measures and decision.allowed:
+                facts = Facts(self._scope, self._events, self._who, cost, size=size)
+                reserve(frame, facts, decision.receipt)
         if reports.installed_hooks() or not _is_ordinary(decision):
             facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
             await reports.atell(facts, decision, perf_counter() - began)
@@ -158,23 +168,19 @@ class FrameLimits:
         new = await match(self._scope, self._events, self._who, snapshot)
         if self._outer is not None:
             new = new.without((await self._outer.matched()).pairs)
-        if before is not None and new.shared == before.shared:
-            new.shared = before.shared  # prepaid frames are known by the identity of their charges
         self._matched = new
         return new
 
-    def forget(self, *, charged: bool = True) -> None:
-        """Forget what has matched, was refused or paid for: rules have changed.
-
-        Or budgets were reset, and nobody is ``charged`` for what was paid for before.
-        """
+    def forget(self) -> None:
+        """Forget what has matched and was refused: rules have changed, or budgets were reset."""
         self._matched = self._own_refusal = None
-        if self._prepaid is not None:
-            self._prepaid.forget(charged=charged)
 
     def end(self) -> None:
-        if self._prepaid is not None:
-            self._prepaid.end()
+        """The socket has ended: frames that are decided, or wait for their turn, are charged nothing."""
+        self._has_ended, now = True, monotonic()
+        for claim, turn in self._claims.items():
+            if turn > now:
+                spawn(arun(release_bought(claim, store := get_store()), store))
 
     def _by_own(self, matched: MatchedRules, cost: int, size: int) -> Decision | None:
         """None when nobody needs to know more than that it passes."""
@@ -186,7 +192,7 @@ class FrameLimits:
         result = self._counters.charge(own, now)
         if result.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
             return None
-        decision = decision_of(own, result)
+        decision = counters.decision_of(own, result)
         if not result.allowed and matched.remembers:
             until = inf if decision.retry_after is None else now + decision.retry_after
             self._own_refusal = matched, Denial(decision, now, until, (cost, size))
@@ -198,37 +204,53 @@ class FrameLimits:
             return conclude(matched.blocks)
         own = matched.priced(matched.own, cost, size)
         if own and not self._counters.peek(own, now := monotonic()).allowed:
-            return decision_of(own, self._counters.charge(own, now))
+            return counters.decision_of(own, self._counters.charge(own, now))
         others = await (self._by_metered if matched.metered else self._by_shared)(matched, cost, size)
         if not (others.allowed and (own or matched.blocks)):
             return others
         result = self._counters.charge(own, monotonic())
         if result.is_ordinary and not (matched.delays or matched.blocks or reports.installed_hooks()):
             return others
-        return _together(decision_of(own, result), others, matched.blocks)
+        return _together(counters.decision_of(own, result), others, matched.blocks)
 
     async def _by_metered(self, matched: MatchedRules, cost: int, size: int) -> Decision:
         """Metered rules refuse before the shared ones are asked."""
-        metered, store = matched.priced(matched.metered, cost, size), get_store()
-        agent.ensure(store)
-        judged = store.local_limits.decide_all(metered)
+        judged = get_store().local_limits.decide_all(matched.priced(matched.metered, cost, size))
         if not all(one.allowed or one.shadow for one in judged):
             return conclude(judged)
         decision = await self._by_shared(matched, cost, size)
-        if decision.allowed and (crossed := store.local_limits.add_passed(metered)):
-            first = await arun(drop_reported(Decision(crossed=crossed)), store)
-            decision = decision._replace(crossed=decision.crossed + first.crossed)
         return decision._replace(outcomes=judged + decision.outcomes)
 
+    def _is_prepaid(self, charges: Charges) -> bool:
+        """Whether this process held what a frame is charged, which it has now taken; and nobody is told more of it."""
+        if self._has_ended or reports.installed_hooks():
+            return False
+        return get_store().local_limits.prepaid.spend_all(charges)
+
     async def _by_shared(self, matched: MatchedRules, cost: int, size: int) -> Decision:
-        costs = tuple([charge.cost for charge in matched.priced(matched.shared, cost, size)])
-        if not any(costs):  # free, or empty
-            return Decision()
-        prepaid = self._prepaid
-        if prepaid is None:
-            prepaid = self._prepaid = PrepaidFrames(self.calls)
-        decision, wait = await prepaid.decide(matched.shared, costs)
-        return decision if wait == decision.delay else decision._replace(delay=wait)
+        charges, store = matched.priced(matched.shared, cost, size), get_store()
+        if self._has_ended or not any([charge.cost for charge in charges]):  # noqa: C419 - on the hot path
+            return PASSED
+        if not matched.measures and self._is_prepaid(charges):
+            return PASSED
+        claim = Claim(charges, waits=True)
+        self._claims[claim] = inf
+        try:
+            decision = await arun(decide_bought(claim, store), store)
+        finally:
+            del self._claims[claim]
+        if not (self._has_ended or decision.delay):
+            return decision
+        if self._has_ended or decision.delay > counters.MAX_DELAY:
+            await arun(release_bought(claim, store), store)
+            return PASSED if self._has_ended else counters.refused_for_delay(decision)
+        now = monotonic()
+        self._claims = {one: turn for one, turn in self._claims.items() if turn > now}
+        self._claims[claim] = now + decision.delay
+        return decision
+
+
+PASSED: Final = Decision()
 
 
 def size_of(frame: Event) -> int:
@@ -241,7 +263,7 @@ def size_of(frame: Event) -> int:
 def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> Decision:
     whole = conclude(own.outcomes + others.outcomes + blocks, degraded=others.degraded)
     delay = max(own.delay, others.delay)
-    return whole._replace(delay=delay, crossed=others.crossed, cause=others.cause)
+    return whole._replace(delay=delay, crossed=others.crossed, paid=others.paid, cause=others.cause)
 
 
 def _is_ordinary(decision: Decision) -> bool:

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from django.utils import timezone
 
+from django_throttle.call_facts import cost_of
 from django_throttle.core import Decision
 from django_throttle.core.problem_details import error_code
-from django_throttle.costs import cost_of
-from django_throttle.lifecycle import spawn
+from django_throttle.event_loop import spawn
 from django_throttle.sockets.connection import INTERRUPTED, Connection
+from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, close_reason, frame_event
-from django_throttle.sockets.prepaid import MAX_DELAY
 
 
 class Inbound:

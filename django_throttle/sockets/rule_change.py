@@ -17,10 +17,10 @@ from django.dispatch import receiver
 from django_throttle.call_facts import Facts
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
-from django_throttle.core.algorithms.concurrency import ASK_AGAIN_US
+from django_throttle.core.algorithms.uncounted import RETRY_AFTER_US
 from django_throttle.core.decision import conclude
 from django_throttle.core.problem_details import error_code
-from django_throttle.lifecycle import at_once_or_in_thread, spawn
+from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
@@ -132,7 +132,7 @@ def _excess_here(limit: LoweredLimit) -> frozenset[str]:
 
 
 def _close_or_warn(connection: Connection, limit: LoweredLimit) -> None:
-    wait = ASK_AGAIN_US / 1_000_000
+    wait = RETRY_AFTER_US / 1_000_000
     decision = conclude((Outcome(limit.rule, limit.ident, False, limit.limit, 0, wait, wait, Reason.EXCEEDED),))
     if connection.settings.on_rule_change == "close":
         connection.start_close(_close(connection, decision))

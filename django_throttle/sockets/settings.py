@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from inspect import iscoroutine, iscoroutinefunction
 from math import isfinite
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
@@ -205,6 +206,10 @@ _ALIKE: Final = {"throttle_refuse": "refuse"}
 _NEAR: Final = 0.8
 
 
+# The settings of the last consumer of each class, which the next one shares where it says the same.
+_checked: Final[WeakKeyDictionary[type, tuple[dict[str, Any], SocketSettings]]] = WeakKeyDictionary()
+
+
 def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
     """The settings of a middleware, checked; raises InvalidSetting."""
     for name in options:
@@ -216,11 +221,23 @@ def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, An
 
 
 def consumer_settings(consumer: Any, mixin: type) -> SocketSettings:
-    """The settings of a consumer; what it has unchanged of the ``mixin`` is as in SocketSettings."""
+    """The settings of a consumer, checked; what it has unchanged of the ``mixin`` is as in SocketSettings.
+
+    Raises InvalidSetting.
+    """
     kind, own = type(consumer), vars(consumer)
     changed = [name for name in OPTIONS if name in own or getattr(kind, name) is not getattr(mixin, name)]
     given = {OPTIONS[name]: getattr(consumer, name) for name in changed}
-    return SocketSettings(**{**given, "scope": given.get("scope") or kind.__name__})
+    given["scope"] = given.get("scope") or kind.__name__
+    known = _checked.get(kind)
+    if known is not None and known[0] == given:
+        return known[1]
+    settings = SocketSettings(**given)
+    settings.check()
+    # Methods are the consumer's, which ends with its socket; a mapping may be changed.
+    if not any(callable(one) or isinstance(one, Mapping) for one in given.values()):
+        _checked[kind] = given, settings
+    return settings
 
 
 def check_class(consumer: type) -> None:
