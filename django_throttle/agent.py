@@ -18,14 +18,15 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from django_throttle import detect_test_run, observe, rulebook
-from django_throttle.agent_thread import AgentThread, watched
+from django_throttle.agent_thread import AgentThread, services, watched
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.lifecycle import shutdown
-from django_throttle.local_limits import Flusher
-from django_throttle.publishing.groups import REPORT_SECONDS, GroupSizeReporter
+from django_throttle.local_limits import SWEEP_SECONDS, Flusher
+from django_throttle.prepaid import give_back
+from django_throttle.publishing.groups import REPORT_SECONDS, MemberReporter
 from django_throttle.stores import AnyStore
 
 logger = logging.getLogger("django_throttle")
@@ -74,13 +75,21 @@ class _StoreService:
         if not store.is_remote:
             return
         reconciler = Reconciler(store, control.evict)
-        thread.every(settings.BEAT_INTERVAL, reconciler.beat, "the beat")
+        lost = (
+            f"when no beat has arrived for PROCESS_TTL ({settings.PROCESS_TTL:g} s), others give back the slots of "
+            "this process, which takes them again later: see that Redis answers"
+        )
+        thread.every(settings.BEAT_INTERVAL, reconciler.beat, "sending the beat", meaning=lost)
         thread.every(RESEND_SECONDS, reconciler.resend, "sending leases again")
         thread.every(settings.EXTEND_INTERVAL, reconciler.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
         store.local_limits.interval = settings.DAMPER_INTERVAL
         flusher = Flusher(store.local_limits, store.aggregator, lambda: store.processes.seen)
-        thread.every(store.local_limits.interval, flusher, "sending damper and batched counts", wait=flusher.first)
-        self.cleanups = [reconciler.release_all, flusher]
+        thread.every(store.local_limits.interval, flusher, "sending damper counts", wait=flusher.first)
+        prepaid = partial(give_back, store)
+        thread.every(SWEEP_SECONDS, prepaid, "giving back what was bought ahead", wait=SWEEP_SECONDS)
+        costs = observe.CostFlusher(store)
+        thread.every(costs.seconds, costs, "sending the costs of routes", wait=costs.seconds)
+        self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True), costs]
 
     def _watch_rules(self, thread: AgentThread) -> None:
         poll_seconds = conf().RULES_POLL
@@ -88,8 +97,8 @@ class _StoreService:
         periodic = observe.run_periodic_work
         thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)
         if self.store.is_remote:
-            reporter = GroupSizeReporter(self.store)
-            thread.every(REPORT_SECONDS, reporter, "reporting the sizes of groups", wait=REPORT_SECONDS)
+            reporter = MemberReporter(self.store)
+            thread.every(REPORT_SECONDS, reporter, "reporting the members of groups", wait=REPORT_SECONDS)
             self.cleanups.append(reporter.report_none)
 
     def end(self) -> None:
@@ -103,7 +112,7 @@ class _StoreService:
                 logger.info("shutdown cleanup failed; what this process holds counts until others expire it: %s", error)
 
 
-_services: dict[int, _StoreService] = {}  # by the identity of their store
+_services: dict[int, _StoreService] = services
 _not_before = 0.0  # on the monotonic clock: when to try again after a failed start
 _lock = threading.Lock()
 _stopping = threading.RLock()  # whoever stops waits for another one who does
@@ -135,10 +144,10 @@ def stop() -> None:
     """End the agents of all stores, and release what this process holds."""
     with _stopping:
         with _lock:
-            services = list(_services.values())
+            ended = list(_services.values())
             _services.clear()
             watched.clear()
-        for service in services:
+        for service in ended:
             service.end()
 
 

@@ -13,7 +13,6 @@ from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.conf import conf
 from django_throttle.lifecycle import in_child
 from django_throttle.log_throttling import LogThrottle
 
@@ -22,13 +21,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_throttle")
 
-# The stores whose rules an agent watches, by their identity: a call has nothing to start for them.
+# By the identity of a store: what serves it in the background, and those whose rules are watched. A call has nothing to
+# start for these.
+services: Final[dict[int, Any]] = {}
 watched: Final[set[int]] = set()
-
-
-def is_on() -> bool:
-    """Whether the setting AGENT lets this process have one."""
-    return conf().AGENT
 
 
 def ensure(store: Store, *, rules: bool = False) -> None:
@@ -49,12 +45,16 @@ IDLE_CHECK_SECONDS: Final = 0.05  # between two looks whether a process that end
 
 @dataclass(slots=True)
 class Job:
-    """Something done every ``seconds``, or when ``work`` says by a number; times are on the monotonic clock."""
+    """Something done every ``seconds``, or when ``work`` says by a number; times are on the monotonic clock.
+
+    ``meaning`` says what it means for the site when it fails, and what to do.
+    """
 
     name: str
     seconds: float
     work: Callable[[], object]
     due: float
+    meaning: str
     log_throttle: LogThrottle = field(default_factory=LogThrottle)
 
     def run(self) -> None:
@@ -66,7 +66,8 @@ class Job:
         except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
             wait = min(wait, RETRY_SECONDS)
             if self.log_throttle.due(self.name):
-                logger.warning("%s failed, trying again: %s: %s", self.name, type(error).__name__, error)
+                meaning = self.meaning and f"; {self.meaning}"
+                logger.warning("%s failed, trying again: %s: %s%s", self.name, type(error).__name__, error, meaning)
         self.due = time.monotonic() + wait
 
 
@@ -86,10 +87,12 @@ class AgentThread:
         """In a forked child gevent has this thread go on."""
         self._jobs = ()
 
-    def every(self, seconds: float, work: Callable[[], object], name: str, *, wait: float = 0.0) -> None:
+    def every(
+        self, seconds: float, work: Callable[[], object], name: str, *, wait: float = 0.0, meaning: str = ""
+    ) -> None:
         """Do ``work`` in ``wait`` seconds and every ``seconds`` from then on."""
         with self._lock:
-            self._jobs = (*self._jobs, Job(name, seconds, work, time.monotonic() + wait))
+            self._jobs = (*self._jobs, Job(name, seconds, work, time.monotonic() + wait, meaning))
 
     def wake(self, check_idle: Callable[[], object]) -> None:
         """The process ends: call this at once, and again and again from now on. A signal handler may call it."""

@@ -6,16 +6,17 @@ from django.apps import AppConfig
 
 
 class ThrottleConfig(AppConfig):
-    """Connects the signals of edited rules, and registers the checks; uses no database."""
+    """Connects the signals of edited rules and of database connections, registers the checks; uses no database."""
 
     name = "django_throttle"
     verbose_name = "Throttling"
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_throttle import checks  # noqa: F401  (registers itself)
+        from django_throttle import checks, meter  # noqa: F401  (checks register themselves)
         from django_throttle.lifecycle import shutdown
         from django_throttle.rulebook import in_force
 
         in_force.connect()
+        meter.install()
         shutdown.watch()

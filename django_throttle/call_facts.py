@@ -1,13 +1,17 @@
-"""The facts of a call that a door passes on to rules."""
+"""The facts of a call that a door passes on to rules, and its cost, by a number or a function of the site."""
 
 from __future__ import annotations
 
+import inspect
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
+from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
+from django_throttle.log_throttling import LogThrottle
 
 
 class Who(Protocol):
@@ -32,16 +36,18 @@ class Who(Protocol):
 BY_KEY: Final = ""  # no ident is empty
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes three times as long to make, on each call
 class Facts:
     """A call: where it goes (scope), what it is (events), its caller and its cost.
 
     ``charged`` is what other doors have charged for this call. ``rule`` is the only rule to apply, or its name,
     whatever its scopes and events. ``only`` names the rules to apply of those that match; empty for all.
-    ``method`` is a request's, in capitals, else "". ``early`` is True if a later door may know the caller better.
+    ``method`` is a request's, in capitals, else "". ``early`` is True if its charges may go back: a later door may
+    refuse the call, or know the caller better.
     ``size`` is in bytes. ``ident`` replaces those of the rules' keys; None if the call counts under nothing.
     ``is_claimed`` is True if a client may have made up that ident: overrides then only block.
-    Raises InvalidCost unless ``cost`` is a whole number in range.
+    ``waits`` is False where the door puts the call off by itself, when a rule delays it.
+    ``asks_again`` is True where the door has a refused call wait and decides it again: it reports the last refusal.
     """
 
     scope: str
@@ -56,16 +62,59 @@ class Facts:
     ident: str | None = BY_KEY
     is_claimed: bool = False
     only: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        if type(self.cost) is not int or self.cost < 0:  # on the hot path
-            check_cost(self.cost)
+    waits: bool = True
+    asks_again: bool = False
 
     def due(self, rule: Rule, ident: str) -> Facts | None:
         """The call with the cost that this rule has not charged under this ident yet; None without one."""
         done = self.charged.costs.get((rule.name, ident))
         if done is None:
             return self
-        if rule.is_concurrency or rule.unit == "bytes" or self.cost <= done:
+        if rule.is_concurrency or rule.unit != "calls" or self.cost <= done:
             return None
         return replace(self, cost=self.cost - done)
+
+
+logger = logging.getLogger("django_throttle")
+
+_log_throttle: Final = LogThrottle()
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def cost_of(
+    said: Callable[..., int] | int,
+    *args: Any,
+    options: Mapping[str, Any] = _NOTHING,
+    what: str = "message",
+    name: str = "throttle_cost",
+    lets: tuple[type[Exception], ...] = (),
+) -> int:
+    """The cost, by a number or a function of ``args`` and ``options``; 1, with a log line, for anything else.
+
+    A frame that the function cannot read must not close its socket, and a wrong function must not switch off a rule.
+    A cost larger than any limit stays larger. ``what`` is what costs, and ``name`` the name of a number, both for the
+    log; ``lets`` are exceptions that the caller handles.
+    """
+    try:
+        cost: Any = said(*args, **options) if callable(said) else said
+    except lets:
+        raise
+    except Exception:
+        if _log_throttle.due(f"raises {_name(said, name)}"):
+            logger.exception("%s raised this exception: the %s counts 1; mend the function", _name(said, name), what)
+        return 1
+    if type(cost) is int and cost >= 0:
+        return min(cost, TOO_COSTLY)
+    if inspect.iscoroutine(cost):
+        cost.close()  # or Python would complain as well
+    if _log_throttle.due(f"answers {_name(said, name)}"):
+        hint = ", and must not be async" if inspect.isawaitable(cost) else ""
+        line = "%s says that a %s costs %.80r: it counts 1; the cost has to be a whole number, 0 or more%s"
+        logger.error(line, _name(said, name), what, cost, hint)
+    return 1
+
+
+def _name(said: object, name: str) -> str:
+    if not callable(said):
+        return name
+    return f"{getattr(said, '__module__', '')}.{getattr(said, '__qualname__', type(said).__qualname__)}"

@@ -30,6 +30,8 @@ class Conf:
     RULES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     DATABASE_RULES: bool = True  # also read the rules and overrides of the admin
     HOOKS: Sequence[str] = ()  # dotted paths of what is called with a report of every decision
+    METER: bool = True  # measure what each request uses: queries, rows, times, bytes
+    LOG_COST_ABOVE: Mapping[str, float] = field(default_factory=dict)  # log requests above, as {"queries": 50}
     SHADOW: bool = False  # every rule only records, as if its action were "shadow": nothing is refused
     RULES_WAIT: bool = False  # a process that starts waits for a database that hangs; else for DEADLINE at most
     RULES_POLL: float = 0.5  # how often a process asks whether rules changed
@@ -54,7 +56,7 @@ class Conf:
     X_RATELIMIT_HEADERS: str = "off"  # X-RateLimit-*, whose Reset is in "seconds" or, as "epoch", since 1970
     TELL_KEYS: Sequence[str] = ()  # dotted keys of rules whose budgets are the client's own, to be told in headers
     REFUSE_SOCKET: str = "http"  # "http": 429 before accept; "frame": accept, say why, close
-    DAMPER_INTERVAL: float = 2.0  # how often a process reports its dampers and batched quotas
+    DAMPER_INTERVAL: float = 2.0  # how often a process reports its dampers
     SOCKET_ACCEPT_TIMEOUT: float = 10.0  # a socket that the application does not accept in time is refused; 0: never
     SOCKET_IDLE_TIMEOUT: float = 0.0  # a socket from which nothing comes for so long is closed; 0: never
     SOCKET_MAX_AGE: float = 0.0  # a socket that has been open for so long is closed; 0: never

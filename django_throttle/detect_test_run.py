@@ -11,8 +11,6 @@ from pathlib import PurePath
 from typing import Final
 
 DJANGO_TESTS: Final = "django.test.utils"
-PROGRAMS: Final = ("manage.py", "django-admin")
-DJANGO_MAIN: Final = ("django", "__main__.py")  # what python -m django runs; any other package has a __main__.py too
 
 
 def is_test_command(arguments: list[str]) -> bool:
@@ -20,7 +18,8 @@ def is_test_command(arguments: list[str]) -> bool:
     if arguments[1:2] != ["test"]:
         return False
     program = PurePath(arguments[0])
-    return program.name in PROGRAMS or program.parts[-2:] == DJANGO_MAIN
+    # python -m django runs the latter; any other package has a __main__.py too.
+    return program.name in ("manage.py", "django-admin") or program.parts[-2:] == ("django", "__main__.py")
 
 
 declared: bool | None = True if is_test_command(sys.argv) else None

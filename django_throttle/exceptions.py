@@ -9,13 +9,17 @@ ThrottleError
 ├── InvalidSetting    a DJANGO_THROTTLE setting makes no sense
 ├── StoreError        the store did not answer; ``cause`` says why
 │   └── RepeatCommand      the store has learned something and will answer the same command now
+├── CallRefused       a call to somebody else's server had no turn in time; in ``django_throttle.httpx``
 └── Refused           a plain callable was refused; carries the decision
-    └── PublishRefused  a publication was refused, and sent to nobody; also names the group
+    ├── PublishRefused  a publication was refused, and sent to nobody; also names the group
+    └── PutOffTooOften  a task's run was put off as often as it may be; also names the task
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from django_throttle.core.decision import Decision
 from django_throttle.core.exceptions import (
@@ -40,6 +44,7 @@ __all__ = [
     "InvalidRule",
     "InvalidSetting",
     "PublishRefused",
+    "PutOffTooOften",
     "Refused",
     "RepeatCommand",
     "StoreError",
@@ -47,21 +52,54 @@ __all__ = [
 ]
 
 
+DISTRIBUTION: Final = "django-throttle-rules"
+
+
+@contextmanager
+def needs_extra(extra: str, package: str) -> Iterator[None]:
+    """Around imports from a package that an extra brings: where it is missing, the ImportError says what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        hint = f'{package} is not installed: pip install "{DISTRIBUTION}[{extra}]"'
+        raise ModuleNotFoundError(hint, name=error.name) from error
+
+
 class Refused(ThrottleError):
-    """The call was refused; ``decision`` says by which rule and for how long."""
+    """The call was refused; ``decision`` says by which rule and for how long.
 
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(f"refused by rule {decision.rule!r}")
-        self.decision = decision
+    ``args`` are plain values, as a result backend in JSON keeps no others and makes the error from them again, with a
+    text in place of the decision: then ``decision`` has the name of the rule and ``retry_after``, and no more.
+    """
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """With its attributes, which are those of __init__ in its order, from a worker's process too."""
-        return type(self), tuple(vars(self).values())
+    def __init__(self, decision: Decision | str, rule: str | None = None, retry_after: float | None = None) -> None:
+        text = decision if isinstance(decision, str) else f"refused by rule {decision.rule!r}"
+        known = Decision(False, rule=rule, retry_after=retry_after)
+        self.decision = known if isinstance(decision, str) else decision
+        super().__init__(text, self.decision.rule, self.decision.retry_after)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class PublishRefused(Refused):
     """What was to be published reached nobody; ``members`` is how large its group was, as far as was known."""
 
-    def __init__(self, decision: Decision, group: str, members: int) -> None:
-        super().__init__(decision)
+    def __init__(self, decision: Decision | str, group: str, members: int, *known: Any) -> None:
+        super().__init__(decision, *known)
+        self.args = self.args[0], group, members, *self.args[1:]
         self.group, self.members = group, members
+
+
+class PutOffTooOften(Refused):
+    """The run of a task was put off so many times, and there is no room for it still."""
+
+    def __init__(self, decision: Decision | str, task: str, times: int, *known: Any) -> None:
+        super().__init__(decision, *known)
+        text, *plain = self.args
+        if isinstance(decision, Decision):
+            text = f"{task} was put off {times} times, and rule {decision.rule!r} has no room: raise max_put_off"
+        self.args = text, task, times, *plain
+        self.task, self.times = task, times

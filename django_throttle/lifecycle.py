@@ -1,20 +1,15 @@
-"""The life of a process: what a forked child renews, threads, background tasks, and its shutdown."""
+"""The life of a process: what a forked child renews, and what is called at its end."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 from weakref import WeakKeyDictionary
-
-from asgiref.sync import sync_to_async
-from django.core.exceptions import SynchronousOnlyOperation
-from django.db import close_old_connections
 
 _renewals: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
@@ -30,54 +25,6 @@ def _renew_all() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_all)
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call ``work`` in a thread of the pool, not in the one that all synchronous consumers share.
-
-    No request ends in that thread, so its database connections are closed as at the end of one.
-    """
-
-    def closing() -> T:
-        close_old_connections()
-        try:
-            return work(*args, **kwargs)
-        finally:
-            close_old_connections()
-
-    return await sync_to_async(closing, thread_sensitive=False)()
-
-
-async def at_once_or_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call ``work`` here, or again in a thread where it has to ask a database or session."""
-    try:
-        return work(*args, **kwargs)
-    except SynchronousOnlyOperation:
-        return await in_thread(work, *args, **kwargs)
-
-
-def is_on_event_loop() -> bool:
-    """Whether this thread runs an event loop, which must not be blocked."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-background_tasks: set[asyncio.Task[Any]] = set()
-
-
-def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start a task on the running loop; asyncio logs what it raises, unless somebody waits for it after all."""
-    task = asyncio.ensure_future(work)
-    background_tasks.add(task)
-    task.add_done_callback(background_tasks.discard)
-    return task
 
 
 SERVERS: Final = ("uvicorn",)  # packages whose handlers of SIGTERM end the process without atexit

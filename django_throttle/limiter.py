@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter
@@ -16,21 +16,23 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent_thread, rulebook
 from django_throttle.call_facts import Facts
+from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
-from django_throttle.core.commands import SOCKET_LEASE, Charge, charge, check_cost
+from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, check_cost, rule_set
 from django_throttle.core.decide import (
     Flow,
     decide_and_correct,
     decide_and_evict,
     decide_charges,
     drop_reported,
+    refund_charges,
     release_lease,
     reset_charges,
 )
 from django_throttle.core.key import check_ident
 from django_throttle.exceptions import InvalidRule, Refused
-from django_throttle.lifecycle import in_thread
 from django_throttle.observe import reports
+from django_throttle.prepaid import decide_prepaid, peek_prepaid
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, Store, arun, run
 
@@ -47,21 +49,21 @@ class Limiter:
     def __init__(self, rules: Iterable[Rule], store: Store) -> None:
         self.rules = tuple(rules)
         self.store = store
-        self._parts = tuple(part for rule in self.rules if rule.enabled for part in rule.parts)
+        self._set = rule_set(tuple(part for rule in self.rules if rule.enabled for part in rule.parts))
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
         self._shares = (
-            store.is_remote and agent_thread.is_on() and any(part.on_store_failure == "local" for part in self._parts)
+            store.is_remote and conf().AGENT and any(part.on_store_failure == "local" for part in self._set.rules)
         )
+        self._is_prepaid = store.is_costly and len(self._set.rules) == 1 and self._set.has_prepaid
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")
 
     def acquire(self, ident: str, cost: int = 1) -> Decision:
         """Charge one call; a refused one charges nothing. Cost 0 charges nothing and takes no lease."""
-        return run(decide_flow(self._charges(ident, cost), self.store), self.store)
+        return self._spend(ident, cost) or run(decide_flow(self._charges(ident, cost), self.store), self.store)
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
-        """Acquire without blocking the event loop."""
         return await arun(decide_flow(self._charges(ident, cost), self.store), self.store)
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
@@ -69,7 +71,6 @@ class Limiter:
         return run(decide_flow(self._charges(ident, cost), self.store, commit=False), self.store)
 
     async def apeek(self, ident: str, cost: int = 1) -> Decision:
-        """Peek without blocking the event loop."""
         return await arun(decide_flow(self._charges(ident, cost), self.store, commit=False), self.store)
 
     def reset(self, ident: str) -> int:
@@ -80,7 +81,6 @@ class Limiter:
         return run(reset_charges(self._charges(ident, 0)), self.store)
 
     async def areset(self, ident: str) -> int:
-        """Reset without blocking the event loop."""
         return await arun(reset_charges(self._charges(ident, 0)), self.store)
 
     def release(self, lease: Lease | None) -> None:
@@ -102,19 +102,25 @@ class Limiter:
 
     @asynccontextmanager
     async def alease(self, ident: str) -> AsyncIterator[Decision]:
-        """Hold a slot inside an ``async with`` block."""
         decision = admitted(await self.aacquire(ident))
         try:
             yield decision
         finally:
             await self.arelease(decision.lease)
 
-    def _charges(self, ident: str, cost: int) -> tuple[Charge, ...]:
+    def _spend(self, ident: str, cost: int) -> Decision | None:
+        """The decision by what is held, where the only rule is prepaid and that is enough."""
+        if not self._is_prepaid:
+            return None
+        charges = self._charges(ident, cost)
+        return self.store.local_limits.prepaid.spend(self._set.rules[0], ident, charges.costs[0])
+
+    def _charges(self, ident: str, cost: int) -> Charges:
         check_ident(ident)
         check_cost(cost)
-        if self._shares:
+        if self._shares and id(self.store) not in agent_thread.services:
             agent_thread.ensure(self.store)
-        return tuple([charge(part, ident, cost) for part in self._parts])
+        return self._set.charges((ident,) * len(self._set.rules), cost)
 
 
 def admitted(decision: Decision) -> Decision:
@@ -125,78 +131,97 @@ def admitted(decision: Decision) -> Decision:
 
 
 def decide_flow(
-    charges: tuple[Charge, ...], store: Store, *, commit: bool = True, whole: bool = False, socket: bool = False
+    charges: Sequence[Charge], store: Store, *, commit: bool = True, whole: bool = False, socket: bool = False
 ) -> Flow[Decision]:
     """The flow that decides these charges; the caller's lease is named before anything is sent.
 
     A ``socket`` may have others make room for it, and makes room for others.
     """
-    leased = local = False
-    for rule, _, cost in charges:
-        leased = leased or (commit and rule.is_concurrency and cost > 0)
-        local = local or rule.is_local
-    if leased or local:
+    if not isinstance(charges, Charges):
+        charges = Charges.of(charges)
+    rules, denials = charges.rules, store.denials
+    prepaid = rules.has_prepaid and store.is_costly
+    if not (rules.has_leases or rules.has_dampers or prepaid):
+        return decide_charges(charges, commit=commit, whole=whole, denials=denials)
+    leased = commit and any(rule.is_concurrency and cost > 0 for rule, _, cost in charges)
+    if leased or rules.has_dampers:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
-    denials, counts = store.denials, store.local_limits if local else None
-    decided = partial(
-        decide_charges, charges, commit=commit, lease=lease, whole=whole, denials=denials, local_limits=counts
-    )
+    counts = store.local_limits if rules.has_dampers else None
+    decide = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials, local_limits=counts)
+    decided: Callable[[], Flow[Decision]] = partial(decide, charges)
+    if prepaid:
+        if not commit:
+            return peek_prepaid(decided(), charges, store.local_limits.prepaid)
+        decided = partial(decide_prepaid, charges, store, decide, whole=whole)
     return decide_and_evict(decided, charges, lease) if lease and socket else decided()
 
 
 def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
-    """The flow that decides a door's call; matching its rules may ask a database."""
+    """The flow that decides a door's call; matching its rules may ask a database. Raises InvalidCost."""
+    if type(facts.cost) is not int or facts.cost < 0:  # on the hot path
+        check_cost(facts.cost)
     socket = "connect" in facts.events
-    blocks, charges = snapshot.blocks(facts), snapshot.match(facts)
+    charges = snapshot.match(facts)
+    blocks = snapshot.blocks(facts) if snapshot.overrides.all or conf().NO_ADDRESS == "refuse" else ()
     decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket=socket)
     if blocks:
         decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:
         decided = decide_and_correct(decided, facts.charged, snapshot.by_name)
-    return _wait_and_report(decided, facts, commit)
+    return decide_reported(decided, facts, commit)
 
 
-async def _adoor_flow(snapshot: rulebook.Snapshot, facts: Facts, *call: Any) -> Steps[Decision]:
-    """The same on an event loop: in a thread where a database has to be asked who is calling."""
-    try:
-        return door_flow(snapshot, facts, *call)
-    except SynchronousOnlyOperation:
-        if "connect" in facts.events:
-            return await in_thread(door_flow, snapshot, facts, *call)
-        return await sync_to_async(door_flow)(snapshot, facts, *call)  # as a view would
+def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
+    """Tell hooks, log and signals of a decision that took so many seconds."""
+    told = facts, decision, seconds
+    return Step(partial(reports.tell, *told), partial(reports.atell, *told))
 
 
-def _wait_and_report(decided: Flow[Decision], facts: Facts, commit: bool) -> Steps[Decision]:
+def decide_reported(decided: Flow[Decision], facts: Facts, commit: bool = True) -> Steps[Decision]:
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
     began = perf_counter()
     decision = yield from decided
-    if decision.is_ordinary and not reports.installed_hooks():
+    is_quiet = decision.is_ordinary and not reports.installed_hooks()
+    if is_quiet or (facts.asks_again and not decision.allowed):
         return decision
     seconds = perf_counter() - began
     try:
-        if decision.delay and commit:
+        if decision.delay and commit and facts.waits:
             yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
         if decision.crossed:
             decision = yield from drop_reported(decision)
-        report = (facts, decision, seconds)
-        yield Step(partial(reports.tell, *report), partial(reports.atell, *report))
+        yield report(facts, decision, seconds)
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
         yield from release_lease(decision.lease)
+        if decision.delay and commit and decision.paid is not None:
+            yield from refund_charges(decision.paid.turns)
         raise
     return decision
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
-    store, snapshot = _watched_store(), rulebook.current()
+    store, snapshot = _watched_store(), rulebook.present() or rulebook.current()
     return run(door_flow(snapshot, facts, store, commit), store)
 
 
-async def adecide(facts: Facts, *, commit: bool = True) -> Decision:
-    """Decide, and wait, without blocking the event loop."""
-    store, snapshot = _watched_store(), await rulebook.acurrent()
-    return await arun(await _adoor_flow(snapshot, facts, store, commit), store)
+Aside = Callable[..., Awaitable[Steps[Decision]]]  # calls a function with these arguments in a thread
+
+
+async def as_view(work: Callable[..., Steps[Decision]], *args: Any) -> Steps[Decision]:
+    """In the thread in which a synchronous view of this request would run."""
+    return await sync_to_async(work)(*args)
+
+
+async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) -> Decision:
+    """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
+    store, call = _watched_store(), (rulebook.present() or await rulebook.acurrent(), facts)
+    try:
+        decided = door_flow(*call, store, commit)
+    except SynchronousOnlyOperation:
+        decided = await aside(door_flow, *call, store, commit)
+    return await arun(decided, store)
 
 
 def _watched_store() -> Store:

@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpResponse
-from rest_framework.exceptions import Throttled
-from rest_framework.views import exception_handler, set_rollback
 
 from django_throttle.core.decision import Decision, conclude
 from django_throttle.drf import LimiterUnavailable
+from django_throttle.exceptions import needs_extra
 from django_throttle.http.refusal import problem_response
 from django_throttle.http.request_state import decisions_of, django_request
+
+with needs_extra("drf", "rest_framework"):
+    from rest_framework.exceptions import Throttled
+    from rest_framework.views import exception_handler, set_rollback
 
 __all__ = ["answer"]
 

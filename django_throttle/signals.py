@@ -1,4 +1,4 @@
-"""Signals: refusals, shadows, quota warnings, store failures and edited rules."""
+"""Signals: refusals, shadows, quota warnings, store failures, edited rules, dropped messages, costly requests."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ store_failed = Signal()
 
 # Sent in each process when other rules are in force there; arguments: ``old`` (a Snapshot or None) and ``new``.
 rules_changed = Signal()
+
+# Sent when a channel layer has dropped a message because queues were full; arguments: ``method`` of the layer ("send",
+# "group_send" or "receive") and ``queues``, the number of these queues.
+layer_dropped = Signal()
+
+# Sent when a request used more than the setting LOG_COST_ABOVE allows; arguments: ``scope``, ``meter`` (a Meter) and
+# ``above``, the names of the measures that are too high.
+costly = Signal()

@@ -21,6 +21,7 @@ from django_throttle.core.options import functions
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.http.request_state import decisions_of
 from django_throttle.limiter import Limiter
+from django_throttle.measured import learned_means
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
 from django_throttle.stores import MemoryStore, RedisStore
@@ -69,10 +70,9 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
     """Put these rules in force, and no others; a context manager, and a decorator of tests and of classes of tests.
 
     ``rules`` are written as in settings (names and options), or are Rules. With ``merge`` they are added to those
-    in force, of which they replace the ones of the same name. They are counted in a MemoryStore of their own,
-    unless ``store`` is given, whose time stands still until its FrozenClock is told, which is what ``as`` gives;
-    ``clock`` is one to use in its place. Of a class that is no TestCase each method that begins with ``test`` is
-    decorated. Blocks may be nested. Raises InvalidRule for a rule that makes no sense.
+    in force, and replace those of the same name. They are counted in ``store``, by default a MemoryStore of their
+    own, whose ``clock`` is by default a FrozenClock; ``as`` gives the clock. In a class that is no TestCase each
+    method that begins with ``test`` is decorated. Blocks may be nested. Raises InvalidRule for an invalid rule.
     """
 
     def __init__(
@@ -135,11 +135,14 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
 def counting_in(store: S) -> Iterator[S]:
     """Count in this store inside the block, under whatever rules are in force."""
     is_ours = not store.is_remote and agent.disable_for(store)
-    before = stores.pin(store)
+    before, means = stores.pin(store), dict(learned_means)
+    learned_means.clear()  # it is of the other store
     try:
         yield store
     finally:
         stores.pin(before)
+        learned_means.clear()
+        learned_means.update(means)
         if is_ours:
             agent.stop_for(store)
 
@@ -179,9 +182,6 @@ def _snapshot(rules: tuple[Rule, ...], below: Snapshot) -> Snapshot:
     merged = {rule.name: rule for rule in (*below.rules, *rules)}.values()
     made = [rule.as_shadow() for rule in merged] if conf().SHADOW else merged
     return Snapshot(made, overrides=below.overrides.all)
-
-
-FRAMES: Final = ("rate_limited", "connection_limit")
 
 
 class _Answer(NamedTuple):
@@ -227,70 +227,50 @@ def assert_throttled(
     """Fail unless calls were refused for being too many; returns the last answer.
 
     ``answers`` is a function without arguments, which is called; or the answer to a call; or several, in their
-    order. An answer is a response of Django's or REST framework's, a Decision, the Refused that was raised, or what a
-    WebSocket was sent: a frame, decoded or not.
-    ``after`` calls come first, which must pass. ``times`` is how many are refused: 1 when calling, and of answers
-    that are given all others; without ``after`` they may be anywhere among those. ``rule`` names the
-    rule that must have refused.
+    order. An answer is a response of Django's or REST framework's, a Decision, the Refused that was raised, or a
+    frame that a WebSocket was sent, decoded or not. The first ``after`` calls must pass. Then ``times`` calls must be
+    refused: 1 by default if a function is called, else all that follow. With ``times`` alone, so many of the given
+    answers must be refusals, in any order. ``rule`` names the rule that must have refused.
     """
     __tracebackhide__ = True
     if callable(answers) and not _is_answer(answers):
         made = [_call(answers) for _ in range((after or 0) + (1 if times is None else times))]
     else:
         made = [_given(one) for one in ([answers] if _is_answer(answers) else answers)]
-    _demand(bool(made), "no call was made")
-    if after is None and times is not None:
-        refused = [answer for answer in made if answer.is_refused]
-        _demand(len(refused) == times, f"{len(refused)} of {len(made)} calls were refused, not {times}")
-    else:
-        _in_order(made, after or 0, times)
-    for answer in made:
-        if rule is not None and answer.is_refused:
-            _demand_rule(answer, rule)
+    for fault in _faults(made, after, times, rule):
+        raise AssertionError(fault)  # python -O leaves it in, unlike assert
     return made[-1].given
 
 
-def _in_order(made: list[_Answer], after: int, times: int | None) -> None:
-    __tracebackhide__ = True
-    _demand(len(made) >= after + (1 if times is None else times), f"only {len(made)} calls were made")
+def _faults(made: list[_Answer], after: int | None, times: int | None, rule: str | None) -> Iterator[str]:
+    """What contradicts the arguments of ``assert_throttled``."""
+    refused = [answer for answer in made if answer.is_refused]
+    if not made:
+        yield "no call was made"
+    elif after is not None or times is None:
+        yield from _faults_in_order(made, after or 0, times)
+    elif len(refused) != times:
+        yield f"{len(refused)} of {len(made)} calls were refused, not {times}"
+    for answer in refused if rule is not None else ():
+        if not answer.refusers:
+            yield f"nobody knows which rule refused: {answer.given!r} came from no test client"
+        elif rule not in answer.refusers:
+            yield f"refused by {_rule_names(answer.refusers)}, not by {rule!r}"
+
+
+def _faults_in_order(made: list[_Answer], after: int, times: int | None) -> Iterator[str]:
+    if len(made) < after + (1 if times is None else times):
+        yield f"only {len(made)} calls were made"
     for number, answer in enumerate(made, 1):
-        if number <= after:
-            _demand(not answer.is_refused, f"call {number} was {answer}, though the first {after} should pass")
-        elif times is None or number <= after + times:
-            _demand(answer.is_refused, f"call {number} should have been refused, but was {answer}")
-        else:
-            _demand(not answer.is_refused, f"call {number} was {answer}, though only {times} should be")
-
-
-def _demand_rule(answer: _Answer, rule: str) -> None:
-    __tracebackhide__ = True
-    _demand(bool(answer.refusers), f"nobody knows which rule refused: {answer.given!r} came from no test client")
-    _demand(rule in answer.refusers, f"refused by {_rule_names(answer.refusers)}, not by {rule!r}")
-
-
-def _demand(is_so: bool, otherwise: str) -> None:
-    """An assertion that ``python -O`` leaves in, and that pytest does not take apart."""
-    __tracebackhide__ = True
-    if not is_so:
-        raise AssertionError(otherwise)
+        is_due = number > after and (times is None or number <= after + times)
+        if is_due and not answer.is_refused:
+            yield f"call {number} should have been refused, but was {answer}"
+        elif answer.is_refused and not is_due:
+            wanted = f"the first {after} should pass" if number <= after else f"only {times} should be"
+            yield f"call {number} was {answer}, though {wanted}"
 
 
 def _call(function: Callable[[], Any]) -> _Answer:
-    with _listening() as heard:
-        try:
-            given = function()
-        except Exception as error:
-            if not _is_answer(error):
-                raise
-            given = error
-    if isawaitable(given):
-        getattr(given, "close", lambda: None)()
-        raise TypeError("await each call, and give assert_throttled the list of their answers")
-    return _answer(given, heard)
-
-
-@contextmanager
-def _listening() -> Iterator[list[Decision]]:
     heard: list[Decision] = []
 
     def hear(decision: Decision, **_: object) -> None:
@@ -298,9 +278,17 @@ def _listening() -> Iterator[list[Decision]]:
 
     throttled.connect(hear, weak=False)
     try:
-        yield heard
+        given = function()
+    except Exception as error:
+        if not _is_answer(error):
+            raise
+        given = error
     finally:
         throttled.disconnect(hear)
+    if isawaitable(given):
+        getattr(given, "close", lambda: None)()
+        raise TypeError("await each call, and give assert_throttled the list of their answers")
+    return _answer(given, heard)
 
 
 def _is_answer(given: Any) -> bool:
@@ -323,7 +311,7 @@ def _answer(given: Any, heard: Iterable[Decision] = ()) -> _Answer:
 
 def _is_refusal(frame: Mapping[str, Any]) -> bool:
     """Whether it is what a WebSocket is told that is refused a message, or a connection."""
-    return frame.get("type") == "error" and frame.get("code") in FRAMES
+    return frame.get("type") == "error" and frame.get("code") in ("rate_limited", "connection_limit")
 
 
 def _decisions(given: Any) -> tuple[Decision, ...]:

@@ -47,7 +47,6 @@ class Allowance(NamedTuple):
 
     @property
     def per_sub(self) -> float:
-        """The limit's cost in a sub-interval."""
         return self.limit * SUB_US / self.window_us
 
     @property
@@ -93,7 +92,7 @@ def attempted(estimator: str, counts: Counts, allowance: Allowance) -> float:
 
 
 def factor(attempted: float, allowed: float) -> float:
-    """The share of attempts to refuse so that the rest meets what is allowed: 1 - allowed ÷ attempted, in 0..1."""
+    """The suppression factor: the share to refuse so that the rest meets what is allowed, 1 - allowed ÷ attempted."""
     return 1.0 - allowed / attempted if attempted > allowed else 0.0
 
 
@@ -167,7 +166,8 @@ class Aggregate:
             for own in report.counts:
                 if current - KEPT < own.sub <= current + 1:
                     self._count(own, report.meter)
-        counts = tuple(self._sum(current - age) for age in range(KEPT))
+        meters = (self.by_sub.get(current - age, {}).values() for age in range(KEPT))
+        counts = tuple(Count(*map(sum, zip(*each, strict=True))) if each else NOTHING for each in meters)
         return Reply(now, taken, reset_at, counts)
 
     def reset(self, now: int) -> int:
@@ -185,10 +185,6 @@ class Aggregate:
         known = meters.get(meter, NOTHING)
         if own.attempted >= known.attempted:
             meters[meter] = Count(*own[1:])
-
-    def _sum(self, index: int) -> Count:
-        meters = self.by_sub.get(index, {}).values()
-        return Count(*map(sum, zip(*meters, strict=True))) if meters else NOTHING
 
     def _expire(self, current: int) -> None:
         """Forget what is too old, or too new, even should the clock be set by some intervals."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections import deque
+from functools import lru_cache
+from heapq import heapify, heappush, heappushpop
 from itertools import count, islice
-from math import ceil, exp
-from typing import Final, NamedTuple
+from math import ceil, exp, inf
+from typing import Final
 
 from django_throttle.core.algorithms.base import rate_of
-from django_throttle.core.algorithms.damper import MAX_DAMPED
+from django_throttle.core.algorithms.uncounted import MAX_DAMPED
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, Reason
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import (
     ESTIMATORS,
     KEPT,
+    NOTHING,
     SUB,
     SUB_US,
     Allowance,
@@ -29,6 +31,7 @@ from django_throttle.damper.aggregate import (
 from django_throttle.store_time import StoreTime, micros
 
 FINE: Final = 0.1  # seconds; the resolution of counts while the store's time is unknown
+MOST_EARLY: Final = round(KEPT * SUB_US / 1_000_000 / FINE)
 RECENT: Final = 1.5  # seconds at least from which the recent rate is computed
 LEAST: Final = 1.0  # and where the meter is younger than that
 
@@ -40,7 +43,7 @@ class Attempts:
     """
 
     __slots__ = (
-        "_before", "_confirmed", "_early", "_index", "_last", "_marks", "_opened", "_unsent", "current", "time",
+        "_before", "_confirmed", "_early", "_index", "_last", "_samples", "_opened", "_unsent", "current", "time",
     )  # fmt: skip
 
     def __init__(self, time: StoreTime, now: float) -> None:
@@ -52,11 +55,11 @@ class Attempts:
         self._index: int | None = None  # of the sub-interval in progress
         self._before = 0  # attempted until it began
         self._last = (0, 0)  # the index and number of one before it
-        self._unsent: dict[int, MeterCount] = {}
+        self._unsent: tuple[MeterCount, ...] = ()  # of past sub-intervals
         self._confirmed: MeterCount | None = None  # of the one in progress
         self._opened = now
-        self._early: deque[tuple[float, int]] = deque(maxlen=round(KEPT * SUB_US / 1_000_000 / FINE))
-        self._marks: deque[tuple[float, int]] = deque([(now, 0)])  # when, attempted until then
+        self._early: tuple[tuple[float, int], ...] = ()  # when counted from, how many
+        self._samples: tuple[float, ...] = (now, 0)  # when, attempted until then, and so on
 
     def roll(self, now: float) -> float:
         """Assign counts to their sub-interval; returns the moment at which to do so again."""
@@ -74,7 +77,7 @@ class Attempts:
 
     def unconfirmed(self, now: float) -> tuple[MeterCount, ...]:
         """The counts that the aggregator has not confirmed, once the store's time is known."""
-        whole = tuple(self._unsent.values())
+        whole = self._unsent
         if self._index is None or self.time.offset is None or not (self.current or self._confirmed):
             return whole
         left = (self._index + 1) * SUB_US - micros(now) - self.time.offset
@@ -88,19 +91,25 @@ class Attempts:
     def is_confirmed(self) -> bool:
         return not self.current and not self._unsent and not self._early and self._confirmed is None
 
-    def mark(self, now: float) -> None:
+    @property
+    def unsent(self) -> int:
+        """How many attempts the aggregator has not confirmed."""
+        early, whole = sum([number for _, number in self._early]), sum([own.attempted for own in self._unsent])
+        return early + whole + self.current
+
+    def sample(self, now: float) -> None:
         """Note the present total, from which the recent rate is computed later."""
-        while len(self._marks) > 1 and self._marks[1][0] <= now - RECENT:
-            self._marks.popleft()
-        self._marks.append((now, self._before + self.current))
+        kept = self._samples
+        while len(kept) > 2 and kept[2] <= now - RECENT:
+            kept = kept[2:]
+        self._samples = (*kept, now, self._before + self.current)
 
     def confirm(self, counts: tuple[MeterCount, ...]) -> None:
-        """The aggregator has counted these."""
         for own in counts:
             if own.sub == self._index:
                 self._confirmed = own
-            elif self._unsent.get(own.sub) == own:
-                del self._unsent[own.sub]
+        if self._unsent:
+            self._unsent = tuple([own for own in self._unsent if own not in counts])
 
     def in_sub(self, now: float) -> int:
         """The most that this process has attempted in one of the latest sub-intervals."""
@@ -111,10 +120,10 @@ class Attempts:
 
     def _recent(self, now: float) -> float:
         """The recent rate, in attempts a microsecond."""
-        at, number = self._marks[0]
-        for mark in self._marks:
-            if mark[0] <= now - RECENT:
-                at, number = mark
+        at, number = self._samples[:2]
+        for sample in zip(self._samples[::2], self._samples[1::2], strict=True):
+            if sample[0] <= now - RECENT:
+                at, number = sample
         return (self._before + self.current - number) / max(now - at, LEAST) / 1_000_000
 
     def _align(self, index: int, offset: int) -> None:
@@ -124,30 +133,31 @@ class Attempts:
         for at, number in self._early:
             belongs = (micros(at + FINE / 2) + offset) // SUB_US
             found[min(belongs, index)] = found.get(min(belongs, index), 0) + number
-        self._early.clear()
+        self._early = ()
         self._before += self.current
         self.current = found.pop(index, 0)
         self._before -= self.current
-        whole = {past: MeterCount(past, number, number, 0) for past, number in found.items() if number}
-        self._unsent = {past: own for past, own in whole.items() if past > index - KEPT}
+        whole = [MeterCount(past, number, number, 0) for past, number in found.items() if number]
+        self._unsent = tuple([own for own in whole if own.sub > index - KEPT])
         self._index = index
 
     def _keep_early(self) -> None:
         if self.current:
-            self._early.append((self._opened, self.current))
+            self._early = (*self._early[1 - MOST_EARLY :], (self._opened, self.current))
 
     def _open(self, index: int) -> None:
         assert self._index is not None
         known = self._confirmed or MeterCount(self._index, 0, 0, 0)
         whole = MeterCount(self._index, self.current, self.current, known.pace)
+        unsent = [own for own in self._unsent if own.sub != self._index]
         if whole != known:
-            self._unsent[self._index] = whole
+            unsent.append(whole)
         self._last, self._confirmed = whole[:2], None
         self._before += self.current
-        again = self._unsent.pop(index, None)  # our clock was corrected, and that one goes on
-        self.current = again.attempted if again else 0
+        # Our clock may have been corrected, and that one goes on.
+        self.current = sum([own.attempted for own in unsent if own.sub == index])
         self._before -= self.current
-        self._unsent = {past: own for past, own in self._unsent.items() if -KEPT < past - index <= 1}
+        self._unsent = tuple([own for own in unsent if -KEPT < own.sub - index <= 1 and own.sub != index])
         self._index = index
 
 
@@ -169,11 +179,11 @@ class Bucket:
         self.adopt(allowance)
 
     def adopt(self, allowance: Allowance) -> None:
-        """Adopt another limit."""
-        self._per_second = allowance.per_second
-        least = min(LEAST_BURST, allowance.per_sub)
-        self._burst = max(BURST_SECONDS * self._per_second, least)
-        self._most = self._burst + SUB * self._per_second
+        self._per_second, self._burst, self._most = _sizes(allowance)
+
+    def level(self, now: float) -> float:
+        """How full it is, as a share of what refuses; it refuses from 1 on."""
+        return (self._level - max(0.0, now - self._at) * self._per_second) / self._burst
 
     def wait(self, now: float) -> float:
         """Seconds until it has room; 0.0 when it has."""
@@ -191,101 +201,17 @@ class Bucket:
         self._level = level if level < self._most else self._most  # noqa: FURB136
 
 
+@lru_cache(maxsize=1024)
+def _sizes(allowance: Allowance) -> tuple[float, float, float]:
+    """Of the bucket of each meter under a rule: what drains in a second, the level that refuses, the highest one."""
+    per_second = allowance.per_second
+    burst = max(BURST_SECONDS * per_second, min(LEAST_BURST, allowance.per_sub))
+    return per_second, burst, burst + SUB * per_second
+
+
 DECAY: Final = 3.0  # seconds in which the weight of the last factor falls to a third
-
-
-class Suppression:
-    """The factor in force; times are seconds on our clock."""
-
-    __slots__ = ("_allowance", "_failing_from", "_held", "_reply", "_rule", "factor")
-
-    def __init__(self, rule: Rule) -> None:
-        self._reply: Reply | None = None
-        self._failing_from = float("inf")
-        self.factor = 0.0
-        self.adopt(rule)
-
-    def adopt(self, rule: Rule) -> None:
-        """Adopt this edition of the rule; another limit holds at once."""
-        self._rule = rule
-        self._allowance = Allowance(rule.plan.limit, rate_of(rule).window_us)
-        self._held = self._figure(0)
-
-    def take(self, reply: Reply) -> None:
-        """Adopt the aggregator's reply."""
-        self._reply, self._failing_from = reply, float("inf")
-        self._held = self._figure(0)
-
-    def fail(self, now: float, grace: float) -> None:
-        """The aggregator cannot be reached; after ``grace`` seconds the process computes the factor by itself."""
-        self._failing_from = min(self._failing_from, now + grace)
-
-    @property
-    def is_failing(self) -> bool:
-        return self._failing_from < float("inf")
-
-    def recompute(self, now: float, now_us: int | None, own: int, processes: int) -> None:
-        """Compute the factor for now; while the store answers, never higher than its last reply makes it.
-
-        ``now_us`` is the store's time, ``own`` what this process attempts in a sub-interval.
-        """
-        if self.is_failing:
-            weight = exp(-max(0.0, now - self._failing_from) / DECAY)
-            self.factor = weight * self._held + (1 - weight) * self._alone(own, processes)
-            return
-        if self._reply is not None and now_us is not None:
-            self._held = min(self._held, self._figure(now_us // SUB_US - self._reply.now // SUB_US))
-        self.factor = self._held
-
-    @property
-    def left(self) -> int:
-        """How much of the limit was not attempted, by the last reply."""
-        if self._reply is None:
-            return self._allowance.limit
-        attempted = max(count.attempted for count in self._reply.counts[:2])
-        return 0 if self.factor else max(0, int(self._allowance.limit * (1 - attempted / self._allowance.per_sub)))
-
-    def rest(self, now_us: int | None) -> float:
-        """Seconds until what the last reply counts has expired, if nothing else happens."""
-        if self._reply is None or now_us is None or not any(count.attempted for count in self._reply.counts):
-            return 0.0
-        _, looks_at = ESTIMATORS[self._rule.estimator]
-        return max(0, (self._reply.now // SUB_US + looks_at) * SUB_US - now_us) / 1_000_000
-
-    def _figure(self, later: int) -> float:
-        """The factor by the last reply, so many sub-intervals later."""
-        if self._reply is None:
-            return 0.0
-        found = attempted(self._rule.estimator, shifted(self._reply.counts, later), self._allowance)
-        return factor(found, self._allowance.per_sub)
-
-    def _alone(self, own: int, processes: int) -> float:
-        """The factor that keeps this process to its share of the limit."""
-        if self._rule.on_store_failure != "local":
-            return 0.0
-        return factor(own, self._allowance.per_sub / max(1, processes))
-
-
-def outcome_of(rule: Rule, ident: str, left: int, wait: float, rest: float, factor: float) -> Outcome:
-    """The outcome of a call that passes, or is refused and may be tried again after ``wait`` seconds.
-
-    ``left`` of the limit was not attempted, all of it in ``rest`` seconds.
-    """
-    reason = Reason.SUPPRESSED if wait else Reason.WITHIN
-    given = (rule.name, ident, not wait, rule.plan.limit, left, wait, rest, reason)
-    return Outcome(*given, rule.is_shadow, rule.window, factor=factor, unit=rule.unit)
-
-
-def decided(outcome: Outcome) -> Decision:
-    """The decision on a call under this rule alone: as by ``conclude``, in a third of its time."""
-    if outcome.shadow:
-        return Decision(outcomes=(outcome,))
-    _, _, allowed, limit, remaining, retry_after, reset_after, *_ = outcome
-    return Decision(allowed, limit, remaining, retry_after, reset_after, outcome.rule, (outcome,))
-
-
 RECHECK: Final = 0.25  # seconds; how often the factor is computed while the store is unavailable
-NEXT: Final = float("inf")  # not before the next factor
+NEXT: Final = inf  # not before the next factor
 GRACE: Final = 2.0  # flushes that may fail before the store counts as unavailable
 _numbers: Final = count(1)
 
@@ -294,16 +220,18 @@ class Meter:
     """Decides attempts; times are seconds on our clock. ``maker`` names the process; no two meters share a name."""
 
     __slots__ = (
-        "_maker", "_refused_for", "_refuses", "_rest", "_since", "attempts", "bucket", "factor", "ident", "name",
-        "passing_decision", "passing_outcome", "processes", "rule", "seen_at", "suppression", "time", "until",
+        "_failing_from", "_held", "_maker", "_refused_for", "_refuses", "_reply", "_rest", "_since", "allowance",
+        "attempts", "bucket", "factor", "ident", "name", "passing_decision", "passing_outcome", "processes", "rule",
+        "seen_at", "time", "until",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, ident: str, maker: str, now: float, time: StoreTime) -> None:
         self.ident, self.time, self._maker = ident, time, maker
-        self.rule = rule
         self.attempts = Attempts(time, now)
-        self.suppression = Suppression(rule)
-        self.bucket = Bucket(Allowance(rule.plan.limit, rate_of(rule).window_us))
+        self._reply: Reply | None = None
+        self._failing_from = inf
+        self._set_rule(rule)
+        self.bucket = Bucket(self.allowance)
         self.processes = 1  # live ones
         self._refused_for = -1  # milliseconds, of the last refusal
         self.until = self.seen_at = now  # from ``until`` on, roll before counting
@@ -311,10 +239,8 @@ class Meter:
         self.roll(now)
 
     def adopt(self, rule: Rule, now: float) -> None:
-        """Adopt this edition of the rule; another limit holds at once."""
-        self.rule = rule
-        self.suppression.adopt(rule)
-        self.bucket.adopt(Allowance(rule.plan.limit, rate_of(rule).window_us))
+        self._set_rule(rule)
+        self.bucket.adopt(self.allowance)
         self._recompute(now)
 
     def attempt(self, now: float, cost: int, chance: float) -> float:
@@ -332,19 +258,23 @@ class Meter:
         self.bucket.charge(cost * (1.0 - factor))
         return NEXT if chance < factor else 0.0
 
+    def weight(self, now: float) -> tuple[float, float]:
+        """What would be forgotten with this meter: the share that it refuses, and how full its bucket is."""
+        return self.factor, self.bucket.level(now)
+
     def refuses(self, wait: float) -> Decision:
         """The decision on a refused call under this rule alone; ``wait`` is rounded to a millisecond."""
         said = ceil(wait * 1000)
         if said != self._refused_for:
             self._refused_for = said
             wait = said / 1000
-            self._refuses = decided(outcome_of(self.rule, self.ident, 0, wait, max(wait, self._rest), self.factor))
+            self._refuses = decided(self._outcome(0, wait, max(wait, self._rest)))
         return self._refuses
 
     def roll(self, now: float) -> None:
         """Assign counts to their sub-interval and compute the factor."""
         self.until = self.attempts.roll(now)
-        if self.suppression.is_failing:
+        if self._failing_from < inf:
             self.until = min(self.until, now + RECHECK)
         self._recompute(now)
 
@@ -355,7 +285,7 @@ class Meter:
         offset = self.time.offset
         if offset is None:
             return None if self.attempts.is_confirmed else Report(self.rule.id, self.ident, self.name, 0, None, ())
-        self.attempts.mark(now)
+        self.attempts.sample(now)
         if not counts and not self.factor:
             return None
         if counts:
@@ -369,12 +299,17 @@ class Meter:
             self.attempts.confirm(report.counts)
         elif was_set or reply.reset_at > micros(self._since) + (self.time.offset or 0):
             self._begin(now)
-        self.suppression.take(reply)
+        counts = tuple([count if any(count) else NOTHING for count in reply.counts])  # most are: kept once
+        self._reply, self._failing_from = reply._replace(counts=counts), inf
+        self._held = self._figure(0)
         self.roll(now)
 
     def fail(self, now: float, interval: float) -> None:
-        """A report may not have arrived; its counts are sent again."""
-        self.suppression.fail(now, GRACE * interval)
+        """A report may not have arrived; its counts are sent again.
+
+        After GRACE intervals of that the process computes the factor by itself.
+        """
+        self._failing_from = min(self._failing_from, now + GRACE * interval)
         self.roll(now)
 
     def _begin(self, now: float) -> None:
@@ -383,31 +318,81 @@ class Meter:
         self._since = now
         self.attempts.restart(now)
 
+    def _set_rule(self, rule: Rule) -> None:
+        self.rule = rule
+        self.allowance = _allowance(rule.plan.limit, rate_of(rule).window_us)
+        self._held = self._figure(0)
+
     def _recompute(self, now: float) -> None:
+        """Compute the factor for now; while the store answers, never higher than its last reply makes it."""
         offset = self.time.offset
         now_us = None if offset is None else micros(now) + offset
-        self.suppression.recompute(now, now_us, self.attempts.in_sub(now), self.processes)
-        self.factor = self.suppression.factor
-        left = self.suppression.left
-        self._rest = self.suppression.rest(now_us)
+        if self._failing_from < inf:
+            weight = exp(-max(0.0, now - self._failing_from) / DECAY)
+            self.factor = weight * self._held + (1 - weight) * self._alone(now)
+        else:
+            if self._reply is not None and now_us is not None:
+                self._held = min(self._held, self._figure(now_us // SUB_US - self._reply.now // SUB_US))
+            self.factor = self._held
+        self._rest = self._expires_in(now_us)
         # Made once here, and returned many times.
-        self.passing_outcome = outcome_of(self.rule, self.ident, left, 0.0, self._rest, self.factor)
+        self.passing_outcome = self._outcome(self._left(), 0.0, self._rest)
         self.passing_decision = decided(self.passing_outcome)
         self._refused_for = -1
 
+    def _figure(self, later: int) -> float:
+        """The factor by the last reply, so many sub-intervals later."""
+        if self._reply is None:
+            return 0.0
+        found = attempted(self.rule.estimator, shifted(self._reply.counts, later), self.allowance)
+        return factor(found, self.allowance.per_sub)
 
-LOOKS: Final = 16  # meters among which the one to remove is chosen
+    def _alone(self, now: float) -> float:
+        """The factor that keeps this process to its share of the limit."""
+        if self.rule.on_store_failure != "local":
+            return 0.0
+        return factor(self.attempts.in_sub(now), self.allowance.per_sub / max(1, self.processes))
+
+    def _left(self) -> int:
+        """How much of the limit was not attempted, by the last reply."""
+        if self._reply is None:
+            return self.allowance.limit
+        attempted = max(count.attempted for count in self._reply.counts[:2])
+        return 0 if self.factor else max(0, int(self.allowance.limit * (1 - attempted / self.allowance.per_sub)))
+
+    def _expires_in(self, now_us: int | None) -> float:
+        """Seconds until what the last reply counts has expired, if nothing else happens."""
+        if self._reply is None or now_us is None or not any(count.attempted for count in self._reply.counts):
+            return 0.0
+        _, looks_at = ESTIMATORS[self.rule.estimator]
+        return max(0, (self._reply.now // SUB_US + looks_at) * SUB_US - now_us) / 1_000_000
+
+    def _outcome(self, left: int, wait: float, rest: float) -> Outcome:
+        """Of a call that passes, or may be tried again after ``wait`` seconds; all that is not ``left`` in ``rest``."""
+        reason = Reason.SUPPRESSED if wait else Reason.WITHIN
+        given = (self.rule.name, self.ident, not wait, self.rule.plan.limit, left, wait, rest, reason)
+        return Outcome(*given, self.rule.is_shadow, self.rule.window, factor=self.factor, unit=self.rule.unit)
+
+
+_allowance: Final = lru_cache(maxsize=1024)(Allowance)  # one for all meters under a rule
+
+
+def decided(outcome: Outcome) -> Decision:
+    """The decision on a call under this rule alone: as by ``conclude``, in a third of its time."""
+    if outcome.shadow:
+        return Decision(outcomes=(outcome,))
+    _, _, allowed, limit, remaining, retry_after, reset_after, *_ = outcome
+    return Decision(allowed, limit, remaining, retry_after, reset_after, outcome.rule, (outcome,))
+
+
+HALF_FULL: Final = (0.0, 0.5)  # a meter's weight: nothing is refused
+REMOVED_AT_ONCE: Final = 128  # meters; of twice as many
+MOST_REMOVED: Final = 1_000  # that are reported yet, and no more: each flush sends them in two round trips
 IDLE: Final = 30.0  # seconds after its last attempts in which a meter is forgotten
 ASKS: Final = 60.0  # so long one that suppresses keeps asking, or rare, costly calls of many processes would all pass
 
 Key = tuple[str, str]  # rule id, ident
-
-
-class MeterReport(NamedTuple):
-    """A report to send, and the meter that it is from."""
-
-    meter: Meter
-    report: Report
+MeterReport = tuple[Meter, Report]  # a report to send, and whose it is
 
 
 class MeterCache:
@@ -420,7 +405,8 @@ class MeterCache:
         self.time = StoreTime()
         self.name = secrets.token_urlsafe(6)
         self.meters: dict[Key, Meter] = {}  # those that reported longest ago first
-        self._removed: list[Meter] = []  # removed for lack of room, with counts that are still to be reported
+        # Removed for lack of room, with counts that are still to be reported: those that had most, as a heap.
+        self._removed: list[tuple[int, int, Meter]] = []
 
     def find(self, charge: Charge, now: float) -> Meter:
         rule, ident, _ = charge
@@ -445,28 +431,43 @@ class MeterCache:
 
     def reports_of_removed(self, now: float) -> list[MeterReport]:
         """The reports of removed meters, which stay until everything is confirmed."""
-        sent = [one for meter in self._removed if (one := _sent(meter, now))]
-        self._removed = [meter for meter, _ in sent]
-        return sent
+        found = [(known, one) for known in self._removed if (one := _sent(known[2], now))]
+        self._removed = [known for known, _ in found]
+        heapify(self._removed)
+        return [one for _, one in found]
 
     def _add(self, charge: Charge, now: float) -> Meter:
         if len(self.meters) >= self.most:
-            oldest = self.meters.pop(self._least_used())
-            if len(self._removed) < self.most and not oldest.attempts.is_confirmed:
-                self._removed.append(oldest)
+            self._make_room(now)
         meter = Meter(charge.rule, charge.ident, self.name, now, self.time.copy())
         self.meters[charge.rule.id, charge.ident] = meter
         return meter
 
-    def _least_used(self) -> Key:
-        """The one that reported longest ago, unless it suppresses: many other idents must not end a suppression."""
-        found = next((key for key, meter in islice(self.meters.items(), LOOKS) if not meter.factor), None)
-        return found or next(iter(self.meters))
+    def _make_room(self, now: float) -> None:
+        """Remove the emptier half of those that reported longest ago.
+
+        Those that suppress, or whose bucket is half full, stay for another turn of all: many other idents must not end
+        that.
+        """
+        count = max(1, min(REMOVED_AT_ONCE, self.most // 4))
+        keys = list(islice(self.meters, 2 * count))
+        for place, key in enumerate(sorted(keys, key=lambda key: self.meters[key].weight(now))):
+            meter = self.meters[key]
+            if place < count:
+                del self.meters[key]
+                self._keep_removed(meter)
+            elif meter.weight(now) > HALF_FULL:
+                self.meters[key] = self.meters.pop(key)
+
+    def _keep_removed(self, meter: Meter) -> None:
+        if not meter.attempts.is_confirmed:
+            push = heappush if len(self._removed) < MOST_REMOVED else heappushpop
+            push(self._removed, (meter.attempts.unsent, next(_numbers), meter))
 
 
 def _sent(meter: Meter, now: float, *, asks: bool = False) -> MeterReport | None:
     if meter.attempts.is_confirmed and not asks:
-        meter.attempts.mark(now)
+        meter.attempts.sample(now)
         return None
     report = meter.report(now)
-    return None if report is None else MeterReport(meter, report)
+    return None if report is None else (meter, report)

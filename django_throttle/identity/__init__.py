@@ -36,7 +36,7 @@ def who_of(caller: Any) -> Who:
         return IdentWho(check_ident(caller))
     if isinstance(caller, Mapping) and "type" in caller:
         return ScopeWho(caller)  # type: ignore[arg-type]
-    if is_request(caller):
+    if isinstance(getattr(caller, "_request", caller), HttpRequest):  # Django's, or REST framework's
         return HttpWho(caller)
     if hasattr(caller, "ident") and hasattr(caller, "is_"):
         return caller  # type: ignore[no-any-return]
@@ -45,8 +45,3 @@ def who_of(caller: Any) -> Who:
     raise TypeError(
         f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
     )
-
-
-def is_request(caller: object) -> bool:
-    """Whether it is a request, Django's or REST framework's."""
-    return isinstance(getattr(caller, "_request", caller), HttpRequest)

@@ -130,7 +130,6 @@ class Proxies:
         return self.count > 0 or self.include(address)
 
     def include(self, address: Address) -> bool:
-        """Whether the address lies in one of the networks."""
         return any(address in network for network in self.networks)
 
     def client(self, read: Callable[[], str], header: str, near: Address | None) -> Address | None:

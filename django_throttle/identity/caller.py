@@ -12,14 +12,13 @@ from django.utils.functional import SimpleLazyObject, empty
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
-from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.identity import keys
 from django_throttle.identity.address import MAX_TEXT, Address, client_address, notation, short_address
 from django_throttle.identity.keys import api_key, checked_value, combined, ident_of, session_key, shortened, text_of
 
 logger = logging.getLogger("django_throttle")
 
-EVERYONE: Final = "everyone"
 # Types that a client may send as JSON in place of a text.
 JSON_TYPES: Final = (list, dict, bool)
 warned: Final[set[str]] = set()
@@ -35,6 +34,7 @@ class Caller(ABC):
     """A caller; subclasses read requests and scopes."""
 
     subject: Any
+    is_known: bool = False  # whether it was found to be logged in
     _address: Any = _UNASKED
 
     def ident(self, key: str) -> str | None:
@@ -48,11 +48,9 @@ class Caller(ABC):
         if "+" in key:
             return combined(key, map(self.ident, key.split("+")))
         value = import_string(key)(self.subject)
-        return (
-            self.by_address(key)
-            if isinstance(value, JSON_TYPES)
-            else ident_of(key, checked_value(f"the key {key!r}", value))
-        )
+        if isinstance(value, JSON_TYPES):
+            return self.by_address(key)
+        return ident_of(key, checked_value(f"the key {key!r}", value))
 
     def is_(self, trait: str) -> bool:
         """Whether it is "anonymous", "authenticated", "staff", in a "group:NAME" or of a "tenant:NAME"."""
@@ -74,31 +72,15 @@ class Caller(ABC):
 
     def by_user(self) -> str | None:
         user = self.user()
-        return ident_of("user", keys.user_value(user)) if user is not None and user.is_authenticated else None
+        if user is None or not user.is_authenticated:
+            return None
+        self.is_known = True
+        return ident_of("user", keys.user_value(user) if conf().USER_IDENT else user.pk)
 
     def by_address(self, key: str = "ip") -> str | None:
         address = self.address()
-        if address is None:
-            self._warn(key)
-            return None
-        return f"ip:{notation(address, conf().IPV6_PREFIX)}"
-
-    def by_user_or_address(self) -> str | None:
-        return self.by_user() or self.by_address("user_or_ip")
-
-    def by_api_key(self) -> str | None:
-        return api_key(self.auth()) or self.by_user() or self.by_address("api_key")
-
-    def by_session(self) -> str | None:
-        return ident_of("session", session_key(self.session()))
-
-    def by_tenant(self) -> str | None:
-        return ident_of("tenant", keys.tenant_of(self.subject))
-
-    def by_everyone(self) -> str | None:
-        return EVERYONE
-
-    def _warn(self, key: str) -> None:
+        if address is not None:
+            return f"ip:{notation(address, conf().IPV6_PREFIX)}"
         if key not in warned:
             warned.add(key)
             logger.warning(
@@ -108,22 +90,27 @@ class Caller(ABC):
                 "refuse" if refuses_without_address() else "do not apply to",
                 self.peer(),
             )
+        return None
+
+    def by_api_key(self) -> str | None:
+        return api_key(self.read("auth")) or self.by_user() or self.by_address("api_key")
+
+    def by_session(self) -> str | None:
+        return ident_of("session", session_key(self.read("session")))
+
+    def by_tenant(self) -> str | None:
+        return ident_of("tenant", keys.tenant_of(self.subject))
 
     def by_connection(self) -> str | None:
-        return ident_of("connection", self.connection())
-
-    def connection(self) -> str | None:
-        """The id of the open socket; None for requests."""
+        """The ident of the open socket; None for requests."""
         return None
 
     @abstractmethod
     def user(self) -> Any: ...
 
     @abstractmethod
-    def auth(self) -> Any: ...
-
-    @abstractmethod
-    def session(self) -> Any: ...
+    def read(self, name: str) -> Any:
+        """What authentication or the session middleware has put under this name; None where it is not there."""
 
     @abstractmethod
     def peer(self) -> object: ...
@@ -143,15 +130,8 @@ class HttpWho(Caller):
         self.subject = request
         self._user = user
 
-    @classmethod
-    async def aread(cls, request: HttpRequest) -> HttpWho:
-        """The same on an event loop, with the user loaded. REST framework's requests have authenticated before."""
-        who = cls(request)
-        await who.aload()
-        return who
-
     async def aload(self) -> None:
-        """Load the user, if that is to be awaited."""
+        """Load the user, if that is to be awaited; REST framework's requests have authenticated before."""
         request: Any = self.subject
         if not hasattr(request, "_request") and hasattr(request, "auser") and not _is_nobody(request):
             self._user = await request.auser()
@@ -159,13 +139,12 @@ class HttpWho(Caller):
     def user(self) -> Any:
         if self._user is not None:
             return self._user
-        return None if _is_nobody(self.subject) else getattr(self.subject, "user", None)
+        request = self.subject
+        lazy = type(getattr(request, "__dict__", {}).get("user")) is SimpleLazyObject
+        return None if lazy and _is_nobody(request) else getattr(request, "user", None)
 
-    def auth(self) -> Any:
-        return getattr(self.subject, "auth", None)
-
-    def session(self) -> Any:
-        return getattr(self.subject, "session", None)
+    def read(self, name: str) -> Any:
+        return getattr(self.subject, name, None)
 
     def peer(self) -> object:
         return self.subject.META.get("REMOTE_ADDR")
@@ -177,10 +156,12 @@ class HttpWho(Caller):
 
 def _is_nobody(request: Any) -> bool:
     """Whether the user is to be read from a session that is empty; reading it would add Cookie to Vary."""
-    user, session = getattr(request, "__dict__", {}).get("user"), getattr(request, "session", None)
-    if session is None or type(user) is not SimpleLazyObject or user._wrapped is not empty:
+    user = getattr(request, "__dict__", {}).get("user")
+    if type(user) is not SimpleLazyObject or user._wrapped is not empty:
         return False
-    return getattr(vars(user).get("_setupfunc"), "__module__", "") == AUTH_MIDDLEWARE and bool(session.is_empty())
+    session: Any = getattr(request, "session", None)  # REST framework looks for it in two places
+    is_lazy = session is not None and getattr(vars(user).get("_setupfunc"), "__module__", "") == AUTH_MIDDLEWARE
+    return is_lazy and bool(session.is_empty())
 
 
 # The scope's key of its open socket.
@@ -196,15 +177,12 @@ class ScopeWho(Caller):
     def user(self) -> Any:
         return self.subject.get("user")
 
-    def auth(self) -> Any:
-        return self.subject.get("auth")
+    def read(self, name: str) -> Any:
+        return self.subject.get(name)
 
-    def session(self) -> Any:
-        return self.subject.get("session")
-
-    def connection(self) -> str | None:
+    def by_connection(self) -> str | None:
         socket = self.subject.get(SOCKET)
-        return None if socket is None else socket.id
+        return None if socket is None else ident_of("connection", socket.id)
 
     def peer(self) -> object:
         return (self.subject.get("client") or (None,))[0]
@@ -234,7 +212,7 @@ class IdentWho:
         if key == EVERYONE:
             return EVERYONE
         kind = KEY_KINDS.get(self.name.partition(":")[0])
-        return self.name if kind is None or kind.answers_key(key) else None
+        return self.name if kind is None or key in (kind.name, *kind.answers) else None
 
     def is_(self, trait: str) -> bool:
         if trait in ("authenticated", "anonymous"):

@@ -22,8 +22,8 @@ from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
 from django_throttle.core.key import KEY_KINDS, ident_tag, secret_bytes
+from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.lifecycle import is_on_event_loop
 from django_throttle.log_throttling import LogThrottle
 
 MAX_VALUE: Final = 512
@@ -35,7 +35,10 @@ PLAIN: Final = (str, int, float, Decimal, UUID)
 
 def ident_of(kind: str, value: object) -> str | None:
     """The ident; None for no value and for an empty one, which is nobody's."""
-    return None if value is None or value == "" else f"{kind}:{shortened(text_of(value))}"
+    if value is None or value == "":
+        return None
+    text = value if type(value) is str else text_of(value)
+    return f"{kind}:{text if len(text) <= MAX_VALUE and text[0] != HASHED else shortened(text)}"
 
 
 def combined(key: str, parts: Iterable[str | None]) -> str | None:
@@ -178,7 +181,6 @@ def is_audience(trait: str) -> bool:
 
 
 def has_trait(trait: str, caller: Any) -> bool:
-    """Whether a caller has a trait."""
     kind, _, name = trait.partition(":")
     if is_audience(trait):
         return name != "" and caller.ident(kind) == ident_of(kind, name)

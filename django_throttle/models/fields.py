@@ -15,16 +15,7 @@ from django.db import IntegrityError, models
 from django.db.models import BaseConstraint, CheckConstraint, Q
 
 from django_throttle.core import Rate
-from django_throttle.core.options import (
-    BUCKETS,
-    EVENTS,
-    HELD,
-    RATE_SHAPE,
-    RATE_WANTED,
-    Option,
-    Options,
-    table,
-)
+from django_throttle.core.options import EVENTS, HELD, RATE_SHAPE, RATE_WANTED, Option, Options, table
 from django_throttle.core.rate import MAX_WINDOW
 from django_throttle.exceptions import InvalidRate
 
@@ -144,7 +135,54 @@ class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
         return number
 
 
-class NamesField(Column, models.CharField):  # type: ignore[type-arg]
+class ReadField(Column, models.CharField):  # type: ignore[type-arg]
+    """A column of text; in Python what ``read`` makes of that. A form has what ``typed`` makes of its text."""
+
+    def read(self, value: Any) -> Any:
+        """What a row holds, of a text or of what it holds."""
+        raise NotImplementedError
+
+    def typed(self, value: Any) -> Any:
+        return self.read(value)
+
+    def shown(self, value: Any) -> Any:
+        """As a form shows it."""
+        return value
+
+    def from_db_value(self, value: str, *_: object) -> Any:
+        return self.read(value)
+
+    def to_python(self, value: Any) -> Any:
+        return self.read(value)
+
+    def get_prep_value(self, value: Any) -> Any:
+        return str(value)
+
+    def run_validators(self, value: Any) -> None:
+        super().run_validators(self.get_prep_value(value))
+
+    def formfield(self, **options: Any) -> Any:
+        return super().formfield(**{"form_class": ReadInput, "column": self, **options})
+
+
+class ReadInput(forms.CharField):
+    """The form field of such a column."""
+
+    def __init__(self, *args: Any, column: ReadField, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.column = column
+
+    def to_python(self, value: Any) -> Any:
+        return self.column.typed(value if isinstance(value, (list, tuple)) else super().to_python(value))
+
+    def prepare_value(self, value: Any) -> Any:
+        return self.column.shown(value)
+
+    def run_validators(self, value: Any) -> None:
+        super().run_validators(self.column.get_prep_value(value))
+
+
+class NamesField(ReadField):
     """A list of names, stored as comma separated text; in Python a tuple."""
 
     description = "List of names"
@@ -153,40 +191,14 @@ class NamesField(Column, models.CharField):  # type: ignore[type-arg]
         """The names in a text or a list."""
         return split(value or ())
 
-    def from_db_value(self, value: str, *_: object) -> tuple[Any, ...]:
-        return self.read(value)
-
-    def to_python(self, value: Any) -> Any:
-        return self.read(value)
+    def shown(self, value: Any) -> Any:
+        return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
     def get_prep_value(self, value: Any) -> Any:
         return ",".join(map(str, self.read(value)))
 
     def value_to_string(self, obj: models.Model) -> str:
         return str(self.get_prep_value(self.value_from_object(obj)))
-
-    def run_validators(self, value: Any) -> None:
-        super().run_validators(self.get_prep_value(value))
-
-    def formfield(self, **options: Any) -> Any:
-        return super().formfield(**{"form_class": NamesInput, "read": self.read, **options})
-
-
-class NamesInput(forms.CharField):
-    """A form field of names with commas in between; ``read`` returns what a row holds."""
-
-    def __init__(self, *args: Any, read: Callable[[Any], tuple[Any, ...]] = split, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.read = read
-
-    def to_python(self, value: Any) -> Any:
-        return self.read(value or ())
-
-    def prepare_value(self, value: Any) -> Any:
-        return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-
-    def run_validators(self, value: Any) -> None:
-        super().run_validators(",".join(map(str, value)))
 
 
 # A larger share was meant as a percentage: 80 is 80 %, not eighty times the limit.
@@ -202,88 +214,59 @@ class MethodsField(NamesField):
         return split(name.upper() for name in split(value or ()))
 
 
-class NumbersField(NamesField):
-    """A list of numbers, sorted; a text that is not a number stays one, which a rule refuses."""
+class SortedField(NamesField):
+    """A list, sorted; a text that is not of the ``kind`` stays one, which a rule refuses."""
 
-    number: ClassVar[Callable[[str], Any]]
+    kind: ClassVar[Callable[[str], Any]]
 
     def read(self, value: Any) -> tuple[Any, ...]:
         found = split(map(str, value) if isinstance(value, (list, tuple)) else value or ())
         try:
-            return tuple(sorted(set(map(type(self).number, found))))
+            return tuple(sorted(set(map(type(self).kind, found))))
         except (ValueError, OverflowError):
             return found
 
 
-class SharesField(NumbersField):
+class SharesField(SortedField):
     """Shares of a limit: 0.8 is stored, 80 % may be typed."""
 
     description = "List of shares"
-    number = float
+    kind = float
 
-    def get_prep_value(self, value: Any) -> Any:
-        return ",".join(map(_plain, self.read(value)))
-
-    def formfield(self, **options: Any) -> Any:
-        return super().formfield(**{"form_class": SharesInput, **options})
-
-
-class StatusesField(NumbersField):
-    """HTTP statuses."""
-
-    description = "List of HTTP statuses"
-    number = int
-
-
-class CostField(Column, models.CharField):  # type: ignore[type-arg]
-    """A whole number, or the path of a function, as text; in Python a number or a text."""
-
-    description = "Cost"
-
-    def from_db_value(self, value: str, *_: object) -> Any:
-        return _cost(value)
-
-    def to_python(self, value: Any) -> Any:
-        return _cost(value)
-
-    def get_prep_value(self, value: Any) -> Any:
-        return str(value)
-
-    def run_validators(self, value: Any) -> None:
-        super().run_validators(self.get_prep_value(value))
-
-    def formfield(self, **options: Any) -> Any:
-        return super().formfield(**{"form_class": CostInput, **options})
-
-
-class SharesInput(NamesInput):
-    """A form field of shares: "80 %, 100 %", or "0.8, 1"."""
-
-    def to_python(self, value: Any) -> Any:
+    def typed(self, value: Any) -> Any:
         return tuple(sorted(set(map(_share, split(value or ())))))
 
-    def prepare_value(self, value: Any) -> Any:
+    def shown(self, value: Any) -> Any:
         if not isinstance(value, (list, tuple)):
             return value
         return ", ".join(f"{_plain(share, 100)} %" if isinstance(share, float) else str(share) for share in value)
 
-    def run_validators(self, value: Any) -> None:
-        super().run_validators(tuple(map(_plain, value)))
+    def get_prep_value(self, value: Any) -> Any:
+        return ",".join(map(_plain, self.read(value)))
 
 
-class CostInput(forms.CharField):
-    """A form field of a cost."""
+class StatusesField(SortedField):
+    """HTTP statuses."""
 
-    def to_python(self, value: Any) -> Any:
-        return _cost(super().to_python(value))
-
-    def run_validators(self, value: Any) -> None:
-        super().run_validators(str(value))
+    description = "List of HTTP statuses"
+    kind = int
 
 
-def _cost(value: Any) -> Any:
-    text = str(value).strip()
-    return int(text) if text.isdecimal() and len(text) < 20 else value
+class ResultsField(SortedField):
+    """How requests ended: HTTP statuses, classes of them, "cancelled"."""
+
+    description = "List of results"
+    kind = str
+
+
+class CostField(ReadField):
+    """A whole number, or the path of a function, as text; in Python a number or a text."""
+
+    description = "Cost"
+
+    def read(self, value: Any) -> Any:
+        text = str(value).strip()
+        return int(text) if text.isdecimal() and len(text) < 20 else value
 
 
 def _share(typed: str) -> float:
@@ -315,6 +298,8 @@ COLUMNS: Final[dict[str, type[Column]]] = {
     "number": NumberColumn,
     "rate": RatesField,
     "zone": TextColumn,
+    "reserve": CostField,
+    "path": TextColumn,
     "cost": CostField,
     "key": TextColumn,
     "names": NamesField,
@@ -323,6 +308,7 @@ COLUMNS: Final[dict[str, type[Column]]] = {
     "audience": NamesField,
     "shares": SharesField,
     "statuses": StatusesField,
+    "results": ResultsField,
 }
 SMALL: Final = 32_767
 
@@ -347,7 +333,7 @@ def column(row: Option) -> Column:
     if issubclass(kind, models.CharField):
         given["max_length"] = row.length
     if row.choices:
-        given["choices"] = [(value, choice.label) for value, choice in row.choices.items()]
+        given["choices"] = lambda: [(value, choice.label) for value, choice in row.choices.items()]
     if row.kind == "name":
         return kind(**given, unique=True)
     default = row.default if row.initial is None else row.initial
@@ -375,11 +361,6 @@ class Check(CheckConstraint):
         return "django.db.models.CheckConstraint", args, kwargs
 
 
-def shape(prefix: str, field: str, pattern: str, wanted: str) -> Check:
-    """The field's text is empty, or matches."""
-    return Check(f"{prefix}_{field}_shape", Q(**{field: ""}) | Q(**{f"{field}__regex": pattern}), f"Write {wanted}.")
-
-
 def whole(prefix: str, field: str, least: float, most: float) -> Check:
     """The field is empty, or in range."""
     condition = Q(**{f"{field}__isnull": True}) | Q(**{f"{field}__gte": least, f"{field}__lte": most})
@@ -388,15 +369,18 @@ def whole(prefix: str, field: str, least: float, most: float) -> Check:
 
 def rate_shape(prefix: str) -> Check:
     """The field ``rate`` is empty, or has rates."""
-    return shape(prefix, "rate", RATE_SHAPE, RATE_WANTED)
+    return Check(f"{prefix}_rate_shape", Q(rate="") | Q(rate__regex=RATE_SHAPE), f"Write {RATE_WANTED}.")
 
 
 PREFIX: Final = "throttle"
+# Whose options the database knows. What another algorithm takes is the rule's to know, so a new one needs no migration.
+FIRST_ALGORITHMS: Final = (
+    "concurrency", "damper", "fixed_window", "gcra", "leaky_bucket", "sliding_log", "sliding_window", "token_bucket",
+)  # fmt: skip
 # Of an option that is not at its default, what else must be so.
 ALSO: Final = {
-    "batched": Q(count_denied=False, count_on=""),
     "at_limit": Q(events__contains="connection"),
-    "enforce_at": ~Q(action="delay"),
+    "enforce_at": ~Q(action__in=["delay", "defer"]),
 }
 
 
@@ -407,25 +391,28 @@ def rule_constraints(of: type[Options]) -> list[BaseConstraint]:
 
 def _of_option(row: Option) -> Iterator[Check]:
     name = row.name
-    default = Q(**{name: "" if row.default in (None, ()) else row.default})
-    if row.kind == "choice":
+    default = Q(**{name: "" if row.default in (None, (), "") else row.default})
+    if row.kind == "choice" and not row.shape:
         wanted = f"{name} must be one of {', '.join(row.choices)}."
         yield Check(f"{PREFIX}_{name}_known", Q(**{f"{name}__in": sorted(row.choices)}), wanted)
     if row.kind == "whole":
         yield whole(PREFIX, name, row.least, row.most)
         default = default if row.default is not None else Q(**{f"{name}__isnull": True})
-    if row.kind == "cost":
-        yield Check(f"{PREFIX}_{name}_shape", Q(**{f"{name}__regex": row.shape}), f"Write {row.wanted}.")
-    elif row.shape:
-        yield shape(PREFIX, name, row.shape, row.wanted)
+    if row.shape:
+        shaped = (default if row.default in (None, (), "") else Q()) | Q(**{f"{name}__regex": row.shape})
+        yield Check(f"{PREFIX}_{name}_shape", shaped, f"Write {row.wanted}.")
     if row.kind == "number" and row.default is not None:
         within = Q(**{f"{name}__range": (row.least, row.most)}) & ALSO.get(name, Q())
         yield Check(f"{PREFIX}_{name}_range", default | within, f"{name} is from {row.least} to {row.most}.")
-    if row.owners and name not in ("limit", "max_delay"):  # of which more is said below
-        family = "bucket" if row.owners == BUCKETS else row.owners[0]
-        taken = Q(algorithm__in=list(row.owners)) if len(row.owners) > 1 else Q(algorithm=row.owners[0])
-        condition = default | (taken & ALSO.get(name, Q()))
+    takers = [algorithm for algorithm in FIRST_ALGORITHMS if row.takes(algorithm)]
+    if row.owners and takers and name not in ("limit", "max_delay"):  # of which more is said below
+        family = "bucket" if len(takers) > 1 else takers[0]
+        condition = default | (_not_lacking(row) & ALSO.get(name, Q()))
         yield Check(f"{PREFIX}_{name}_of_{family}", condition, f"{row.refuse('')}.")
+
+
+def _not_lacking(row: Option) -> Q:
+    return ~Q(algorithm__in=[name for name in FIRST_ALGORITHMS if not row.takes(name)])
 
 
 HELD_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(HELD))
@@ -449,16 +436,19 @@ TOGETHER: Final = (
     Check("throttle_key_known", Q(key__regex=KEY_SHAPE) | Q(key__contains="."), "Choose who is counted."),
     Check(
         "throttle_delay_of_leaky_bucket",
-        (~Q(action="delay") & Q(max_delay__isnull=True))
+        (~Q(action__in=["defer", "delay"]) & Q(max_delay__isnull=True))
         | (
-            Q(action__in=["delay", "shadow"], algorithm="leaky_bucket")
+            Q(action__in=["defer", "delay", "shadow"])
+            & _not_lacking(table(Options)["max_delay"])
             & (Q(max_delay__isnull=True) | Q(max_delay__range=(0, MAX_WINDOW)))
         ),
         f"Only a leaky bucket can delay calls, for 0 to {MAX_WINDOW} seconds.",
     ),
     Check(
         "throttle_http_of_requests",
-        Q(methods="", count_on="") | Q(events="request") | Q(events="inflight", count_on=""),
+        Q(methods="", count_on="", refund_on="")
+        | Q(events="request")
+        | Q(events="inflight", count_on="", refund_on=""),
         "Methods and statuses belong to rules of HTTP requests alone.",
     ),
     Check(
@@ -468,7 +458,7 @@ TOGETHER: Final = (
     ),
     Check(
         "throttle_bytes_of_frames",
-        Q(unit="calls") | Q(events__regex="^(request|message|send)(,(request|message|send))*$"),
+        ~Q(unit="bytes") | Q(events__regex="^(request|message|send)(,(request|message|send))*$"),
         "Only requests and messages have bytes that can be counted.",
     ),
     Check(

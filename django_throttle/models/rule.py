@@ -5,7 +5,7 @@ Each row is read by the core, which says what is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from django.core.exceptions import ValidationError
@@ -35,12 +35,12 @@ class AnnouncedQuerySet(models.QuerySet[M]):
 
     def update(self, **values: Any) -> int:
         changed = super().update(**values)
-        in_force.announce(self.db)
+        in_force.announce(using=self.db)
         return changed
 
     def bulk_create(self, objs: Iterable[M], *args: Any, **options: Any) -> list[M]:
         created = super().bulk_create(objs, *args, **options)
-        in_force.announce(self.db)
+        in_force.announce(using=self.db)
         return created
 
 
@@ -54,11 +54,8 @@ class CheckedRow(models.Model):
     class Meta:
         abstract = True
 
-    if TYPE_CHECKING:
-
-        def read(self) -> Any: ...
-
-        def describe(self) -> str: ...
+    read: Callable[..., Any]
+    describe: Callable[..., str]
 
     @property
     def fault(self) -> str | None:

@@ -14,10 +14,10 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from django_throttle.conf import conf
+from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import MAX_SUBJECT
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.address import network, unmapped
-from django_throttle.identity.caller import EVERYONE
 from django_throttle.identity.keys import api_key, ident_of, user_value
 from django_throttle.models.fields import is_text
 

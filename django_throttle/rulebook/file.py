@@ -155,12 +155,9 @@ def _row(name: str, options: object) -> ThrottleRule:
     try:
         row.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
-        raise InvalidRule(f"rule {name!r}: {_sentence(error)}") from error
+        faults = [f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()]
+        raise InvalidRule(f"rule {name!r}: {'; '.join(faults)}") from error
     return row
-
-
-def _sentence(error: ValidationError) -> str:
-    return "; ".join(f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items())
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

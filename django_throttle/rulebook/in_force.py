@@ -7,10 +7,11 @@ import atexit
 import logging
 import os
 import secrets
-from concurrent.futures import Future, wait
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from math import inf
 from threading import Event, Lock
 from time import monotonic
 from typing import Any, Final
@@ -27,30 +28,20 @@ from django_throttle.conf import conf
 from django_throttle.exceptions import StoreError
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Snapshot
-from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules, Transaction
+from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
 from django_throttle.signals import rules_changed
 from django_throttle.stores import AnyStore, get_store
 
 logger = logging.getLogger("django_throttle")
 
-_unsent: str | None = None
-
-
-def publish() -> str | None:
-    """Put a new version into Redis and return it; None without a Redis, or when it does not answer.
-
-    Then the next ``fetch`` sends it.
-    """
-    global _unsent
-    store = get_store()
-    if not store.is_remote:
-        return None
-    _unsent = secrets.token_hex(8)
-    return fetch(store)
+_unsent: str | None = None  # a version that Redis has yet to be told
 
 
 def fetch(store: AnyStore) -> str | None:
-    """The version in Redis, which creates one where it has none; None without a Redis, or when it does not answer."""
+    """The version in Redis, which gets a new one if it has none, or an edit was committed here.
+
+    None without a Redis, or when it does not answer.
+    """
     global _unsent
     if not store.is_remote:
         return None
@@ -65,86 +56,55 @@ def fetch(store: AnyStore) -> str | None:
     return version
 
 
-class FirstReading:
-    """The first reading, by a thread: the rules of settings, and then those of the database too.
-
-    ``wait`` and ``await_`` return all rules; after ``seconds`` from the first call of either, those of settings. None
-    waits without an end. Both raise what the reading raises.
-    """
-
-    def __init__(self) -> None:
-        self._settings, self._all = Future[Snapshot](), Future[Snapshot]()
-        for future in (self._settings, self._all):
-            future.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel it for others
-        self._ends: float | None = None
-
-    def know(self, rules: Snapshot, *, are_all: bool = True) -> None:
-        """The rules are known; those of settings alone while the database is being read."""
-        for future in (self._settings, self._all) if are_all else (self._settings,):
-            if not future.done():
-                future.set_result(rules)
-
-    def fail(self, error: BaseException) -> None:
-        """The reading has failed."""
-        for future in (self._all, self._settings):
-            if not future.done():
-                future.set_exception(error)
-
-    def wait(self, seconds: float | None) -> Snapshot:
-        """Wait for the rules."""
-        wait([self._all], self._left(seconds))
-        return (self._all if self._all.done() else self._settings).result()
-
-    async def await_(self, seconds: float | None) -> Snapshot:
-        """Wait without blocking the event loop, and without a thread of the pool, which may be busy."""
-        waiting = asyncio.wrap_future(self._all)
-        await asyncio.wait([waiting], timeout=self._left(seconds))
-        if waiting.done():
-            return waiting.result()
-        waiting.cancel()  # the loop may be closed before the reading ends
-        return await asyncio.wrap_future(self._settings)
-
-    def _left(self, seconds: float | None) -> float | None:
-        if seconds is None:
-            return None
-        if self._ends is None:
-            self._ends = monotonic() + seconds
-        return max(0.0, self._ends - monotonic())
-
-
 # Without a Redis each poll reads all rows; where that takes long, less often, so that it takes a fortieth of the time.
 RESTS: Final = 40
 LONGEST_REST: Final = 0.6  # seconds; with the next poll an edit is in force within a second and a half
+LATE: Final = (
+    "the database has not answered within %g s (DEADLINE): only the rules in settings hold until it does, and no "
+    "overrides; see what holds it up, or turn RULES_WAIT on, so that the first calls wait for it"
+)
+# Seconds between two looks of an event loop at whether the rules are read; callers that wait long look less often.
+SHORTEST_PAUSE: Final = 0.002
+LONGEST_PAUSE: Final = 0.1
 
 
-def _reread(seen: str | None) -> None:
-    """Read in the thread; the rules of settings are ready before those of a database, which may be slow."""
-    first = _book.first
-    try:
-        if _book.snapshot is None and sources.are_in_database():
-            reading = Reading(sources.from_settings())
-            with _book.lock:
-                _report(reading)
-            first.know(_made(reading), are_all=False)
-        refresh(seen)
-    except BaseException as error:
-        _book.first = FirstReading()  # the next caller tries again
-        first.fail(error)
-        raise
+def refresh(seen: str | None = None) -> Snapshot:
+    """Read settings and database again and put the result in force.
+
+    When the database fails, the rules in force stay; when none are, those of settings hold. What was read inside
+    a transaction is in force until it ends, and then read again, as it may have been rolled back.
+    ``seen`` is the version that was in Redis before the reading.
+    """
+    book, number, began = _book, next(_readings), monotonic()
+    with book.lock:
+        known, before = book.snapshot, book.database
+    reading = sources.read(before)
+    book.took = monotonic() - began
+    is_known = known is not None and (reading.failure is not None or reading.database is before)
+    new = known if known is not None and is_known else _made(reading)  # takes long for many rules, so without the lock
+    with book.lock:
+        old = book.snapshot
+        if number > book.newest:  # else a later reading is in force already
+            book.newest = number
+            _install(book, reading, new, seen)
+        new = book.snapshot or new
+    if new is not old:
+        rules_changed.send_robust(sender=Snapshot, old=old, new=new)
+    return new
 
 
 @dataclass(slots=True)
 class _Book:
-    """The rules of this process, and how they were read.
+    """The rules of this process under these settings, and how they were read.
 
-    ``is_committed`` is False until the database was read outside a transaction; ``open_in`` is the transaction of the
-    last reading.
+    ``is_committed`` is False until the database was read outside a transaction; ``open_in`` is a weak reference to the
+    connection in whose open transaction they were read.
     """
 
-    snapshot: Snapshot | None = None
     pinned: Snapshot | None = None  # by a test, in place of the snapshot
+    snapshot: Snapshot | None = None
     is_committed: bool = False
-    open_in: Transaction | None = None
+    open_in: Callable[[], Any] | None = None
     seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0
     took: float = 0.0  # seconds that the last reading took
@@ -153,12 +113,11 @@ class _Book:
     faults: frozenset[tuple[str, str, str]] = frozenset()
     unfit: frozenset[tuple[int, str]] = frozenset()
     failing: bool = False
-    reader: Reader = field(default_factory=lambda: Reader(_reread))
-    first: FirstReading = field(default_factory=FirstReading)
+    reader: Reader = field(default_factory=lambda: Reader(refresh))
     lock: Lock = field(default_factory=Lock)
 
 
-_book: Final = _Book()
+_book = _Book()
 _readings: Final = count()
 
 
@@ -167,33 +126,34 @@ def current() -> Snapshot:
 
     After that the rules of settings hold until the database has answered; with RULES_WAIT calls wait for it.
     """
-    if _book.pinned is not None:
-        return _book.pinned
-    if _read_in_what_is_over():
-        # Before the reading, so that it is tried only once.
-        _book.open_in = None
-        return refresh()
-    if _book.snapshot is not None:
-        return _book.snapshot
-    first = _book.first
-    return refresh() if _reads_here() or not _begin() else _put_in_force(first, first.wait(_patience()))
+    if (found := present()) is not None:
+        return found
+    if _is_read_elsewhere():
+        _book.reader.wait(_patience())
+        return present() or _without_database()
+    _book.open_in = None  # before the reading, so that it is tried only once
+    return refresh()
 
 
 def present() -> Snapshot | None:
     """The rules in force if they are known without reading; else None."""
-    if _book.open_in is None or not _read_in_what_is_over():  # asked for each frame of a socket
+    if _book.open_in is None or not _is_over(_book.open_in()):  # asked for each frame of a socket
         return _book.pinned or _book.snapshot
     return _book.pinned
 
 
 async def acurrent() -> Snapshot:
-    """The rules in force, without blocking the event loop for the first reading."""
+    """The rules in force, without blocking the event loop, or a thread of its pool, for the first reading."""
     if (found := present()) is not None:
         return found
-    first = _book.first
-    if _read_in_what_is_over() or _reads_here() or not _begin():
+    if not _is_read_elsewhere():
         return await sync_to_async(current)()
-    return _put_in_force(first, await first.await_(_patience()))
+    ends, pause = monotonic() + (_patience() or inf), SHORTEST_PAUSE
+    # An event would need the loop of each caller; this happens once in a process.
+    while not _book.reader.wait(0) and (left := ends - monotonic()) > 0:
+        await asyncio.sleep(min(pause, left))
+        pause = min(2 * pause, LONGEST_PAUSE)
+    return present() or _without_database()
 
 
 def pin(snapshot: Snapshot | None) -> Snapshot | None:
@@ -208,36 +168,14 @@ def pin(snapshot: Snapshot | None) -> Snapshot | None:
     return before
 
 
-def refresh(seen: str | None = None) -> Snapshot:
-    """Read settings and database again and put the result in force.
-
-    When the database fails, the rules in force stay; when none are, those of settings hold. What was read inside
-    a transaction is in force until it ends, and then read again, as it may have been rolled back.
-    ``seen`` is the version that was in Redis before the reading.
-    """
-    number, began = next(_readings), monotonic()
-    reading = sources.read(_book.database)
-    _book.took = monotonic() - began
-    new = None if _is_known(reading) else _made(reading)  # outside the lock, as it takes long for many rules
-    with _book.lock:
-        old = _book.snapshot
-        if number > _book.newest:  # else a later reading is in force already
-            _install(reading, new, number, seen)
-        new = _book.snapshot
-    if new is None:
-        return current()
-    _book.first.know(new)
-    if new is not old:
-        rules_changed.send_robust(sender=Snapshot, old=old, new=new)
-    return new
-
-
 def changed() -> None:
     """An edit was committed: put it in force here and tell the other processes. Never raises."""
+    global _unsent
     try:
+        _unsent = secrets.token_hex(8)
         # Publish first, then read: what another process commits after our reading, it publishes after our version,
         # so this process learns of it.
-        refresh(publish())
+        refresh(fetch(get_store()))
     except Exception:
         logger.exception("edited rules could not be read: the rules in force stay until the next poll reads them")
 
@@ -260,13 +198,15 @@ def poll(store: AnyStore) -> None:
         _book.reader.ask(there)
 
 
-def _reads_here() -> bool:
-    """True where another thread would not see the same database: in tests, and of a database in memory."""
-    return detect_test_run.has_begun() or (sources.are_in_database() and sources.is_private())
+def _is_read_elsewhere() -> bool:
+    """Have the thread make the first reading, unless it does so already.
 
-
-def _begin() -> bool:
-    """Have the thread read, unless it does so already; False where no thread can be started."""
+    False where no thread can be started or would see the same database (in tests, and of a database in memory), and
+    for rules that were read inside a transaction that has ended.
+    """
+    private = detect_test_run.has_begun() or (sources.are_in_database() and sources.is_private())
+    if private or _book.snapshot is not None:
+        return False
     try:
         return _book.reader.ask(None)
     except RuntimeError:
@@ -277,42 +217,32 @@ def _patience() -> float | None:
     return None if conf().RULES_WAIT else conf().DEADLINE
 
 
-def _put_in_force(first: FirstReading, found: Snapshot) -> Snapshot:
-    """Adopt what was waited for: the rules of settings where the database has not answered yet."""
+def _without_database() -> Snapshot:
+    """Put the rules of settings in force, as the database has not answered; its own if it just has."""
+    reading = Reading(sources.from_settings())
+    snapshot = _made(reading)
     with _book.lock:
-        is_late = _book.snapshot is None and _book.first is first
-        if is_late:
-            _book.snapshot = found
-    if is_late:
-        late = "the database has not answered within %g s (DEADLINE): only the rules in settings hold until it does"
-        logger.warning(late, conf().DEADLINE)
-    return _book.pinned or _book.snapshot or found
+        if _book.snapshot is None:
+            _book.snapshot = snapshot
+            _report(_book, reading)
+            logger.warning(LATE, conf().DEADLINE)
+        return _book.snapshot
 
 
-def _read_in_what_is_over() -> bool:
-    """True when the rules were read inside a transaction that has ended, and may have been rolled back."""
-    transaction = _book.open_in
-    return transaction is not None and not transaction.lasts()
+def _is_over(connection: Any) -> bool:
+    """True when the transaction in which the rules were read has ended, and may have been rolled back."""
+    return connection is None or not connection.in_atomic_block
 
 
-def _is_known(reading: Reading) -> bool:
-    """True where the reading changes nothing: the database failed or is the same, and settings never change."""
-    return _book.snapshot is not None and (reading.failure is not None or reading.database is _book.database)
-
-
-def _install(reading: Reading, new: Snapshot | None, number: int, seen: str | None) -> None:
-    _report(reading)
-    _book.newest, _book.read_at = number, monotonic()
+def _install(book: _Book, reading: Reading, new: Snapshot, seen: str | None) -> None:
+    _report(book, reading)
+    book.read_at = monotonic()
     if reading.failure is None:
-        _book.is_committed, _book.open_in = reading.open_in is None, reading.open_in
-        _book.seen = seen or _book.seen
-    if _is_known(reading):
-        return
-    _book.database = reading.database
-    new = new or _made(reading)
+        book.is_committed, book.open_in, book.database = reading.open_in is None, reading.open_in, reading.database
+        book.seen = seen or book.seen
     # Equal rules stay the same object, so that what is derived from it stays valid.
-    if _book.snapshot is None or _book.snapshot.version != new.version:
-        _book.snapshot = new
+    if book.snapshot is None or (reading.failure is None and book.snapshot.version != new.version):
+        book.snapshot = new
 
 
 def _made(reading: Reading) -> Snapshot:
@@ -320,36 +250,34 @@ def _made(reading: Reading) -> Snapshot:
     return Snapshot(rules, overrides=reading.database.overrides)
 
 
-def _report(reading: Reading) -> None:
+def _report(book: _Book, reading: Reading) -> None:
     """Log each new fault once."""
     if reading.failure is not None:
-        if not _book.failing:
-            kept = "the rules in force stay" if _book.database is not NO_RULES else "only the rules in settings hold"
+        if not book.failing:
+            kept = "the rules in force stay" if book.database is not NO_RULES else "only the rules in settings hold"
             why = sources.advice(reading.failure)
             logger.warning("rules cannot be read from the database: %s; %s", why, kept)
-        _book.failing = True
+        book.failing = True
         return
-    for source, name, message in sorted(reading.faults - _book.faults):
+    for source, name, message in sorted(reading.faults - book.faults):
         logger.error("rule %r from %s is skipped, it limits nothing until corrected: %s", name, source, message)
-    for number, message in sorted(reading.unfit - _book.unfit):
+    unfit = frozenset(reading.database.unfit.items())
+    for number, message in sorted(unfit - book.unfit):
         logger.error("override %d is skipped, correct it: %s", number, message)
-    _book.failing, _book.faults, _book.unfit = False, reading.faults, reading.unfit
+    book.failing, book.faults, book.unfit = False, reading.faults, unfit
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.rulebook")
 def _forget(*, setting: str, **_: object) -> None:
+    global _book
     if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
-        with _book.lock:
-            _book.snapshot, _book.seen, _book.is_committed, _book.newest = None, None, False, next(_readings)
-            _book.faults, _book.unfit, _book.failing, _book.open_in = frozenset(), frozenset(), False, None
-            _book.database, _book.first = NO_RULES, FirstReading()
         _book.reader.end()
-        _book.reader = Reader(_reread)
+        _book = _Book(_book.pinned)
 
 
 def _after_fork() -> None:
     # The threads that held the lock, or were reading, do not exist in this process.
-    _book.lock, _book.reader, _book.first = Lock(), Reader(_reread), FirstReading()
+    _book.lock, _book.reader = Lock(), Reader(refresh)
 
 
 @atexit.register
@@ -368,23 +296,19 @@ def connect() -> None:
     """Listen to saves and deletions of rules and overrides."""
     for model in ("ThrottleRule", "ThrottleOverride"):
         for signal in (post_save, post_delete):
-            signal.connect(_edited, sender=f"django_throttle.{model}", dispatch_uid="django_throttle.edits")
+            signal.connect(announce, sender=f"django_throttle.{model}", dispatch_uid="django_throttle.edits")
 
 
-def announce(alias: str) -> None:
+def announce(*, using: str, **_: object) -> None:
     """Put edits in force when the present transaction is committed, once however often this is called in it."""
-    connection = transaction.get_connection(alias)
+    connection = transaction.get_connection(using)
     announced = _announced.get(connection)
     if announced is None or announced.is_set():
         announced = _announced[connection] = Event()
-    transaction.on_commit(partial(_announce, announced), using=alias)
+    transaction.on_commit(partial(_announce, announced), using=using)
 
 
 def _announce(announced: Event) -> None:
     if not announced.is_set():
         announced.set()
         changed()
-
-
-def _edited(*, using: str, **_: object) -> None:
-    announce(using)

@@ -10,27 +10,27 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_network
 from itertools import chain
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_throttle import costs
-from django_throttle.call_facts import BY_KEY, Facts, Who
+from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of
 from django_throttle.conf import conf
-from django_throttle.core import Charge, Outcome, Override, Reason, Rule
-from django_throttle.core.commands import charges_of
+from django_throttle.core import Outcome, Override, Reason, Rule
+from django_throttle.core.commands import Charges, RuleSet, charges_of, rule_set
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.overrides import Network, apply_override, block_outcomes, overridden
 from django_throttle.log_throttling import LogThrottle
+from django_throttle.measured import reserve_of
 
 SPECIAL: Final = re.compile(r"[*?\[\]]")
 
@@ -98,13 +98,16 @@ def applies_to(rule: Rule, facts: Facts) -> bool:
 def rule_cost(rule: Rule, facts: Facts) -> int:
     """What the call costs before the rule's own factor: calls or bytes, times what the rule's cost function returns.
 
-    A call of cost 0 costs nothing. A cost function is called only where there is a request or a scope to pass to it.
+    Under a rule of a measured unit that is its reserve. A call of cost 0 costs nothing. A cost function is called only
+    where there is a request or a scope to pass to it.
     """
+    if rule.is_measured:
+        return reserve_of(rule, facts)
     base = facts.cost if rule.unit == "calls" else facts.size * (facts.cost > 0)
     if not isinstance(rule.cost, str) or not base or facts.who.subject is None:
         return base
     # On an event loop a function that queries the database is called again in a thread, with all other matching.
-    return base * costs.cost_of(
+    return base * cost_of(
         import_string(rule.cost),
         facts.who.subject,
         what=f"call under rule {rule.name!r}",
@@ -128,7 +131,6 @@ def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]
 
 
 MAX_REMEMBERED: Final = 4096
-by_rank: Final = attrgetter("rank")
 
 
 def wall_clock() -> float:
@@ -140,10 +142,10 @@ class Overrides:
     """All overrides, indexed by subject and never edited; False when there are none.
 
     A caller is asked only for the kinds of subjects that have an override. ``asks_groups`` is True when one is for a
-    group, as the groups of a user take a database query.
+    group, as the groups of a user take a database query, and ``has_blocks`` when one blocks.
     """
 
-    __slots__ = ("_changed", "_groups", "_networks", "_now", "_subjects", "all", "asks_groups")
+    __slots__ = ("_around", "_changed", "_groups", "_networks", "_now", "_subjects", "all", "asks_groups", "has_blocks")
 
     def __init__(self, overrides: Iterable[Override] = (), now: Callable[[], float] = wall_clock) -> None:
         self.all = tuple(sorted(overrides, key=attrgetter("rank", "subject", "rules")))
@@ -152,19 +154,24 @@ class Overrides:
         self._groups: dict[str, list[Override]] = defaultdict(list)
         self._networks: dict[tuple[int, int], dict[int, list[Override]]] = defaultdict(lambda: defaultdict(list))
         self._changed: dict[tuple[str, int], Rule | None] = {}
+        self._around: dict[str, tuple[Override, ...]] = {}  # by ident; cleared once it has MAX_REMEMBERED
         for override in self.all:
             self._file(override)
         self.asks_groups = bool(self._groups)
+        self.has_blocks = any(override.effect == "block" for override in self.all)
 
     def __bool__(self) -> bool:
         return bool(self.all)
 
     def of(self, who: Who) -> list[Override]:
         """The overrides of this caller that have not ended, the highest rank first."""
+        found = self._subject_to(who)
+        if not found:  # nearly every caller
+            return found
         now = self._now()
-        found = [override for override in self._subject_to(who) if override.lasts(now)]
+        found = [override for override in found if override.lasts(now)]
         if len(found) > 1:
-            found.sort(key=by_rank)
+            found.sort(key=attrgetter("rank"))
         return found
 
     def rule(self, rule: Rule, ranked: list[Override]) -> Rule | None:
@@ -185,25 +192,29 @@ class Overrides:
         else:
             self._networks[network.version, network.prefixlen][_prefix(network, network.prefixlen)].append(override)
 
-    def _subject_to(self, who: Who) -> Iterator[Override]:
+    def _subject_to(self, who: Who) -> list[Override]:
+        found: list[Override] = []
         for kind, subjects in self._subjects.items():
-            ident = who.ident(kind)
-            if ident is not None:
-                yield from subjects.get(ident, ())
-        if self._networks:
-            yield from self._around(who.ident("ip") or "")
+            if (ident := who.ident(kind)) in subjects:
+                found += subjects[ident]
+        if self._networks and (ident := who.ident("ip")) is not None:
+            around = self._around.get(ident)
+            found += self._find_around(ident) if around is None else around
         for group, overrides in self._groups.items():
             if who.is_(group):
-                yield from overrides
+                found += overrides
+        return found
 
-    def _around(self, ident: str) -> Iterator[Override]:
+    def _find_around(self, ident: str) -> tuple[Override, ...]:
         """The overrides of the networks that an address lies in."""
-        network = _network(ident.removeprefix("ip:")) if ident.startswith("ip:") else None
-        if network is None:
-            return
-        for (version, length), found in self._networks.items():
-            if version == network.version and length <= network.prefixlen:
-                yield from found.get(_prefix(network, length), ())
+        around: list[Override] = []
+        if ident.startswith("ip:") and (network := _network(ident.removeprefix("ip:"))) is not None:
+            for (version, length), found in self._networks.items():
+                if version == network.version and length <= network.prefixlen:
+                    around += found.get(_prefix(network, length), ())
+        if len(self._around) >= MAX_REMEMBERED:
+            self._around.clear()
+        return self._around.setdefault(ident, tuple(around))
 
     def _change(self, rule: Rule, override: Override) -> Rule | None:
         known = rule.name, id(override)  # each override lives for as long as this does
@@ -230,6 +241,38 @@ logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
 
 
+class ScopeRules:
+    """The rules that cover the calls of a scope, or that calls name, prepared for each kind of caller.
+
+    ``is_plain`` where nothing else of a call matters.
+    """
+
+    __slots__ = ("_keys", "_sets", "asks_user", "is_plain", "rules")
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.rules = rules
+        self.is_plain = all(rule.is_plain for rule in rules)
+        self.asks_user = any(map(_asks_user, rules))
+        self._keys = tuple(dict.fromkeys(rule.key for rule in rules))
+        # By the keys that have an ident: the rates, and the place of each one's ident among those of the keys.
+        self._sets: dict[tuple[bool, ...], tuple[RuleSet, tuple[int, ...]]] = {}
+
+    def charges(self, who: Who, cost: int) -> Charges:
+        """What a call is charged under these rules, if they are plain."""
+        idents = [who.ident(key) for key in self._keys]
+        kind = tuple([ident is not None for ident in idents])
+        rules, places = self._sets.get(kind) or self._prepare(kind)
+        found: Any = tuple([idents[place] for place in places])
+        return Charges(rules, found, rules.ones) if cost == 1 else rules.charges(found, cost)
+
+    def _prepare(self, kind: tuple[bool, ...]) -> tuple[RuleSet, tuple[int, ...]]:
+        of_key = {key: place for place, key in enumerate(self._keys) if kind[place]}
+        parts = [(part, of_key[rule.key]) for rule in self.rules if rule.key in of_key for part in rule.parts]
+        made = rule_set(tuple([part for part, _ in parts])), tuple([place for _, place in parts])
+        self._sets[kind] = made
+        return made
+
+
 class Snapshot:
     """The rules, in the order of their names, and the overrides of them.
 
@@ -237,62 +280,59 @@ class Snapshot:
     takes the groups of a user, which are a database query.
     """
 
-    __slots__ = ("_by_name", "_by_scope", "_is_plain", "_scopes", "asks_groups", "overrides", "rules", "version")
+    __slots__ = ("_by_name", "_prepared", "_scopes", "asks_groups", "overrides", "rules", "version")
 
     def __init__(
         self,
         rules: Iterable[Rule],
-        version: str | None = None,
         overrides: Iterable[Override] = (),
         now: Callable[[], float] = wall_clock,
     ) -> None:
         self.rules = tuple(sorted(rules, key=lambda rule: rule.name))
         self.overrides = Overrides(overrides, now)
-        self.version = version or _digest(self.rules, self.overrides.all)
+        self.version = _digest(self.rules, self.overrides.all)
         self._by_name = {rule.name: rule for rule in self.rules}
         self._scopes = Scopes([rule.scopes if rule.enabled else () for rule in self.rules])
-        self._by_scope: dict[tuple[str, tuple[str, ...]], tuple[Rule, ...]] = {}
-        self._is_plain = all(rule.is_plain for rule in self.rules)
+        self._prepared: dict[str | Rule | tuple[str, tuple[str, ...]], ScopeRules] = {}
         audiences = [entry for rule in self.rules if rule.enabled for entry in rule.audience]
         self.asks_groups = self.overrides.asks_groups or any(entry.startswith("group:") for entry in audiences)
 
-    def match(self, facts: Facts) -> tuple[Charge, ...]:
+    def match(self, facts: Facts) -> Charges:
         """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
         overrides = self.overrides.of(facts.who) if self.overrides.all and not facts.is_claimed else ()
-        charges: list[Charge] = []
+        if not (overrides or facts.charged.costs or facts.only or facts.ident != BY_KEY):
+            covering = self._prepared.get(facts.rule or (facts.scope, facts.events)) or self._covering(facts)
+            if covering.is_plain:
+                return covering.charges(facts.who, facts.cost)
+        charges: list[Charges] = []
         for rule in self._matched(facts):
             ident = facts.who.ident(rule.key) if facts.ident == BY_KEY else facts.ident
             if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
                 continue
             if changed := self.overrides.rule(rule, overrides) if overrides else rule:
                 cost = call.cost if changed.is_plain else rule_cost(changed, call)
-                if changed.is_concurrency:
-                    charges += charges_of(changed, ident, cost)
-                else:  # the same, on the hot path
-                    charges += [Charge(part, ident, cost * part.factor) for part in changed.parts]
-        return tuple(charges)
+                charges.append(charges_of(changed, ident, cost))
+        return charges[0] if len(charges) == 1 else Charges.of(chain.from_iterable(charges))
 
     def blocks(self, facts: Facts) -> tuple[Outcome, ...]:
         """The refusals of a call that an override blocks or whose address is unknown; empty for any other."""
-        overrides = self.overrides.of(facts.who) if self.overrides.all else ()
+        overrides = self.overrides.of(facts.who) if self.overrides.has_blocks else ()
         if overrides and (found := self.overrides.blocks(self._matched(facts), overrides)):
             return found
         return address_refusals(self._matched(facts), facts) if conf().NO_ADDRESS == "refuse" else ()
 
     def asks_user(self, facts: Facts) -> bool:
         """Whether the rules of this call may depend on who is logged in."""
-        return bool(self.overrides.all) or any(map(_asks_user, self._in_scope(facts)))
+        return bool(self.overrides.all) or self._covering(facts).asks_user
 
     def by_name(self, name: str) -> Rule | None:
         """The rule of this name, enabled or not."""
         return self._by_name.get(name)
 
     def _matched(self, facts: Facts) -> tuple[Rule, ...]:
-        rules = self._named(facts.rule) if facts.rule else self._in_scope(facts)
+        rules = self._covering(facts).rules
         if facts.only:
             rules = tuple([rule for rule in rules if rule.name in facts.only])
-        if self._is_plain:
-            return rules
         return tuple([rule for rule in rules if rule.is_plain or applies_to(rule, facts)])
 
     def _named(self, given: str | Rule) -> tuple[Rule, ...]:
@@ -302,20 +342,27 @@ class Snapshot:
             logger.warning("there is no rule %r, so calls that name it are not limited%s", given, near)
         return (rule,) if rule is not None and rule.enabled else ()
 
-    def _in_scope(self, facts: Facts) -> tuple[Rule, ...]:
-        known = self._by_scope.get((facts.scope, facts.events))
+    def _covering(self, facts: Facts) -> ScopeRules:
+        """The rule that the call names, else those of its scope and events."""
+        where = facts.rule or (facts.scope, facts.events)
+        known = self._prepared.get(where)
         if known is None:
-            rules = [self.rules[number] for number in self._scopes.find(facts.scope)]
-            known = tuple([rule for rule in rules if not set(facts.events).isdisjoint(rule.events)])
-            if len(self._by_scope) >= MAX_REMEMBERED:
-                self._by_scope.clear()
-            self._by_scope[facts.scope, facts.events] = known
+            if facts.rule:
+                rules = self._named(facts.rule)
+            else:
+                found = [self.rules[number] for number in self._scopes.find(facts.scope)]
+                rules = tuple([rule for rule in found if not set(facts.events).isdisjoint(rule.events)])
+            known = ScopeRules(rules)
+            if rules or not facts.rule:  # of a rule that is not there the log tells again
+                if len(self._prepared) >= MAX_REMEMBERED:
+                    self._prepared.clear()
+                self._prepared[where] = known
         return known
 
 
 def _asks_user(rule: Rule) -> bool:
     found = [KEY_KINDS.get(part) for part in key_parts(rule.key)]
-    return bool(rule.audience) or isinstance(rule.cost, str) or any(kind is None or kind.asks_user for kind in found)
+    return bool(rule.audience or rule.functions) or any(kind is None or kind.asks_user for kind in found)
 
 
 def _digest(rules: tuple[Rule, ...], overrides: tuple[Override, ...]) -> str:

@@ -20,17 +20,10 @@ from django.db import OperationalError, ProgrammingError, connections, router, t
 from django_throttle.conf import Conf, conf
 from django_throttle.core import Override, Rule
 from django_throttle.core.key import without_setting
-from django_throttle.core.options import MAX_NAME, functions, key_parts
+from django_throttle.core.options import MAX_NAME, key_parts
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 
-
-class Fault(str):
-    """What is wrong with a rule or an override, as a sentence."""
-
-    __slots__ = ()
-
-
-# The name of a rule or the number of an override, and what was made of it: a Rule, an Override or a Fault.
+# The name of a rule or the number of an override, and what was made of it: a Rule, an Override, or what is wrong.
 Made = tuple[Any, Any]
 # The rows of a table by their values, as the database's driver gives them.
 Rows = Mapping[tuple[Any, ...], Made]
@@ -55,38 +48,21 @@ class SourceRules:
 NO_RULES: Final = SourceRules({}, {})
 
 
-class Transaction:
-    """The transaction that is open in a connection of the database."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = ref(connection)
-
-    def lasts(self) -> bool:
-        """True until it is committed or rolled back; may be asked in any thread."""
-        connection = self._connection()
-        return connection is not None and bool(connection.in_atomic_block)
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Both sources, as they were read. ``failure`` is why the database could not be read.
 
-    ``open_in`` is the transaction that it was read in, whose edits may never be committed.
+    ``open_in`` is a weak reference to the connection in whose open transaction it was read, which may be rolled back.
     """
 
     settings: SourceRules
     database: SourceRules = NO_RULES
     failure: Exception | None = None
-    open_in: Transaction | None = None
+    open_in: Callable[[], Any] | None = None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         return tuple({**self.settings.rules, **self.database.rules}.values())
-
-    @property
-    def unfit(self) -> frozenset[tuple[int, str]]:
-        """What is wrong with overrides that are skipped: number and message."""
-        return frozenset(self.database.unfit.items())
 
     @property
     def faults(self) -> frozenset[tuple[str, str, str]]:
@@ -195,7 +171,7 @@ def read(before: SourceRules = NO_RULES) -> Reading:
         return Reading(settings)
     try:
         connection = connections[alias()]
-        open_in = Transaction(connection) if connection.in_atomic_block else None
+        open_in = ref(connection) if connection.in_atomic_block else None
         return Reading(settings, from_database(before), open_in=open_in)
     except Exception as error:  # noqa: BLE001  (no database, no table, no rights: the rules in force stay)
         return Reading(settings, failure=error)
@@ -235,7 +211,9 @@ def from_database(before: SourceRules = NO_RULES) -> SourceRules:
     guard = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
     with guard:
         rules = _read(_model()._default_manager.using(using).all(), "as_rule", before.rows[0])
-        overrides = _read(_overrides()._default_manager.using(using).in_force(), "as_override", before.rows[1])
+        overrides = _read(
+            _model("ThrottleOverride")._default_manager.using(using).in_force(), "as_override", before.rows[1]
+        )
     if before is not NO_RULES and (rules, overrides) == before.rows:
         return before
     in_force, unfit = _divided(overrides)
@@ -269,7 +247,7 @@ def sentence(name: object, error: Exception) -> str:
 def advice(error: Exception) -> str:
     """Why the database cannot be read, in one line, and what to do where that is known."""
     text = (str(error) or type(error).__name__).splitlines()[0]
-    tables = (_model()._meta.db_table, _overrides()._meta.db_table)
+    tables = (_model()._meta.db_table, _model("ThrottleOverride")._meta.db_table)
     lacking = isinstance(error, (OperationalError, ProgrammingError)) and any(table in text for table in tables)
     if lacking and "denied" not in text:
         return f"its table of rules is missing or out of date: run `manage.py migrate` ({text})"
@@ -277,7 +255,7 @@ def advice(error: Exception) -> str:
 
 
 def declared(option: str) -> tuple[str, ...]:
-    """The dotted paths of functions that rules in settings, disabled ones too, have as ``option`` (key or cost)."""
+    """The dotted paths of functions that rules in settings, disabled ones too, have as ``option``."""
     found = {getattr(rule, option) for rule in from_settings().rules.values()}
     return tuple(sorted(path for path in found if isinstance(path, str) and "." in path))
 
@@ -297,21 +275,17 @@ def _made(name: Any, make: Callable[[], Any]) -> Made:
     try:
         return name, make()
     except (InvalidRule, InvalidRate, InvalidOverride) as error:
-        return name, Fault(sentence(name, error))
+        return name, sentence(name, error)
 
 
-def _divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, Fault]]:
+def _divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, str]]:
     """What makes sense, and what is wrong with the rest; each by its name or number."""
-    faults = {name: one for name, one in made.values() if isinstance(one, Fault)}
+    faults = {name: one for name, one in made.values() if isinstance(one, str)}
     return {name: one for name, one in made.values() if name not in faults}, faults
 
 
-def _model() -> Any:
-    return apps.get_model(APP, "ThrottleRule")
-
-
-def _overrides() -> Any:
-    return apps.get_model(APP, "ThrottleOverride")
+def _model(name: str = "ThrottleRule") -> Any:
+    return apps.get_model(APP, name)
 
 
 def alias() -> str:
@@ -324,8 +298,7 @@ def check_allowed(rule: Rule) -> Rule:
 
     A function is imported and called for every client, so who edits rules may only choose among those of settings.
     """
-    used = [("key", path) for path in functions(rule.key)] + [("cost", rule.cost)] * isinstance(rule.cost, str)
-    for option, path in used:
+    for option, path in rule.functions:
         if path not in {part for given in declared(option) for part in key_parts(given)}:
             message = f"rule {rule.name!r}: the {option} {path!r} is used by no rule in settings; name it there first"
             raise InvalidRule(message, option)
