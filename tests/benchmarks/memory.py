@@ -6,30 +6,34 @@ from collections.abc import Iterator
 
 from redis import Redis
 
-from tests.benchmarks.latency import PEERS
 from tests.benchmarks.ours import ALGORITHMS, KEPT
 from tests.benchmarks.player import Subject, company
 from tests.benchmarks.table import Row
 
-ASKED = {"gcra": 165.0, "sliding_window": 195.0}
-# Redis' table of keys doubles at powers of two; these numbers and their eighths leave it equally full.
-OURS, ALL = 20_000, 10_000
+# Redis' table of keys doubles at powers of two; this number and its eighth leave it equally full.
+IDENTS = 20_000
+ASKED = {"gcra": 165.0, "sliding_window": 195.0, "5 mixed rules": 260.0}
+KINDS: dict[str, tuple[str, ...]] = {**{name: (name,) for name in ALGORITHMS}, "5 mixed rules": KEPT}
 
 
 def rows(url: str, share: int) -> Iterator[Row]:
     """``share`` divides the number of identities, for a quick run."""
-    many, some = OURS // share, ALL // share
-    for name in ALGORITHMS:
-        subject = Subject(name, "ours", "kept", (name,))
-        yield Row(f"memory per identity, {many:,} of them", name, kept(subject, url, many), "B", asked=ASKED.get(name))
-    section = f"memory per identity, {some:,} of them"
-    for rules in (1, 5):
-        ours = kept(Subject("ours", "ours", "kept", KEPT[:rules]), url, some)
-        what = f"{rules} rule{'s' * (rules > 1)}"
-        yield Row(section, f"ours, {what}", ours, "B")
-        for name, peer in PEERS.items():
-            theirs = kept(Subject(name, "peers", "kept_by", (peer, rules)), url, some)
-            yield Row(section, f"{name}, {what}", theirs, "B", theirs / ours, "ours")
+    idents = IDENTS // share
+    for name, algorithms in KINDS.items():
+        size = kept(Subject(name, "ours", "kept", algorithms), url, idents)
+        yield Row(f"memory per identity, {idents:,} of them", name, size, "B", asked=ASKED.get(name))
+    size = usage(Subject("one", "ours", "kept", KEPT), url)
+    yield Row("MEMORY USAGE of all keys of one identity", "5 mixed rules", size, "B", asked=260.0)
+
+
+def usage(subject: Subject, url: str) -> int:
+    """What the keys take that one more identity adds."""
+    with company([subject], url) as (player,), Redis.from_url(url) as server:
+        before = set(server.keys())
+        player.tell(1)
+        found = sum(server.memory_usage(key) for key in set(server.keys()) - before)
+        server.flushdb()
+        return found
 
 
 def kept(subject: Subject, url: str, idents: int) -> float:

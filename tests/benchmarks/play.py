@@ -9,7 +9,6 @@ from typing import Any
 
 from redis import Redis
 
-from django_throttle.stores.sync_pool import pack
 from tests.benchmarks.player import Play
 
 IN_FLIGHT = 50
@@ -33,24 +32,42 @@ def one_by_one(call: Callable[[str], object], *, fresh: bool = False) -> Play:
     return play
 
 
-def in_flight(call: Callable[[str], Awaitable[Any]]) -> Play:
-    """Fifty coroutines on one loop, each with one call under way at any time."""
-    loop = asyncio.new_event_loop()
+def in_flight(call: Callable[[str], Awaitable[Any]], *, fresh: bool = False, width: int = IN_FLIGHT) -> Play:
+    """Fifty coroutines on one loop, each with one call under way at any time; under new idents where ``fresh``."""
+    loop, numbers = asyncio.new_event_loop(), count()
 
     async def caller(number: int, calls: int) -> None:
         for _ in range(calls):
-            await call(IDENTS[number])
+            await call(f"fresh:{next(numbers)}" if fresh else IDENTS[number % len(IDENTS)])
 
     async def together(calls: int) -> None:
-        await asyncio.gather(*(caller(number, -(-calls // IN_FLIGHT)) for number in range(IN_FLIGHT)))
+        await asyncio.gather(*(caller(number, -(-calls // width)) for number in range(width)))
 
     return lambda calls: loop.run_until_complete(together(calls))
+
+
+def in_turn(call: Callable[[str], Awaitable[Any]]) -> Play:
+    """One coroutine on a loop, call after call."""
+    loop = asyncio.new_event_loop()
+
+    async def play(calls: int) -> None:
+        for at in range(calls):
+            await call(IDENTS[at % len(IDENTS)])
+
+    return lambda calls: loop.run_until_complete(play(calls))
+
+
+def another(pristine: Any) -> Any:
+    """A request like this one, to which nothing has happened yet."""
+    request = object.__new__(type(pristine))
+    request.__dict__.update(pristine.__dict__)
+    return request
 
 
 def piped(url: str, commands: Sequence[Sequence[Any]]) -> Play:
     """The commands in turn, a hundred in one go, so that Redis does little but carry them out."""
     connection = Redis.from_url(url).connection_pool.get_connection()
-    packed = b"".join(pack(commands[at % len(commands)]) for at in range(PIPED))
+    packed = b"".join(part for at in range(PIPED) for part in connection.pack_command(*commands[at % len(commands)]))
 
     def play(calls: int) -> None:
         for _ in range(-(-calls // PIPED)):

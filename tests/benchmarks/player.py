@@ -8,58 +8,71 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from statistics import median
 from typing import Any, NamedTuple
 
 from redis import Redis
 
+from tests.benchmarks import placement
+
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE = 120
-BLOCKS = 5  # of a round, whose median counts: an interruption hits one
+# Of a round. A block takes a millisecond or few, so that on a busy machine too some are not interrupted.
+BLOCKS = 20
 
 Play = Callable[[int], object]
 
 
 class Subject(NamedTuple):
-    """What is measured: ``make(url, *arguments)`` in a module here returns what plays so many calls."""
+    """What is measured: ``make(url, *arguments)`` in a module here returns what plays so many calls: a block."""
 
     name: str
     module: str
     make: str
     arguments: tuple[Any, ...] = ()
-    calls: int = 400
+    calls: int = 20
 
 
-class Round(NamedTuple):
-    """Microseconds a call: on the clock, and of Redis' processor."""
+class Result(NamedTuple):
+    """Microseconds a call of the best block, and of Redis' processor in the best round.
+
+    Whatever else the machine does only adds to either, so the best is what repeats.
+    """
 
     took: float
     redis: float
 
 
 class Player:
-    """A subject's process, started at once and ready when ``ready`` returns."""
+    """A subject's process, started at once; ready, and where its starter runs, when ``ready`` returns."""
 
     def __init__(self, subject: Subject, url: str) -> None:
         self.subject = subject
-        self.rounds: list[Round] = []
+        self.rounds: list[Result] = []
         self._end, far = SPAWN.Pipe()
         self._process = SPAWN.Process(target=_work, args=(far, subject, url), daemon=True)
-        self._process.start()
+        with placement.at_large():
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid, "it has been started"
+        return self._process.pid
 
     def ready(self) -> None:
         self._hear()
+        placement.join(self.pid)
 
-    def play(self, server: Redis, calls: int) -> None:
-        """One round, of which the first tenth warms up and is not counted."""
-        self.tell(calls // 10)
+    def play(self, server: Redis) -> None:
+        """One round, after a block that warms up."""
+        self.tell(self.subject.calls)
         before = redis_seconds(server)
-        took = self.tell(calls)
-        self.rounds.append(Round(took * 1e6, (redis_seconds(server) - before) / calls * 1e6))
+        took = self.tell(self.subject.calls, BLOCKS)
+        redis = redis_seconds(server) - before
+        self.rounds.append(Result(took * 1e6, redis / (BLOCKS * self.subject.calls) * 1e6))
 
-    def tell(self, calls: int) -> float:
-        """Seconds a call, of so many."""
-        self._end.send(calls)
+    def tell(self, calls: int, blocks: int = 1) -> float:
+        """Seconds a call, in the best of so many blocks of so many calls."""
+        self._end.send((calls, blocks))
         return float(self._hear())
 
     def close(self) -> None:
@@ -75,41 +88,13 @@ class Player:
         return heard
 
 
-class Result(NamedTuple):
-    """All rounds of one subject."""
-
-    rounds: list[Round]
-
-    @property
-    def took(self) -> float:
-        return median(one.took for one in self.rounds)
-
-    @property
-    def redis(self) -> float:
-        return median(one.redis for one in self.rounds)
-
-    def ratio(self, base: Result, of: str = "took") -> float:
-        """The median of each round's ratio to the same round of another."""
-        pairs = zip(self.rounds, base.rounds, strict=True)
-        return median(getattr(mine, of) / getattr(other, of) for mine, other in pairs)
-
-    def beyond(self, base: Result) -> Result:
-        """What each round took longer than the same round of another."""
-        pairs = zip(self.rounds, base.rounds, strict=True)
-        return Result([mine._replace(took=mine.took - other.took) for mine, other in pairs])
-
-    def quiet_ratio(self, base: Result) -> float:
-        """The ratio of the quietest rounds: what is left when a busy machine disturbs the others."""
-        return min(one.took for one in self.rounds) / min(one.took for one in base.rounds)
-
-
 def compare(subjects: Sequence[Subject], url: str, rounds: int) -> dict[str, Result]:
-    """Let the subjects take turns; results by name."""
+    """Let the subjects take turns; the best of each by name."""
     with company(subjects, url) as players, Redis.from_url(url) as server:
         for _ in range(rounds):
             for player in players:
-                player.play(server, player.subject.calls)
-        return {player.subject.name: Result(player.rounds) for player in players}
+                player.play(server)
+        return {player.subject.name: Result(*map(min, zip(*player.rounds, strict=True))) for player in players}
 
 
 @contextmanager
@@ -154,7 +139,7 @@ def _work(end: Connection, subject: Subject, url: str) -> None:
         play(10)
         end.send(0.0)
         while True:
-            calls = end.recv()
-            end.send(median(_timed(play, max(1, calls // BLOCKS)) for _ in range(min(calls, BLOCKS))))
+            calls, blocks = end.recv()
+            end.send(min(_timed(play, calls) for _ in range(blocks)))
     except Exception as error:  # noqa: BLE001  (raised again where it is heard)
         end.send(error)

@@ -11,7 +11,9 @@ DJANGO_THROTTLE: dict[str, Any] = {
     "REDIS": "default",
     "DATABASE_RULES": False,
     "DEADLINE": 5.0,
-    "RULES": {"request": {"rate": "1000000/s", "scopes": ["bench"], "key": "user_or_ip"}},
+    "RULES": {
+        "deferred": {"rate": "1/h", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 100_000},
+    },
 }
 RATELIMIT_USE_CACHE = "default"  # django-ratelimit
 RATELIMIT_BACKEND = "redis"  # django-smart-ratelimit

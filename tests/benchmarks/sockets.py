@@ -8,20 +8,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from redis import Redis
 
+from django_throttle.connections.reconcile import Reconciler
+from django_throttle.stores import get_store
 from tests.benchmarks.latency import PING
 from tests.benchmarks.player import SPAWN, Play, Subject, compare, redis_commands
 from tests.benchmarks.table import Row
 from tests.benchmarks.visitors import Visitor, consumer, resident_bytes, under
+from tests.servers import quickest
 
 FEW, MANY = 100, 10_000
 AT_ONCE = 200  # handshakes under way while many are opened
 PATIENCE = 120
+EXTENSIONS = 2  # of all times to live, the quickest of which counts
 SECTION = "sockets"
 HANDSHAKES = {"cap": "a cap", "door": "a cap and a rate"}
 MESSAGES = {"own": "a rule of the socket's own", "shared": "a rule shared in Redis", "both": "both, each way"}
@@ -55,8 +58,11 @@ def messages(url: str, kind: str) -> Play:
     return lambda calls: loop.run_until_complete(talk(calls))
 
 
-def hold(end: Connection, kind: str, count: int) -> None:
-    """In a process of its own: open so many, say how many bytes each takes here, and hold them until told to end."""
+def hold(end: Connection, kind: str, count: int, first: int) -> None:
+    """In a process of its own: when told to, open so many, say how many bytes each takes here, and hold them.
+
+    Whatever it is told then has it beat and extend, and say how many seconds each takes.
+    """
     import django
 
     django.setup()
@@ -64,15 +70,53 @@ def hold(end: Connection, kind: str, count: int) -> None:
     app = consumer(kind)
 
     async def together() -> None:
-        await Visitor(app, 0).open()  # what the first one makes, all others share
+        await Visitor(app, first).open()  # what the first one makes, all others share
+        await asyncio.to_thread(end.recv)
         before = resident_bytes()
-        visitors = [Visitor(app, number) for number in range(1, count + 1)]
+        visitors = [Visitor(app, first + number) for number in range(1, count + 1)]
         for at in range(0, count, AT_ONCE):
             await asyncio.gather(*(visitor.open() for visitor in visitors[at : at + AT_ONCE]))
         end.send((resident_bytes() - before) / count)
-        await asyncio.to_thread(end.recv)
+        while await asyncio.to_thread(end.recv):
+            reconciler = Reconciler(get_store())
+            reconciler.beat()
+            end.send((quickest(reconciler.beat, 5), quickest(reconciler.extend, EXTENSIONS)))
 
     asyncio.run(together())
+
+
+class Holder:
+    """A process that opens so many sockets, of users from ``first`` on, and holds them inside the block."""
+
+    def __init__(self, kind: str, count: int, first: int = 0) -> None:
+        self._count = count
+        self._end, far = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=hold, args=(far, kind, count, first), daemon=True)
+
+    def opened(self, patience: float = PATIENCE) -> float:
+        """Bytes of each socket there, once all are open."""
+        self._end.send("open")
+        assert self._end.poll(patience), f"{self._count} sockets were not opened"
+        return float(self._end.recv())
+
+    def beaten(self) -> tuple[float, float]:
+        """Seconds that a beat takes there, and that extending the TTL of all keys takes."""
+        self._end.send("beat")
+        assert self._end.poll(PATIENCE), "no beat was made"
+        beat, extension = self._end.recv()
+        return beat, extension
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def __enter__(self) -> Holder:
+        self._process.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+        self._end.close()
 
 
 class Held(NamedTuple):
@@ -84,43 +128,35 @@ class Held(NamedTuple):
     scripts: float
 
 
-def rows(url: str, rounds: int, seconds: int) -> Iterator[Row]:
+def rows(url: str, rounds: int) -> Iterator[Row]:
     yield from _handshakes(url, rounds)
     yield from _messages(url, rounds)
-    yield from _silent(url, seconds)
 
 
 def _handshakes(url: str, rounds: int) -> Iterator[Row]:
     kinds = ("plain", "none", *HANDSHAKES)
-    results = compare(
-        [Subject(PING, "ours", "ping"), *[Subject(kind, "sockets", "handshakes", (kind,)) for kind in kinds]],
-        url,
-        rounds,
-    )
-    plain, ping = results["plain"], results[PING]
-    yield Row(SECTION, "connect and disconnect, without the mixin", plain.took, "µs", plain.ratio(ping), "PING")
+    subjects = [Subject(kind, "sockets", "handshakes", (kind,), 3) for kind in kinds]
+    results = compare([PING, *subjects], url, rounds)
+    plain = results["plain"].took
+    yield Row(SECTION, "connect and close, without the mixin", plain, "µs")
     for kind, what in {"none": "no rule", **HANDSHAKES}.items():
-        added = results[kind].beyond(plain)
-        yield Row(SECTION, f"the mixin adds, {what}", added.took, "µs", added.ratio(ping), "PING")
+        more = results[kind].took - plain
+        note = f"{more / results[PING.name].took:.1f} PINGs"
+        yield Row(SECTION, f"the mixin adds, {what}", more, "µs", asked=200.0 if kind == "cap" else None, note=note)
 
 
 def _messages(url: str, rounds: int) -> Iterator[Row]:
     kinds = ("plain", "none", *MESSAGES)
-    results = compare(
-        [Subject(kind, "sockets", "messages", (kind,), calls=5000) for kind in kinds],
-        url,
-        rounds,
-    )
-    plain = results["plain"]
-    yield Row(SECTION, "a message and its answer, without the mixin", plain.took, "µs")
+    results = compare([Subject(kind, "sockets", "messages", (kind,), 10) for kind in kinds], url, rounds)
+    plain = results["plain"].took
+    yield Row(SECTION, "a message and its answer, without the mixin", plain, "µs")
     for kind, what in {"none": "no rule", **MESSAGES}.items():
-        result = results[kind]
-        note = f"adds {result.beyond(plain).took:.1f} µs; Redis {result.redis:.2f} µs"
-        whole = f"a message and its answer, {what}"
-        yield Row(SECTION, whole, result.took, "µs", result.ratio(plain), "without", note=note)
+        result, asked = results[kind], 12.0 if kind == "shared" else None
+        note = f"Redis {result.redis:.2f} µs"
+        yield Row(SECTION, f"the mixin adds, {what}", result.took - plain, "µs", asked=asked, note=note)
 
 
-def _silent(url: str, seconds: int) -> Iterator[Row]:
+def silent_rows(url: str, seconds: int) -> Iterator[Row]:
     plain, few, many = (held(url, *which, seconds) for which in (("plain", MANY), ("cap", FEW), ("cap", MANY)))
     yield Row(SECTION, f"{MANY:,} silent sockets: Python, without the mixin", plain.here / 1000, "kB")
     yield Row(SECTION, f"{MANY:,} silent sockets: Python, the mixin adds", (many.here - plain.here) / 1000, "kB")
@@ -137,24 +173,18 @@ def held(url: str, kind: str, count: int, seconds: int) -> Held:
     with Redis.from_url(url) as server:
         server.flushdb()
         before = server.info("memory")["used_memory"]
-        with _holding(kind, count) as here:
+        with Holder(kind, count) as holder:
+            here = holder.opened()
             taken = (server.info("memory")["used_memory"] - before) / count
-            first, start = redis_commands(server), time.monotonic()
-            time.sleep(seconds)
-            last, took = redis_commands(server), time.monotonic() - start
-        commands, scripts = ((new - old) / took for new, old in zip(last, first, strict=True))
+            commands, scripts = commands_a_second(server, seconds)
         server.flushdb()
     return Held(here, taken, commands, scripts)
 
 
-@contextmanager
-def _holding(kind: str, count: int) -> Iterator[float]:
-    near, far = SPAWN.Pipe()
-    process = SPAWN.Process(target=hold, args=(far, kind, count), daemon=True)
-    process.start()
-    try:
-        assert near.poll(PATIENCE), f"{count} sockets were not opened"
-        yield near.recv()
-    finally:
-        process.kill()
-        process.join()
+def commands_a_second(server: Redis, seconds: float) -> tuple[float, float]:
+    """With those that scripts give, and scripts alone, while all is silent for so many seconds."""
+    first, start = redis_commands(server), time.monotonic()
+    time.sleep(seconds)
+    last, took = redis_commands(server), time.monotonic() - start
+    commands, scripts = ((new - old) / took for new, old in zip(last, first, strict=True))
+    return commands, scripts

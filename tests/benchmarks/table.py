@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 class Row(NamedTuple):
     """A figure and what the design asks of it: at most, or at least, so much.
 
-    ``value`` is in ``unit``; ``ratio`` is to what ``beside`` names, and is what is judged where it is given;
-    ``quiet`` is the same ratio of the quietest rounds.
+    ``value`` is in ``unit``; ``ratio`` is to what ``beside`` names, and is what is judged where it is given.
     """
 
     section: str
@@ -26,7 +25,7 @@ class Row(NamedTuple):
     asked: float | None = None
     sense: Literal["≤", "≥"] = "≤"
     note: str = ""
-    quiet: float | None = None
+    group: str = ""  # what ``make bench ARGS="--only …"`` calls it
 
     @property
     def judged(self) -> float | None:
@@ -45,19 +44,23 @@ def show(rows: Sequence[Row]) -> str:
     lines: list[str] = []
     for at, row in enumerate(rows):
         if at == 0 or rows[at - 1].section != row.section:
-            lines += ["", f"{row.section:<58} {'':>11} {'':<4} {'ratio':>7} {'quiet':>6}  {'to':<20} {'asked':>11}"]
+            lines += ["", f"{row.section:<73} {'ratio':>9}  {'to':<22} {'asked':>11}"]
         value = "" if row.value is None else _number(row.value)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        quiet = "" if row.quiet is None else f"{row.quiet:.2f}"
         asked = "" if row.asked is None else f"{row.sense} {_number(row.asked)}"
-        figure = f"  {row.what:<56} {value:>11} {row.unit:<4} {ratio:>7} {quiet:>6}"
-        lines.append(f"{figure}  {row.beside:<20} {asked:>11} {row.verdict} {row.note}".rstrip())
+        figure = f"  {row.what:<56} {value:>11} {row.unit:<4} {ratio:>7}"
+        lines.append(f"{figure}  {row.beside:<22} {asked:>11} {row.verdict} {row.note}".rstrip())
     return "\n".join(lines)
 
 
 def write(rows: Sequence[Row], circumstances: dict[str, Any], path: Path) -> None:
-    figures = [{**row._asdict(), "verdict": row.verdict} for row in rows]
+    figures = list(map(as_json, rows))
     path.write_text(json.dumps({"circumstances": circumstances, "figures": figures}, indent=2, ensure_ascii=False))
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """A row as JSON has it."""
+    return {**row._asdict(), "verdict": row.verdict}
 
 
 def circumstances(server: dict[str, Any], rounds: int) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""Where the client and Redis run: a wake-up across cores costs more than a decision, so the scheduler has no say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+CAN_PIN = hasattr(os, "sched_setaffinity")
+CORES = frozenset(os.sched_getaffinity(0)) if CAN_PIN else frozenset[int]()
+
+
+class Place(NamedTuple):
+    """The cores of the client's processes, and of Redis, and whether both go before all else that runs there."""
+
+    name: str
+    client: frozenset[int]
+    server: frozenset[int]
+    is_first: bool = True
+
+
+FREE = Place("placed by the scheduler", CORES, CORES, is_first=False)
+ONE = TWO = FREE  # where a system cannot pin
+if CAN_PIN:
+    _client, _server = frozenset({min(CORES)}), frozenset({max(CORES)})
+    ONE = Place("client and Redis on one core", _server, _server)
+    TWO = Place("client and Redis on two cores", _client, _server)
+
+
+@contextmanager
+def placed(place: Place, server: int) -> Iterator[None]:
+    """Keep this process and Redis to their cores for a while; players ``join`` when they are ready."""
+    try:
+        _put(os.getpid(), place.client, first=place.is_first)
+        _put(server, place.server, first=place.is_first)
+        yield
+    finally:
+        for pid in (os.getpid(), server):
+            _put(pid, CORES)
+
+
+def join(pid: int) -> None:
+    """Have another process run as this one does."""
+    if CAN_PIN:
+        _put(pid, frozenset(os.sched_getaffinity(0)), first=is_first())
+
+
+@contextmanager
+def at_large() -> Iterator[None]:
+    """Have what is started meanwhile use every core, and wait its turn, until it joins."""
+    place = FREE._replace(client=frozenset(os.sched_getaffinity(0)), is_first=is_first()) if CAN_PIN else FREE
+    _put(os.getpid(), CORES)
+    try:
+        yield
+    finally:
+        _put(os.getpid(), place.client, first=place.is_first)
+
+
+def is_first() -> bool:
+    """Whether this process goes before all others on its core: so it may be disturbed by other work the least."""
+    return CAN_PIN and os.sched_getscheduler(0) == os.SCHED_RR
+
+
+def _put(pid: int, cores: frozenset[int], *, first: bool = False) -> None:
+    """Keep all threads of a process, and those that they start, to these cores; real-time where that is allowed."""
+    if not CAN_PIN:
+        return
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread.name), cores)
+            with suppress(PermissionError):
+                policy = os.SCHED_RR if first else os.SCHED_OTHER
+                os.sched_setscheduler(int(thread.name), policy, os.sched_param(int(first)))
