@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,10 +27,33 @@ SITE = (
 )
 
 
+# made_once(name, make) -> a folder that ``make`` has filled
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    """A folder for all processes of this run: the first one that asks makes it, the others wait for it."""
+    ours = tmp_path_factory.getbasetemp()
+    shared = ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours
+
+    def made_once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, made = shared / name, shared / f"{name}.made"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                make(folder)
+                made.touch()
+        return folder
+
+    return made_once
+
+
+@pytest.fixture(scope="session")
+def wheel(made_once: MadeOnce) -> Path:
     """The wheel, built from this tree."""
-    return environments.build_wheel(tmp_path_factory.mktemp("dist"))
+    (path,) = made_once("dist", environments.build_wheel).glob("*.whl")
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +67,6 @@ def make_environment(wheel: Path) -> MakeEnvironment:
 
 
 @pytest.fixture(scope="session")
-def site_python(make_environment: MakeEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site_python(make_environment: MakeEnvironment, made_once: MadeOnce) -> Path:
     """The interpreter of the environment in which sites run: the wheel with all its extras, and servers."""
-    return make_environment(tmp_path_factory.mktemp("site") / "venv", *SITE)
+    return made_once("site", lambda folder: make_environment(folder, *SITE)) / "bin" / "python"

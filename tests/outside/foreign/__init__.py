@@ -1,1 +1,1 @@
-"""Suites that nobody here wrote, each run as it is and with us in the way: not one result may change."""
+"""Suites that nobody here wrote, each run with us in the way: what does not pass then must end so without us too."""

@@ -20,7 +20,7 @@ Row = tuple[str, ...]
 def row(found: Comparison) -> Row:
     """What is to be said of a suite: its tests, our decisions, the scripts that Redis ran for them, what changed."""
     suite, made = found.suite, sum(found.throttled.decisions.values())
-    numbers = (len(found.plain.outcomes), made, found.throttled.scripts, len(found.changed))
+    numbers = (len(found.throttled.outcomes), made, found.throttled.scripts, len(found.changed))
     return (suite.title, suite.version, suite.way, *(f"{number:,}" for number in numbers))
 
 
