@@ -19,7 +19,7 @@ from testproject.check.table import Row, Table
 from testproject.check.visitor import Visitor
 from testproject.services import NotRunning, Services, free_port, start_site, stop_on_signals
 
-PARTS = (steps.log_in, steps.burst, steps.shared_budget, steps.sockets, steps.edit)
+PARTS = (steps.log_in, steps.burst, steps.later, steps.shared_budget, steps.chat, steps.sockets, steps.edit)
 
 
 def main() -> int:

@@ -165,7 +165,7 @@ def start_redis(services: Services) -> str:
 
 
 def start_site(services: Services, port: int, *, workers: int = 2) -> None:
-    """The database, the ASGI server with several workers, and the refresher of its connections."""
+    """The database, the ASGI server with several workers, the refresher of its connections, and a worker for tasks."""
     services.environment |= {
         "REDIS_URL": start_redis(services),
         "DATABASE": str(services.folder / "site.sqlite3"),
@@ -181,6 +181,8 @@ def start_site(services: Services, port: int, *, workers: int = 2) -> None:
         *("--no-proxy-headers", "--no-access-log", "--log-level", "warning", "--timeout-graceful-shutdown", "2"),
     )
     services.start("refresher", sys.executable, "-m", "testproject.manage", "refresh_connections", "--interval", "1")
+    tasks = ("db_worker", "--interval", "0.2", "--no-startup-delay", "--no-reload")
+    services.start("tasks", sys.executable, "-m", "testproject.manage", *tasks)
     services.wait_for("server", lambda: is_listening(port))
 
 

@@ -5,6 +5,7 @@ PREFIX     first part of every key there, so that two sites can share one Redis
 DEADLINE   seconds that one decision may take; without it, as by default
 DATABASE   path of the SQLite file, or postgresql://user:password@host:port/name, or mysql://…; without it, in memory
 DEBUG      1 for Django's debug pages
+CHANNEL_LAYER  "core" or "pubsub", the layer of channels_redis that the chat runs on; in memory without REDIS_URL
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "rest_framework",
     "channels",
+    "django_tasks_db",
     "django_throttle",
     "testproject",
 ]
@@ -65,9 +67,20 @@ CACHES: dict[str, dict[str, Any]] = {"default": {"BACKEND": "django.core.cache.b
 if REDIS_URL:
     CACHES["default"] = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS_URL}
 
-# In memory, so that the chat outlives Redis and the rules' failure policies can be seen at work; the
-# price is that a message reaches the sockets of its own worker only.
-CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+LAYERS = {"core": "channels_redis.core.RedisChannelLayer", "pubsub": "channels_redis.pubsub.RedisPubSubChannelLayer"}
+PREFIX = os.environ.get("PREFIX", "dt")
+CHANNEL_LAYERS: dict[str, dict[str, Any]] = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+if REDIS_URL:
+    CHANNEL_LAYERS["default"] = {
+        "BACKEND": LAYERS[os.environ.get("CHANNEL_LAYER") or "core"],
+        "CONFIG": {
+            "hosts": [{"address": REDIS_URL, "socket_timeout": None}],  # else sockets end in the quiet: check W046
+            "prefix": f"{PREFIX}-chat",
+            "capacity": 10,  # few, so that what a full queue loses is soon seen; the pub/sub layer knows none
+        },
+    }
+
+TASKS: dict[str, Any] = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
@@ -75,7 +88,7 @@ REST_FRAMEWORK = {
 }
 
 DJANGO_THROTTLE: dict[str, Any] = {
-    "PREFIX": os.environ.get("PREFIX", "dt"),
+    "PREFIX": PREFIX,
     # A visitor floods on purpose, and should see what is refused rather than lose the socket.
     "MAX_VIOLATIONS": 200,
     # What holds until an operator says otherwise: a rule of the same name in the admin wins.

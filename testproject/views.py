@@ -17,9 +17,15 @@ from django_throttle.core import Outcome, Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.identity import HttpWho
 from django_throttle.models import ThrottleRule
+from testproject import chat
 
 # Everything the page does, as the doors tell it to the rulebook: what happens in each scope.
-DOINGS = {"search": ("request",), "orders": ("request",), "chat": ("message", "connect", "connection")}
+DOINGS = {
+    "search": ("request",),
+    "orders": ("request",),
+    "chat": ("message", "connect", "connection"),
+    chat.ROOM: ("publish",),
+}
 
 
 @require_safe
@@ -47,6 +53,7 @@ def budgets(request: HttpRequest) -> JsonResponse:
             "ident": who.ident("user_or_ip"),
             "worker": os.getpid(),
             "degraded": degraded,
+            "lost": chat.lost,
             "rules": [
                 _budget(rules[name], outcome, rows, degraded=degraded)
                 for name, outcome in outcomes.items()

@@ -7,16 +7,21 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
 
 import httpx
 
 from django_throttle.conf import Conf
 from testproject.check.standstill import elapsed
 from testproject.check.table import Row, seconds
-from testproject.check.visitor import Refused, Visitor, close_all
+from testproject.check.visitor import Refused, Socket, Visitor, close_all
 from testproject.prepare import LOGIN, PASSWORD
 
 MOST = 500  # calls after which "until refused" has failed
+MOST_HANDSHAKES = 30  # half of what the rule of handshakes allows
+MESSAGES = 15  # within the burst of the rule of messages, and more than the layer's capacity
+PUBSUB = os.environ.get("CHANNEL_LAYER") == "pubsub"
 ATTEMPTS = 3  # at being early, on a machine that may stand still
 EARLY = 0.2  # seconds before the promised moment at which a call must still be refused
 LATER = 1 + Conf().RETRY_JITTER  # times as long as it must be Retry-After may be, so that a crowd is spread out
@@ -43,6 +48,23 @@ def burst(visitor: Visitor) -> Iterator[Row]:
             return
         _, refusal, sent = _until_refused(visitor.order)
     yield Row("wait Retry-After", f"an order {EARLY} s too early", "always too late for that", False)
+
+
+def later(visitor: Visitor) -> Iterator[Row]:
+    """Two reports: the second one's turn is yet to come, so it is done later, and its page says so."""
+    answers = [visitor.report(), visitor.report()]
+    statuses = [answer.status_code for answer in answers]
+    yield Row("two reports", "200, then 202", f"{statuses[0]}, then {statuses[1]}", statuses == [200, 202])
+    said, starts = answers[1].json(), datetime.fromisoformat(answers[1].json()["starts_at"]).timestamp()
+
+    def state() -> str:
+        return str(visitor.http.get(answers[1].headers["Location"]).json()["state"])
+
+    first, done = said["state"], _wait(lambda: state() == "done", starts - time.time() + seconds(10))
+    early = time.time() < starts
+    yield Row("the second one's page", "queued, then done", f"{first}, then {state()}", done and not early)
+    other = httpx.get(f"http://{visitor.address}{answers[1].headers['Location']}").status_code
+    yield Row("the same page for somebody else", "404", str(other), other == 404)
 
 
 def _wait_for_retry_after(visitor: Visitor, refusal: httpx.Response, sent: float) -> Row | None:
@@ -159,6 +181,67 @@ def _edit(visitor: Visitor, workers: dict[int, httpx.Client], rate: str, status:
         times or "never",
         known and max(learned.values()) <= seconds(1),
     )
+
+
+def chat(visitor: Visitor) -> Iterator[Row]:
+    """A message reaches the other worker's socket; what a full queue loses is no refusal, and is counted apart."""
+    workers = visitor.each_worker()
+    here, there = _socket_on_each_worker(visitor)
+    _wait(lambda: visitor.rule("api")["remaining"] > MESSAGES, seconds(5))
+    began = time.monotonic()
+    heard = here.say(0, "to all") and there.hears("to all", seconds(5))
+    yield Row(
+        "say something on one worker",
+        "echoed, and heard on the other worker",
+        f"heard after {1000 * elapsed(began):.0f} ms" if heard else "not heard",
+        heard,
+    )
+    yield _while_the_other_stands_still(here, there, workers)
+    saved = visitor.edit_rule("lobby", rate="2/10s")
+    wanted, refusal = {"rule": "lobby", "members": 2}, dict[str, Any]()
+    for number in range(MOST):
+        refusal = here.unheard(f"unheard {number}")
+        if refusal == {**refusal, **wanted} or elapsed(saved) > seconds(10):
+            break
+    yield Row(
+        "allow publications of 2 in 10 s, and say something to 2",
+        "refused by the rule lobby, heard by nobody",
+        f"refused by {refusal['rule']}, of {refusal['members']}" if refusal else "not refused",
+        refusal == {**refusal, **wanted} and not there.hears(f"unheard {number}", 0.5),
+    )
+    close_all([*visitor.sockets, *workers.values()])
+    visitor.sockets.clear()
+
+
+def _while_the_other_stands_still(here: Socket, there: Socket, workers: dict[int, httpx.Client]) -> Row:
+    """Its queue in Redis fills up; uvicorn replaces a worker that stands still for five seconds."""
+    os.kill(there.worker, signal.SIGSTOP)
+    try:
+        said = sum(here.say(number, f"message {number}") for number in range(MESSAGES))
+    finally:
+        os.kill(there.worker, signal.SIGCONT)
+    heard = 0
+    while there.hears("message", seconds(1)):
+        heard += 1
+    lost = sum(sum(client.get("/api/budgets").json()["lost"].values()) for client in workers.values())
+    return Row(
+        f"say {MESSAGES} things while the other worker stands still",
+        f"{MESSAGES} = heard + counted as lost, no refusal" + (", none lost" if PUBSUB else ""),
+        f"{said} said, {heard} heard, {lost} lost",
+        said == MESSAGES == heard + lost and bool(lost) is not PUBSUB,
+    )
+
+
+def _socket_on_each_worker(visitor: Visitor) -> list[Socket]:
+    found: dict[int, Socket] = {}
+    for _ in range(MOST_HANDSHAKES):
+        socket = visitor.open_socket()
+        if found.setdefault(socket.worker, socket) is not socket:
+            visitor.sockets.remove(socket)
+            socket.close()
+        if len(found) == 2:
+            return list(found.values())
+    raise AssertionError(f"{MOST_HANDSHAKES} sockets, and all on one worker")
 
 
 def _until_refused(call: Callable[[], httpx.Response]) -> tuple[int, httpx.Response, float]:

@@ -14,6 +14,8 @@ from websockets.typing import Origin
 
 from testproject.check.form import read_form
 
+UNHEARD_SECONDS = 0.3  # after an echo until a message may be taken for sent to the room
+
 
 class Refused(Exception):
     """A handshake was answered with a status instead of a socket."""
@@ -45,6 +47,9 @@ class Visitor:
     def order(self, client: httpx.Client | None = None) -> httpx.Response:
         headers = {"X-CSRFToken": self.http.cookies.get("csrftoken") or ""}
         return (client or self.http).post("/api/orders", headers=headers)
+
+    def report(self) -> httpx.Response:
+        return self.http.post("/api/reports", headers={"X-CSRFToken": self.http.cookies.get("csrftoken") or ""})
 
     def budgets(self, client: httpx.Client | None = None) -> dict[str, Any]:
         """What the page shows: the rules that hold for us, and what is left of them."""
@@ -120,10 +125,28 @@ class Socket:
         self.connection = connection
         self.worker: int = self._hear("hello")["worker"]
 
-    def say(self, number: int) -> bool:
+    def say(self, number: int, text: str = "hello") -> bool:
         """Send one message; whether it was echoed rather than refused."""
-        self.connection.send(json.dumps({"id": number, "text": "hello"}))
+        self.connection.send(json.dumps({"id": number, "text": text}))
         return bool(self._hear("echo", "error")["type"] == "echo")
+
+    def hears(self, text: str, patience: float) -> bool:
+        """Whether somebody else's message that begins like this comes in time."""
+        try:
+            while not self._hear("heard", patience=patience)["text"].startswith(text):
+                pass
+        except TimeoutError:
+            return False
+        return True
+
+    def unheard(self, text: str) -> dict[str, Any]:
+        """Say something; why it is kept from the room, nothing if it was sent there."""
+        self.connection.send(json.dumps({"id": text, "text": text}))
+        self._hear("echo")
+        try:
+            return self._hear("unheard", patience=UNHEARD_SECONDS)
+        except TimeoutError:
+            return {}
 
     @property
     def is_open(self) -> bool:
@@ -137,9 +160,9 @@ class Socket:
     def close(self) -> None:
         self.connection.close()
 
-    def _hear(self, *kinds: str) -> dict[str, Any]:
+    def _hear(self, *kinds: str, patience: float = 20) -> dict[str, Any]:
         while True:
-            frame: dict[str, Any] = json.loads(self.connection.recv(timeout=20))
+            frame: dict[str, Any] = json.loads(self.connection.recv(timeout=patience))
             if frame["type"] in kinds:
                 return frame
 

@@ -2,7 +2,7 @@
 
 import { RateChart } from "./chart.js";
 
-const { budgets, search, orders, chat } = document.body.dataset;
+const { budgets, search, orders, reports: reportsUrl, chat } = document.body.dataset;
 const $ = (selector, within = document) => within.querySelector(selector);
 const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
@@ -35,6 +35,41 @@ $("#stop").addEventListener("click", () => {
 });
 $("#chart").addEventListener("pointermove", (event) => read(chart.ago(event.offsetX)));
 $("#chart").addEventListener("pointerleave", () => read(null));
+
+$("#report").addEventListener("click", askForReport);
+
+async function askForReport() {
+  showReport("is being made");
+  const headers = { "X-CSRFToken": csrf(), Accept: "application/json" };
+  const answer = await fetch(reportsUrl, { method: "POST", headers });
+  const said = await answer.json();
+  if (answer.status !== 202) {
+    $("#report-page").hidden = true;
+    showReport(answer.ok ? "is done, at once" : `was refused: ${said.detail}`, answer.ok ? 100 : 0);
+    return;
+  }
+  $("#report-page").hidden = false;
+  $("#report-page").href = answer.headers.get("Location");
+  followReport($("#report-page").href, Date.now(), Date.parse(said.starts_at));
+}
+
+async function followReport(address, asked, starts) {
+  while ($("#report-page").href === address) {
+    const { state, position } = await (await fetch(address, { headers: { Accept: "application/json" } })).json();
+    const waited = Math.min(99, (100 * (Date.now() - asked)) / (starts - asked));
+    if (state === "queued") showReport(`is number ${position} in the queue`, waited);
+    else if (state === "running") showReport("is being made");
+    else return showReport(`is ${state}`, 100);
+    await new Promise((later) => setTimeout(later, 250));
+  }
+}
+
+function showReport(words, percent = null) {
+  $("#report-state").textContent = `The last report ${words}.`;
+  const bar = $("#report-progress");
+  if (percent === null) bar.removeAttribute("value");
+  else bar.value = percent;
+}
 
 function setPace(lane, pace) {
   $("input", lane).value = pace;

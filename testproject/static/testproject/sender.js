@@ -114,7 +114,7 @@ function hear(socket, frame) {
     for (; owed; owed -= 1) message(lanes.message);
   } else if (frame.type === "echo") {
     echoed(socket, frame.id);
-  } else if (frame.type !== "heard") {
+  } else if (frame.type !== "heard" && frame.type !== "unheard") {
     if (socket.greeted) refused(socket);
     else socket.told = frame;
   }
