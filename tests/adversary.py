@@ -124,7 +124,7 @@ def edges(rule: Rule) -> list[int]:
     plan, window = rule.plan, rule.rate.window_us
     if plan.name == "calendar_window":
         return sorted(calendar_edges(rule))
-    step = plan.numbers[1] if plan.name != "gcra" else window
+    step = window if plan.name.startswith("gcra") else plan.numbers[1]
     first = START - START % step
     return [first + number * step for number in range(1, 2 + 5 * window // (2 * step))]
 

@@ -7,7 +7,7 @@ a history that breaks them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -38,6 +38,15 @@ def calendar_most(rule: Rule, span: int) -> int:
     period = period_of(rule.rate)
     usual = SHORTEST[period] if period == "month" or rule.timezone not in (None, "UTC") else rule.rate.window_us
     return rule.plan.limit * (2 if span <= usual else 3)
+
+
+def measured_most(limit: int, in_flight: Iterable[tuple[int, int]]) -> int:
+    """The most that calls come to of what is there at a moment; ``in_flight`` are what each reserved, and came to.
+
+    A call passes where all that is charged, its reserve included, fits. After the last that passes, what is charged
+    grows only by what the calls then in flight, itself included, come to beyond their reserves.
+    """
+    return limit + sum(max(0, used - reserved) for reserved, used in in_flight)
 
 
 def fixed_window_most(plan: Plan, span: int) -> int:
@@ -95,6 +104,7 @@ MOST: dict[str, Callable[[Any, int], int]] = {
     "sliding_log": sliding_log_most,
     "sliding_window": sliding_window_most,
     "gcra": gcra_most,
+    "gcra_queue": gcra_most,
     "interval_bucket": interval_bucket_most,
 }
 

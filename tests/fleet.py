@@ -125,16 +125,16 @@ class GuardedSentinels(Sentinels):
 
 
 class RedisCluster:
-    """Three masters, and ``replicas`` for each."""
+    """So many ``masters``, and ``replicas`` for each."""
 
-    def __init__(self, replicas: int = 1, *options: str) -> None:
+    def __init__(self, replicas: int = 1, *options: str, masters: int = 3) -> None:
         self.cli = need_binary("redis-cli")
         settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", f"{NODE_TIMEOUT * 1000:.0f}")
         more = ("--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no")
         self._stack = ExitStack()
         self.nodes = [
             self._stack.enter_context(RedisServer(*SYNC, *settings, *more, *options, port=_bus_port()))
-            for _ in range(3 + 3 * replicas)
+            for _ in range(masters + masters * replicas)
         ]
         hosts = [f"127.0.0.1:{node.port}" for node in self.nodes]
         self.run("create", *hosts, "--cluster-replicas", str(replicas))

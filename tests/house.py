@@ -27,14 +27,14 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules": Limit(125, 125),
-    "lines": Limit(22_208, 18_500),
-    "header lines, %": Limit(9.0, 9.5),
+    "modules": Limit(149, 125),
+    "lines": Limit(27_344, 18_500),
+    "header lines, %": Limit(9.1, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),
     "in circles with types": Limit(0, 0),
-    "lines of sync and async twins": Limit(105, 120),
+    "lines of sync and async twins": Limit(108, 120),
     "modules without a test file": Limit(0, 0),
     "tests' lines at private names": Limit(30, 30),
 }

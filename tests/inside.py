@@ -6,6 +6,7 @@ of the settings' store, a fork at a bad moment, a failure between two steps, wha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -17,6 +18,7 @@ from django.core.signals import setting_changed
 from django_throttle import agent, stores
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook import in_force
+from django_throttle.stores.sync_pool import Pool, pack
 from tests.servers import wait_until
 
 
@@ -66,8 +68,8 @@ def served() -> dict[int, Any]:
 
 
 def buys(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each socket buys so many frames at once."""
-    monkeypatch.setattr("django_throttle.sockets.prepaid.PrepaidFrames._next_size", lambda prepaid, now: number)
+    """Units are bought for so many calls at once."""
+    monkeypatch.setattr("django_throttle.core.prepaid.PrepaidBudget.size", lambda budget, cost, now: number * cost)
 
 
 def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -112,3 +114,8 @@ def nobody_wakes(pool: Any) -> Iterator[None]:
     wait_until(lambda: pool._waiting)
     with pool._freed:
         yield
+
+
+def ask(line: Pool, *parts: Any) -> Any:
+    """The reply to a command, over a pool's connection."""
+    return line.call(pack(parts), time.monotonic() + 5.0)

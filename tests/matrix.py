@@ -125,7 +125,7 @@ def _suite(name: str, environment: dict[str, str], more: tuple[str, ...]) -> dic
     began = time.monotonic()
     left_out = [f"--ignore={file}" for file in LEFT_OUT]
     cache = ("-o", f"cache_dir=.tox/{name}/.pytest_cache")
-    at_once = ("--numprocesses", os.environ.get("JOBS", "3"), "--dist", "loadfile")
+    at_once = ("--numprocesses", os.environ.get("JOBS", "5"), "--dist", "loadfile", "--no-loadscope-reorder")
     first = _pytest(name, environment, *cache, *at_once, *left_out, *more)
     is_whole = first["passed"] and first["failed"]  # without a report there is nothing to run again
     again = _pytest(name, environment, *cache, "--lf", "--lfnf=none") if is_whole else first

@@ -95,11 +95,12 @@ def rate_rules(
     if chosen["algorithm"] == "leaky_bucket" and draw(st.booleans()):
         chosen["action"] = "delay"
         chosen["max_delay"] = draw(st.none() | st.integers(0, 100) | st.floats(0, 10))
-        most = 1 if chosen["max_delay"] is not None else most
     if chosen.get("action") != "delay" and most <= MAX_LIMIT // 10 and draw(st.booleans()):
         chosen["enforce_at"] = draw(st.sampled_from([1.1, 1.5, 2.3, 2.5, 10]))
     chosen["cost"] = draw(st.just(1) | st.integers(1, min(most, 5)))
     chosen["count_denied"] = draw(st.booleans())
+    is_steady = chosen.get("refill") != "interval" and chosen.get("action") != "delay"
+    chosen["prepaid"] = is_steady and not chosen["count_denied"] and draw(st.booleans())
     try:
         return Rule(name, **chosen)
     except InvalidRule:  # a burst that takes longer than a store can count

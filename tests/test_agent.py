@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
 import threading
@@ -23,7 +24,7 @@ from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.callers import SameByEveryKey
 from tests.crew import SPAWN
 from tests.inside import served, start_again
-from tests.servers import RedisServer, slack, wait_until
+from tests.servers import RedisServer, free_port, slack, wait_until
 from tests.test_agent_thread import agent_threads
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
@@ -86,6 +87,17 @@ def test_observers_are_told_what_was_left_out(settings: Any, monkeypatch: pytest
     monkeypatch.setattr(observe, "run_periodic_work", lambda: told.append(1))
     agent.ensure(MemoryStore(), rules=True)
     wait_until(lambda: len(told) >= 3, timeout=slack(2))
+
+
+@pytest.mark.agent
+def test_a_beat_that_fails_says_that_slots_are_given_back(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "PROCESS_TTL": 25.0}
+    with caplog.at_level(logging.WARNING, logger="django_throttle"):
+        agent.ensure(RedisStore(f"redis://127.0.0.1:{free_port()}/0", deadline=5.0))
+        wait_until(lambda: "sending the beat failed" in caplog.text, timeout=slack(5))
+    (line,) = [record.message for record in caplog.records if "sending the beat failed" in record.message]
+    assert "PROCESS_TTL (25 s), others give back the slots of this process" in line
+    assert line.endswith("see that Redis answers")
 
 
 @pytest.mark.agent

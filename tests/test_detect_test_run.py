@@ -142,7 +142,9 @@ def test_it_is_left_alone_by_whoever_made_the_store_before(settings: Any, redis_
 
 
 @pytest.mark.parametrize(
-    "words", [("throttle_reset", "user:1"), ("throttle_inspect",), ("refresh_connections", "--once")], ids=str
+    "words",
+    [("throttle_reset", "user:1"), ("throttle_inspect",), ("throttle_costs",), ("refresh_connections", "--once")],
+    ids=str,
 )
 def test_commands_that_need_redis_say_that_tests_count_in_memory(
     settings: Any, redis_url: str, words: tuple[str, ...]

@@ -1,15 +1,28 @@
-"""Errors: what each is besides, what it says, and that it comes out of a worker's process as it went in."""
+"""Errors: what each is besides, what it says, and that it comes out of a worker's process."""
 
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import metadata
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from django_throttle import exceptions
 from django_throttle.core import Decision
-from django_throttle.exceptions import PublishRefused, Refused, ThrottleError
+from django_throttle.exceptions import (
+    DISTRIBUTION,
+    PublishRefused,
+    PutOffTooOften,
+    Refused,
+    ThrottleError,
+    needs_extra,
+)
+from django_throttle.httpx import CallRefused
 
 OURS = [one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, Exception)]
 
@@ -20,14 +33,85 @@ def test_one_clause_catches_all(error: type[Exception]) -> None:
     assert issubclass(error, ValueError) is error.__name__.startswith("Invalid")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        Refused(Decision(allowed=False, retry_after=2.5)),
-        PublishRefused(Decision(allowed=False, retry_after=None), "room", 7),
-    ],
-)
+NO = Decision(allowed=False, rule="mails", limit=2, remaining=0, retry_after=2.5)
+REFUSALS = [
+    Refused(NO),
+    Refused(NO._replace(retry_after=None)),
+    PublishRefused(NO, "room", 7),
+    PutOffTooOften(NO, "shop.mail", 3),
+    CallRefused(NO, message="not sent: a call to crm.example"),
+    CallRefused(NO),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
 def test_a_refusal_comes_back_from_another_process(error: Any) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (vars(copy), str(copy)) == (vars(error), str(error))
+
+
+def test_a_refusal_with_a_note_comes_back_too() -> None:
+    error = Refused(NO)
+    error.add_note("choose a queue")
+    assert vars(pickle.loads(pickle.dumps(error))) == {"decision": NO, "__notes__": ["choose a queue"]}
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_refusal_comes_back_from_a_result_backend_with_what_is_plain_of_it(error: Any) -> None:
+    backend = Celery("shop", backend="cache+memory://", set_as_current=False).backend
+    copy = backend.exception_to_python(backend.decode(backend.encode(backend.prepare_exception(error, "json"))))
+    assert type(copy) is type(error)
+    known = Decision(allowed=False, rule="mails", retry_after=error.decision.retry_after)
+    assert vars(copy) == vars(error) | {"decision": known}
+    assert (str(copy), copy.args) == (str(error), error.args)
+
+
+def test_a_refusal_of_which_only_the_text_is_known() -> None:
+    error = Refused("refused elsewhere")
+    assert (str(error), error.decision) == ("refused elsewhere", Decision(allowed=False, retry_after=None))
+
+
+WITHOUT = """
+import sys
+sys.modules[{package!r}] = None
+import django
+from django.conf import settings
+apps = ["django.contrib.auth", "django.contrib.contenttypes", "django_throttle"]
+settings.configure(INSTALLED_APPS=apps, SECRET_KEY="key")
+django.setup()
+try:
+    {use}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+PUBLISH = "from django_throttle.channels import *; throttled_group_send_sync('room', {}, publisher='user:1')"
+
+
+@pytest.mark.parametrize(
+    ("extra", "package", "use"),
+    [
+        ("httpx", "httpx", "import django_throttle.httpx"),
+        ("graphql", "graphql", "import django_throttle.graphql"),
+        ("drf", "rest_framework", "import django_throttle.drf"),
+        ("drf", "rest_framework", "import django_throttle.problems"),
+        ("prometheus", "prometheus_client", "import django_throttle.observe.prometheus"),
+        (
+            "channels",
+            "channels",
+            PUBLISH,
+        ),
+    ],
+)
+def test_what_misses_an_extra_says_which(extra: str, package: str, use: str) -> None:
+    assert extra in (metadata(DISTRIBUTION).get_all("Provides-Extra") or ())
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT.format(package=package, use=use)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout == f'{package} is not installed: pip install "django-throttle-rules[{extra}]"\n', told.stderr
+
+
+def test_another_module_that_is_missing_is_named_as_ever() -> None:
+    with pytest.raises(ModuleNotFoundError, match="No module named 'not_there'"), needs_extra("httpx", "httpx"):
+        import_module("not_there")

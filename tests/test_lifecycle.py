@@ -1,108 +1,146 @@
-"""What may wait for a database is done on a thread that nobody else waits for."""
+"""A server is told to end: of its process nothing is left in Redis when it has, with sockets and without."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from asgiref.sync import sync_to_async
-from django.core.exceptions import SynchronousOnlyOperation
+from django.conf import settings as django_settings
+from redis import Redis
 
-from django_throttle import lifecycle, rulebook
 from django_throttle.core import Rule
-from django_throttle.lifecycle import in_thread
-from django_throttle.rulebook import Snapshot
-from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
+from tests.damper.test_processes import counted
+from tests.http.servers import Server as HttpServer
+from tests.servers import RedisServer, free_port, slack, wait_until
+from tests.sockets.servers import RULES, Server
+from tests.sockets.visitor import Visitor, echo, ends
+from tests.web_server import ROOT
 
-enforce = pytest.fixture(live_enforcer)
-asked: set[int] = set()
+USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
+MANY: dict[str, Any] = {
+    **RULES,
+    "news": {"rate": "100/min", "events": ["publish"], "key": "tests.served.who"},
+    "sockets": {**RULES["sockets"], "limit": 100},
+}
+DAMPED: dict[str, Any] = {"rate": "1000/s", "algorithm": "damper", "events": ["message"], "key": "tests.served.who"}
+NEVER = 600.0  # seconds between two reports
 
 
-def slowly(scope: Any) -> str:
-    """A key of the site's that asks the database."""
+@pytest.fixture
+def redis(redis_server: RedisServer) -> Any:
+    with redis_server.client() as client:
+        yield client
+
+
+def members(redis: Redis) -> int:
+    """Of all groups, as publishers are charged for them."""
+    told = [text for key in redis.scan_iter("dt:*", _type="hash") if "{p}" not in key for text in redis.hvals(key)]
+    return sum(int(text.partition(":")[0]) for text in told if text.replace(":", "").isdigit())
+
+
+@pytest.mark.row("F44")
+@pytest.mark.parametrize("sockets", [20, 0], ids=["sockets", "none"])
+@pytest.mark.parametrize("name", ["uvicorn-sansio", "hypercorn", "daphne", "granian"])
+async def test_nothing_is_left_of_who_was_told_to_end(
+    name: str, sockets: int, redis_server: RedisServer, redis: Redis, tmp_path: Path
+) -> None:
+    redis.flushall()
+    server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY})
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asked.add(threading.get_ident())
-        return "somebody"
-    raise SynchronousOnlyOperation
-
-
-async def not_to_be_waited_for() -> set[int]:
-    """The thread of the event loop, and the one that every synchronous consumer runs on."""
-    return {threading.get_ident(), await sync_to_async(threading.get_ident)()}
-
-
-class TestInThread:
-    async def test_it_is_a_thread_of_its_own_and_what_comes_of_it_is_returned(self) -> None:
-        def work(one: int, *, two: int) -> tuple[int, int]:
-            return threading.get_ident(), one + two
-
-        thread, total = await in_thread(work, 1, two=2)
-        assert total == 3
-        assert thread not in await not_to_be_waited_for()
-
-    @pytest.mark.parametrize("fails", [False, True])
-    async def test_connections_that_it_opened_are_closed_there(
-        self, monkeypatch: pytest.MonkeyPatch, fails: bool
-    ) -> None:
-        done: list[tuple[str, int]] = []
-
-        def work() -> None:
-            done.append(("work", threading.get_ident()))
-            if fails:
-                raise LookupError
-
-        monkeypatch.setattr(lifecycle, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
-        try:
-            await in_thread(work)
-        except LookupError:
-            assert fails
-        assert [name for name, _ in done] == ["close", "work", "close"]
-        assert len({thread for _, thread in done}) == 1
-
-    async def test_it_does_not_wait_for_synchronous_consumers(self) -> None:
-        over = threading.Event()
-        consumer = asyncio.ensure_future(sync_to_async(over.wait)(20))
-        try:
-            assert await asyncio.wait_for(in_thread(lambda: not over.is_set()), 10)
-        finally:
-            over.set()
-            await consumer
-
-
-async def test_no_socket_asks_on_the_loop_or_on_the_thread_of_consumers(enforce: Live) -> None:
-    """Neither at its handshake, nor for a message, nor when rules have changed."""
-    key = {"key": "tests.test_lifecycle.slowly", "scopes": ["chat"]}
-    enforce(
-        chat={"rate": "100/h", "events": ["message"], **key},
-        sockets={"limit": 9, "algorithm": "concurrency", "events": ["connection"], **key},
-    )
-    line, steps = Line(), []
-    for step in (line.open, lambda: _echoed(line), lambda: _lowered(line)):
-        asked.clear()
-        await step()
-        steps.append(set(asked))
-    await line.close()
-    assert all(steps), "each of them asks"
-    assert not set().union(*steps) & await not_to_be_waited_for()
-
-
-async def _echoed(line: Line) -> None:
-    line.send("hello")
-    await line.until(lambda: texts(line))
-
-
-async def _lowered(line: Line) -> None:
-    rules = [
-        Rule(rule.name, limit=8, algorithm="concurrency", events=rule.events, key=rule.key)
-        for rule in rulebook.current().rules
-        if rule.is_concurrency
-    ]
-    before = rulebook.pin(Snapshot(rules))
-    try:
-        await becomes(lambda: asked)
+        await assert_leaves_nothing(server.wait(), sockets, redis)
     finally:
-        rulebook.pin(before)
+        server.kill()
+
+
+async def assert_leaves_nothing(server: Server, sockets: int, redis: Redis) -> None:
+    visitor = Visitor(server)
+    connections = [await visitor.open("group") for _ in range(sockets or 1)]
+    if not sockets:
+        await connections.pop().close()
+    else:
+        async with asyncio.timeout(slack(10)):
+            while await asyncio.to_thread(members, redis) != sockets:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert redis.zcard("dt:{p}:live") == 1
+    watching = [asyncio.create_task(ends(connection)) for connection in connections]
+    ending = asyncio.create_task(server.terminate())
+    await asyncio.sleep(0)
+    if server.name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
+        await asyncio.gather(*(connection.close() for connection in connections))
+    await ending
+    ended = time.monotonic()
+    left = {"live": redis.zcard("dt:{p}:live"), "members": members(redis), "held": visitor.held()}
+    await asyncio.gather(*watching)
+    assert left == {"live": 0, "members": 0, "held": 0}, f"{time.monotonic() - ended:.2f} s after it has ended"
+
+
+@pytest.mark.row("F44")
+@pytest.mark.parametrize("name", ["uvicorn-sansio", "uvicorn-websockets", "hypercorn", "daphne", "granian"])
+async def test_the_last_reports_of_dampers_arrive(name: str, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Nothing is due before the end, and a socket is open then."""
+    settings = {**USUAL, "DAMPER_INTERVAL": NEVER, "RULES": {**RULES, "frames": DAMPED}}
+    server = Server(name, redis_server, tmp_path, settings=settings)
+    try:
+        visitor = Visitor(server.wait())
+        connection = await visitor.open()
+        for number in range(30):
+            await echo(connection, str(number))
+        rule, ident = Rule.from_options("frames", DAMPED), f"tests.served.who:{visitor.name}"
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 0
+        ending = asyncio.create_task(server.terminate())
+        if name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
+            await connection.close()
+        await asyncio.gather(ending, ends(connection))
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
+    finally:
+        server.kill()
+
+
+@pytest.mark.row("F44")
+@pytest.mark.parametrize("kind", ["uvicorn-h11", "uvicorn-httptools"])
+def test_those_of_requests_arrive_as_well(kind: str, redis_server: RedisServer) -> None:
+    rules = {"api": {"rate": "1000/s", "algorithm": "damper", "scopes": ["middleware"], "key": "tests.http.served.who"}}
+    with HttpServer(kind, redis_server, rules, DAMPER_INTERVAL=NEVER) as server:
+        name = uuid4().hex
+        for _ in range(30):
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/middleware/quick/{name}", timeout=30) as one:
+                assert one.status == 200
+        rule, ident = Rule.from_options("api", rules["api"]), f"tests.http.served.who:{name}"
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 0
+        server.signal()
+        server.process.wait(slack(20))
+        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
+
+
+def test_a_site_of_synchronous_views_under_uvicorn(redis_server: RedisServer, redis: Redis, tmp_path: Path) -> None:
+    """Its decisions are made in other threads than the one that gets the signal."""
+    redis.flushall()
+    port, log = free_port(), tmp_path / "log"
+    environment = {**os.environ, "REDIS_URL": redis_server.url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+    environment["DATABASE"] = str(tmp_path / "db.sqlite3")
+    subprocess.run(
+        [sys.executable, "-m", "testproject.manage", "migrate", "-v", "0"], cwd=ROOT, env=environment, check=True
+    )
+    command = [sys.executable, "-m", "uvicorn", "--port", str(port), "testproject.asgi:application"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: "Uvicorn running" in log.read_text(), timeout=slack(60), every=0.05)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/search", timeout=30) as answer:
+            assert answer.status == 200
+        wait_until(lambda: redis.zcard("dt:{p}:live") == 1)
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM, "as uvicorn ends"
+        assert redis.zcard("dt:{p}:live") == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
-from django_throttle.local_limits import IDLE
+from django_throttle.damper.aggregate import Count, Reply, Report
+from django_throttle.local_limits import IDLE, MOST
 from tests.clock import START, FrozenClock
-from tests.damper.conftest import RULE, Away, Process
+from tests.damper.conftest import RULE, Away, Process, away, one_process
 from tests.forks import holds_in_child
 from tests.inside import lock_of
 
-
-@pytest.fixture
-def store(clock: FrozenClock) -> Away:
-    return Away(clock)
-
-
-@pytest.fixture
-def process(clock: FrozenClock, store: Away) -> Process:
-    return Process(clock, store)
+store = pytest.fixture(away)
+process = pytest.fixture(one_process)
 
 
 def test_a_shadow_counts_and_records(clock: FrozenClock, store: Away) -> None:
@@ -32,7 +28,7 @@ def test_a_shadow_counts_and_records(clock: FrozenClock, store: Away) -> None:
 
 def test_a_peek_counts_nothing(process: Process, store: Away) -> None:
     for _ in range(1000):
-        assert process.meters.decide_damper(Charge(RULE, "u", 1), commit=False).allowed
+        assert process.limits.decide_damper(Charge(RULE, "u", 1), commit=False).allowed
     process.flush()
     assert store.asked == []
 
@@ -74,12 +70,12 @@ def test_who_is_suppressed_asks_no_longer_than_a_minute(clock: FrozenClock, stor
         store.asked = []
         rests.flush()
         asked.append(bool(store.asked))
-    assert 50 <= sum(asked) <= 65 and not any(asked[65:]) and len(rests.meters.cache.meters) == 0
+    assert 50 <= sum(asked) <= 65 and not any(asked[65:]) and len(rests.limits.cache.meters) == 0
 
 
 def test_a_rule_that_allows_while_the_store_is_away(clock: FrozenClock, store: Away) -> None:
     process = Process(clock, store, Rule("account", "100/s", algorithm="damper", on_store_failure="allow"))
-    process.meters.processes = 4
+    process.limits.processes = 4
     process.run(20, 400)
     store.is_away = True
     process.run(30, 90)
@@ -93,31 +89,83 @@ def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store:
         process.flush()
     clock.step(2)
     process.flush()
-    assert store.asked and len(process.meters.cache.meters) == 1
+    assert store.asked and len(process.limits.cache.meters) == 1
     store.asked = []
     process.flush()
     assert store.asked == []
     clock.step(IDLE)
     process.flush()
-    assert len(process.meters.cache.meters) == 0 and store.asked == []
+    assert len(process.limits.cache.meters) == 0 and store.asked == []
 
 
 def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock, store: Away) -> None:
     process = Process(clock, store)
-    process.meters.cache.most = 10
+    process.limits.cache.most = 10
     for number in range(25):
         process.attempt(f"u{number}")
-    assert len(process.meters.cache.meters) == 10
+    assert 8 <= len(process.limits.cache.meters) <= 10
     process.flush()
     told = [report for report in store.asked if report.counts]  # type: ignore[attr-defined]
-    assert len(told) == 20, "as many again of those that had to go"
+    assert len(told) == 25, "also of those that had to go"
+
+
+def test_of_meters_that_had_to_go_those_with_most_are_told(
+    clock: FrozenClock, store: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_throttle.damper.meter.MOST_REMOVED", 5)
+    process = Process(clock, store)
+    process.limits.cache.most = 10
+    for number in range(200):
+        process.attempt(f"u{number}", cost=5 if number % 20 else 50)
+    process.flush()
+    told = [report.counts[0].attempted for report in store.asked if report.counts]  # type: ignore[attr-defined]
+    assert len(told) <= 15 and told.count(50) >= 5
+
+
+def test_many_others_end_no_suppression_and_empty_no_full_bucket(clock: FrozenClock, store: Away) -> None:
+    process = Process(clock, store)
+    process.limits.cache.most = 100
+    process.run(10, 500)
+    factor = process.factor
+    while process.attempt("full").allowed:
+        pass
+    for number in range(1000):
+        process.attempt(f"u{number}")
+        clock.step(0.000_1)
+    assert process.factor == factor > 0.7
+    assert sum(process.attempt("full").allowed for _ in range(100)) <= 11, "what has drained in a tenth of a second"
+
+
+@pytest.mark.row("A20")
+def test_a_flood_of_meters_takes_few_bytes(clock: FrozenClock, store: Away) -> None:
+    process = Process(clock, store)
+    process.attempt()
+    tracemalloc.start()
+    for number in range(2 * MOST):
+        process.attempt(f"u{number}")
+    taken = tracemalloc.get_traced_memory()[0] / MOST
+    told = 0
+
+    def damp(reports: list[Report]) -> list[Reply]:
+        nonlocal told
+        told += len(reports)
+        return [Reply(clock.now_us, True, 0, (Count(1, 1, 1), *[Count(0, 0, 0)] * 3)) for _ in reports]
+
+    tracemalloc.reset_peak()
+    store.damp = damp  # type: ignore[assignment]
+    process.flush()
+    most = tracemalloc.get_traced_memory()[1] / MOST
+    tracemalloc.stop()
+    print(f"{taken:.0f} bytes a meter, with those that had to go; while they are reported {most:.0f}")
+    assert told > MOST
+    assert taken <= 1500 and most <= 2200
 
 
 def test_a_clock_of_the_store_that_is_set_costs_what_was_not_told(
     process: Process, store: Away, clock: FrozenClock
 ) -> None:
     began = clock.now_us
-    process.meters.clock = lambda: (began - START * 1_000_000) / 1_000_000 + 1  # ours stands still
+    process.limits.clock = lambda: (began - START * 1_000_000) / 1_000_000 + 1  # ours stands still
     process.attempt()
     process.flush()
     process.attempt(cost=50)
@@ -130,7 +178,7 @@ def test_a_clock_of_the_store_that_is_set_costs_what_was_not_told(
 
 
 def name_of(process: Process) -> str:
-    return process.meters.cache.name
+    return process.limits.cache.name
 
 
 def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
@@ -139,7 +187,7 @@ def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
 
     def claim() -> bool:
         process.flush()
-        return len(process.meters.cache.meters) == 0 and store.asked == [] and name_of(process) != name
+        return len(process.limits.cache.meters) == 0 and store.asked == [] and name_of(process) != name
 
     assert holds_in_child(claim)
     process.flush()
@@ -147,5 +195,5 @@ def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
 
 
 def test_a_child_is_no_hostage_to_a_lock(process: Process) -> None:
-    with lock_of(process.meters):
+    with lock_of(process.limits):
         assert holds_in_child(lambda: process.attempt().allowed)

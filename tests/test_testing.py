@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, SimpleTestCase, override_settings
+from django.test import AsyncClient, Client, RequestFactory, SimpleTestCase, override_settings
 from django.urls import path
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
@@ -28,6 +28,7 @@ from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Cause, InvalidIdent, InvalidRule, Refused, StoreError
 from django_throttle.limiter import Limiter, adecide, decide
+from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
@@ -43,6 +44,11 @@ SETTINGS: dict[str, Any] = {"RULES": {"site": {"rate": "9/min"}}, "DATABASE_RULE
 
 def names() -> list[str]:
     return [rule.name for rule in rulebook.current().rules]
+
+
+def forty(request: HttpRequest, response: HttpResponse) -> int:
+    """What a call comes to."""
+    return 40
 
 
 def passed(calls: int) -> int:
@@ -78,6 +84,17 @@ class TestInForce:
         with override_rules({**OTHER, "site": {"rate": "1/s"}}, merge=True):
             assert names() == ["other", "site"]
             assert str(rulebook.current().by_name("site").rate) == "1/s"  # type: ignore[union-attr]
+
+    @pytest.mark.django_db
+    def test_what_calls_come_to_on_average_is_learned_anew(self) -> None:
+        rows = {"api": {"rate": "1000/h", "unit": "units", "measure": f"{__name__}.forty", "reserve": "mean"}}
+        ask = ThrottleMiddleware(lambda request: HttpResponse())
+        for _ in range(2):
+            with override_rules(rows):
+                for left in ("r=999", "r=920"):
+                    response = ask(RequestFactory().get("/"))
+                    assert left in response.headers["RateLimit"]
+                    response.close()
 
     def test_nested(self) -> None:
         with override_rules(ONE) as outer:

@@ -82,16 +82,12 @@ def nearest(history: History) -> str:
     found = []
     for name, limit in LIMITS.items():
         owns = list(by_process(history, limit))
-        if limit.kind in ("rate", "door", "prepaid"):
+        if limit.kind in ("rate", "door", "ahead", "prepaid"):
             served = [one for own in owns for one in own if not one.alone]
             found.append(f"{name} {fullest(history, limit, served)} of {most(limit.rule)}")
         if limit.kind == "rate" and limit.rule.on_store_failure == "local":
             alone = max((fullest(history, limit, [one for one in own if one.alone]) for own in owns), default=0)
             found[-1] += f" and {alone} of {most(limit.rule.share(history.processes))} alone"
-        if limit.kind == "batched":
-            found.append(
-                f"{name} {max((fullest(history, limit, own) for own in owns), default=0)} of {most(limit.rule)}"
-            )
         if limit.kind == "damper":
             found.append(f"{name} settled {fullest(history, limit, settled(history, limit), DAMPED)}")
     return ", ".join(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -19,10 +19,9 @@ from tests.servers import slack
 
 MICRO = 1_000_000
 MARGIN = 0.05
-LOT_SECONDS = 0.25  # a socket spends what it has bought within so long, with windows as short as ours
 IN_FORCE = slack(1.0)  # until an edited rule is in force in every process
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
-PACE = 1.0  # a socket that has asked ten times waits so long before it asks again
+PACE = 1.0  # a process that has asked ten times for its sockets waits so long at most before it asks again
 STARVED = 0.25  # which others' threads may take as well where there is no processor for any
 STALE = slack(2 * float(SETTINGS["BEAT_INTERVAL"]))  # until leases of an old copy are gone
 REPORTED = 1.1 * float(SETTINGS["DAMPER_INTERVAL"]) + slack(0.1)  # until a process has told what it let through
@@ -32,9 +31,8 @@ DAMPED_EXCESS = 1.5  # as no limit's demand is steady here
 HARMLESS = ("lock database", "lose database", "client clock", "copy", "stop sentinel", "kill sentinel")
 HELPLESS = ("starve", "stop client", "silence client")  # in which a process does nothing of what it should
 OWED = 15.0  # seconds; a breaker asks every ten at least, and what is owed goes first
-UNHEARD = ("refuse", "dead", "kill", "old copy")  # in which a report may be lost on its way; the last ones lose more
 SETTLED = 2 * float(SETTINGS["BEAT_INTERVAL"]) + 1.0  # until every process has registered again after a loss
-RETURNED = LOT_SECONDS + 1.0  # until what a socket has bought and not spent has gone back, by its pace
+RETURNED = 1.25  # until what was bought for sockets and not spent has gone back
 SHOWN = 12
 
 
@@ -177,41 +175,15 @@ def prepaid(history: History, limit: Limit) -> Iterator[Breach]:
     What goes back after a loss was charged before it.
     """
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    span = limit.rule.rate.window - LOT_SECONDS
+    span = limit.rule.rate.window - limit.rule.plan.hold / 1_000_000
     yield from too_many(history, limit, admitted, span, most(limit.rule), before=RETURNED)
 
 
-def batched(history: History, limit: Limit) -> Iterator[Breach]:
-    """The bound for each process by itself, and so many times that for all of them together.
-
-    What the server forgets, and a report that does not arrive, is heard of as if it was given back: one more limit.
-    Where nothing is done to anybody, nothing passes any more in a window once the limit is reached and every process
-    has told twice what it let through.
-    """
-    for own in by_process(history, limit):
-        yield from too_many(history, limit, own, limit.rule.rate.window, most(limit.rule), also=UNHEARD)
+def ahead(history: History, limit: Limit) -> Iterator[Breach]:
+    """The bound holds, as of a rule that is not prepaid. What was bought before a loss may pass after it."""
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    for begin, end in undisturbed(history, limit.rule.rate.window):
-        inside = sorted(
-            (one for one in admitted if one.invoked > begin + MARGIN and one.returned < end - MARGIN),
-            key=lambda one: one.returned,
-        )
-        used = list(accumulate(one.cost for one in inside))
-        place = bisect_left(used, limit.rule.plan.limit)
-        if place < len(inside):
-            told = inside[place].returned + 2 * REPORTED
-            if late := [one for one in inside if one.invoked > told]:
-                what = f"{used[-1]} in a window, {sum(one.cost for one in late)} after all must have heard"
-                yield Breach(f"{limit.name}: {what}", late)
-
-
-def undisturbed(history: History, window: float) -> Iterator[tuple[float, float]]:
-    """The windows of the server's clock in which, and shortly before which, every process could tell the others."""
-    begin = window - history.epoch % window
-    while begin + window <= history.seconds:
-        if is_undisturbed(history, begin - 2 * REPORTED, begin + window):
-            yield begin, begin + window
-        begin += window
+    bound, held = most(replace(limit.rule, prepaid=False)), limit.rule.plan.hold / 1_000_000
+    yield from too_many(history, limit, admitted, limit.rule.rate.window, bound, before=held)
 
 
 def is_undisturbed(history: History, begin: float, end: float) -> bool:
@@ -271,11 +243,6 @@ def in_force(history: History, limit: Limit) -> Iterator[Breach]:
             wrong.append(one)
     if wrong and history.edits:
         yield Breach(f"{limit.name}: {len(wrong)} answers go by a limit that is not in force", wrong)
-
-
-def batched_tally(history: History, limit: Limit) -> Iterator[Breach]:
-    """Nothing is charged twice, whatever becomes of a report; what was told in vain may be lost."""
-    yield from _counted(history, limit, 0, sum(one.cost for one in history.of(limit.name) if one.outcome != "refused"))
 
 
 def tally(history: History, limit: Limit) -> Iterator[Breach]:
@@ -347,8 +314,7 @@ CHECKS: dict[str, tuple[Callable[[History, Limit], Iterator[Breach]], ...]] = {
     "rate": (rates,),
     "door": (rates, in_force),
     "prepaid": (prepaid,),
-    "batched": (batched,),
-    "batched tally": (batched_tally,),
+    "ahead": (ahead,),
     "damper": (dampers,),
     "calm": (calm,),
     "many": (),
@@ -367,12 +333,10 @@ def too_many(
     *,
     each: int | None = None,
     before: float = 0.0,
-    also: Sequence[str] = (),
 ) -> Iterator[Breach]:
     """The smallest window of at most ``span`` seconds that holds more than the bound, and ``each`` for each loss in it.
 
-    That is the limit, when None is given. A loss as long as ``before`` the window counts too, and so do faults whose
-    names are in ``also``.
+    That is the limit, when None is given. A loss as long as ``before`` the window counts too.
     """
     each = limit.rule.plan.limit if each is None else each
     returns: list[tuple[float, int]] = []  # each unit of those invoked from here on
@@ -383,7 +347,7 @@ def too_many(
         begin, end = one.invoked, one.invoked + span
         if len(returns) <= bound or returns[bound][0] >= end:
             continue
-        losses = history.losses(begin - before, end) + (len(history.played(begin, end, *also)) if also else 0)
+        losses = history.losses(begin - before, end)
         allowed = bound + each * losses
         if bisect_left(returns, (end, -1)) > allowed:
             last = returns[allowed][0]

@@ -34,11 +34,13 @@ from django_throttle import agent, rulebook  # noqa: E402 - the settings come fi
 from django_throttle.call_facts import Facts  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.core.commands import charge  # noqa: E402
+from django_throttle.core.prepaid import Claim  # noqa: E402
 from django_throttle.exceptions import Cause  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
-from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit  # noqa: E402
+from django_throttle.prepaid import decide_bought  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402
+from django_throttle.stores.base import arun  # noqa: E402
 
 NUMBERS = count()
 SAMPLE_SECONDS = 0.02
@@ -145,16 +147,13 @@ class Lane:
                 self._call(call)
 
     async def arun(self) -> None:
-        socket = PrepaidFrames(StoreCallLimit())
         for call in self.calls:
             await asyncio.sleep(call.pause)
             if self.client.resting.is_set():
                 break
             for number, name, lease in self._due():
                 await self._arelease(number, name, lease)
-            await (self._frame(socket, call) if LIMITS[call.limit].kind == "prepaid" else self._acall(call))
-        socket.end()
-        await asyncio.sleep(0.2)  # what it has not spent is on its way back
+            await (self._frame(call) if LIMITS[call.limit].kind == "prepaid" else self._acall(call))
 
     def end(self) -> None:
         for number, name, lease, _ in self.held:
@@ -185,13 +184,13 @@ class Lane:
             return self._odd(call, error)
         self._ended(call, number, began, decision)
 
-    async def _frame(self, socket: PrepaidFrames, call: Call) -> None:
-        """A message on a socket, which buys several at once; nobody waits for long for one that is refused."""
-        limit = LIMITS[call.limit]
-        charges = (charge(limit.rule, limit.ident, call.cost),)
+    async def _frame(self, call: Call) -> None:
+        """A message on a socket, for which several are bought at once; nobody waits long for one that is refused."""
+        limit, store = LIMITS[call.limit], get_store()
+        claim = Claim((charge(limit.rule, limit.ident, call.cost),), waits=True)
         number, began = self._begin(call)
         try:
-            decision, _ = await socket.decide(charges, (call.cost,))
+            decision = await arun(decide_bought(claim, store), store)
         except Exception as error:  # noqa: BLE001 - none is expected
             return self._odd(call, error)
         self._ended(call, number, began, decision)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from django_throttle.core import Rule
 
 WINDOW = 2
-BATCHED, LONG_WINDOW = 100, 5  # so that all processes together reach it, none alone, and all report within it
 LIMIT = 40
 SLOTS = 6
 MANY = "1000000/366d"
@@ -75,8 +74,7 @@ LIMITS = {
         _limit("local_gcra", algorithm="gcra", burst=10, on_store_failure="local"),
         _limit("damped", "damper", 12, algorithm="damper", rate="60/s", on_store_failure="local"),
         _limit("calm", "calm", 1, algorithm="damper", rate="1000/s", on_store_failure="local"),
-        _limit("batched", "batched", 8, algorithm="fixed_window", batched=True, rate=f"{BATCHED}/{LONG_WINDOW}s"),
-        _limit("batched_tally", "batched tally", 6, algorithm="fixed_window", batched=True, rate=MANY),
+        _limit("ahead", "ahead", 12, algorithm="sliding_log", prepaid=True),
         _limit("prepaid", "prepaid", 12, algorithm="sliding_window", resolution=4, strict=True),
         _limit("door", "door", algorithm="sliding_log", scopes=("door",), key="everyone"),
         _limit("many", "many", 6, rate="5/2s", on_store_failure="local"),

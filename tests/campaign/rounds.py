@@ -92,6 +92,16 @@ class Editor:
         self.edits.append(Edit(limit, begin, time.monotonic()))
 
 
+@contextmanager
+def between(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
+    """Inside the block it has begun; it ends in any case."""
+    begin()
+    try:
+        yield
+    finally:
+        end()
+
+
 class Crowd:
     """The client processes of a round; one that is killed is followed by another. ``editor`` edits their rules."""
 
@@ -151,40 +161,24 @@ class Crowd:
 
     def lock_database(self, step: Step) -> None:
         """Whoever reads the rules has to wait."""
-        with self._locked():
+        with between(self._database.lock, self._database.free):
             time.sleep(step.seconds)
 
     def lose_database(self, step: Step) -> None:
-        with self._lost():
+        with between(self._database.lose, self._database.find):
             time.sleep(step.seconds)
 
     def start_without_database(self, step: Step) -> None:
         """A process starts, and decides for a while, before it can read the rules."""
-        with self._locked():
+        with between(self._database.lock, self._database.free):
             self.kill_client(step._replace(seconds=0.0))
             time.sleep(step.seconds)
 
     def start_as_database_is_lost(self, step: Step) -> None:
         """The same where there is none, or an empty one that the process itself has made."""
-        with self._lost():
+        with between(self._database.lose, self._database.find):
             self.kill_client(step._replace(seconds=0.0))
             time.sleep(step.seconds)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._database.lock()
-        try:
-            yield
-        finally:
-            self._database.free()
-
-    @contextmanager
-    def _lost(self) -> Iterator[None]:
-        self._database.lose()
-        try:
-            yield
-        finally:
-            self._database.find()
 
     def rest(self) -> dict[str, int]:
         """All stop calling; the slots that they hold."""
@@ -362,9 +356,8 @@ def _counted(servers: Stage, history: History) -> dict[str, int]:
     found: dict[str, int] = {}
     until = time.monotonic() + QUIET
     for name, limit in LIMITS.items():
-        if limit.kind in ("tally", "local tally", "batched tally"):
-            # What a batched limit could not tell is lost.
-            least = 0 if limit.kind == "batched tally" else surely_counted(history, limit)
+        if limit.kind in ("tally", "local tally"):
+            least = surely_counted(history, limit)
             while (used := _used(limit.rule, limit.ident, servers)) is None or used < least:
                 if used is not None and time.monotonic() > until:
                     break

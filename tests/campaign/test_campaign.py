@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.campaign.__main__ import unplayed
-from tests.campaign.checks import IN_FORCE, QUIET, REPORTED, STALE, check
+from tests.campaign.checks import IN_FORCE, QUIET, STALE, check
 from tests.campaign.database import SQLiteFile, database, kept, postgresql
 from tests.campaign.history import Edit, Fault, Heard, History, Operation, Returned
-from tests.campaign.limits import BATCHED, LIMIT, LIMITS, LONG_WINDOW, SETTINGS, SLOTS
+from tests.campaign.limits import LIMIT, LIMITS, SETTINGS, SLOTS
 from tests.campaign.plan import ALL_ROUNDS, CALM_FROM, CLIENTS, EDITED, FAULTS, REST_SECONDS, SERVERS, Round, Step
 from tests.servers import slack
 
 LOG, SLOT, TALLY = LIMITS["log"], LIMITS["slots"], LIMITS["tally"]
-USED = ("log", "slots", "tally", "local_log", "calm", "queue", "batched", "batched_tally", "damped", "door", "prepaid")
+USED = ("log", "slots", "tally", "local_log", "calm", "queue", "ahead", "damped", "door", "prepaid")
 ONLY = {name: LIMITS[name] for name in USED}
 
 
@@ -129,38 +129,6 @@ def test_a_late_release() -> None:
 def test_an_immortal_key_and_a_surprise() -> None:
     assert broken([], immortal=["dt:{x}:r"]) == ["without a TTL: dt:{x}:r"]
     assert broken([], odd=["process 1: ValueError"]) == ["process 1: ValueError"]
-
-
-def test_a_process_that_admits_more_than_the_bound_of_a_batched_limit() -> None:
-    """Each has it by itself; what the server has lost, and what it was not told, passes once more."""
-    each = [one for process in range(3) for one in calls("batched", 2 * BATCHED, process=process)]
-    more = [*each, *calls("batched", 1, begin=2.1)]
-    assert broken(each) == []
-    assert broken(more) == ["batched: 201 in 2.1010 s, at most 200 in 5 s"]
-    assert broken(more, Fault(0.395, 0.399, "evict", 1)) == broken(more, Fault(0.3, 0.4, "dead")) == []
-    assert len(broken(more, Fault(0.395, 0.399, "swallow_reply"))) == 1
-
-
-def test_a_batched_limit_that_is_reached_and_all_have_heard_of_it() -> None:
-    """In the second window, as the first has nothing before it; a fault keeps processes from hearing."""
-    begin = LONG_WINDOW + 0.1
-    reached = begin + BATCHED * 0.01
-    used = [*calls("batched", BATCHED, begin=begin, process=1), *calls("batched", 20, begin=reached)]
-    later = [*used, *calls("batched", 1, begin=reached + 2 * REPORTED)]
-    wrong = ["batched: 121 in a window, 1 after all must have heard"]
-    assert broken(used, seconds=10.0) == []
-    assert broken(later, seconds=10.0) == wrong
-    assert broken(later, seconds=9.0) == [], "its second window has not ended"
-    assert broken(later, Fault(5.5, 5.6, "reset"), seconds=10.0) == []
-    assert broken(later, Fault(5.5, 5.6, "lock database"), seconds=10.0) == wrong
-    alone = calls("tally", 1, begin=6.0, alone=True, outcome="unknown")
-    assert broken([*later, *alone], seconds=10.0) == []
-
-
-def test_a_report_that_is_charged_twice_and_one_that_is_lost() -> None:
-    ten = calls("batched_tally", 10)
-    assert broken(ten, counted={"batched_tally": 9}) == []
-    assert broken(ten, counted={"batched_tally": 11}) == ["batched_tally: 11 counted, 0 surely, 10 at most"]
 
 
 def test_a_damper_that_has_settled_and_lets_too_much_pass() -> None:

@@ -13,7 +13,7 @@ from tests.bounds import most
 from tests.campaign import checks
 from tests.campaign.checks import CHECKS, DAMPED, IN_FORCE, OWED, REPORTED, SETTLED, STALE, check
 from tests.campaign.history import RECOVERY, Edit, Fault, Heard, History, Operation, Returned
-from tests.campaign.limits import BATCHED, LIMIT, LIMITS, LONG_WINDOW, SLOTS
+from tests.campaign.limits import LIMIT, LIMITS, SLOTS
 from tests.campaign.plan import PROCESSES
 from tests.campaign.test_campaign import calls
 from tests.servers import slack
@@ -60,14 +60,6 @@ def answered(seconds: float) -> History:
     return of(calls("door", 1, said=20, begin=1.0 + seconds), edits=[Edit(20, 0.0, 0.1), Edit(30, 0.9, 1.0)])
 
 
-def reported(number: int) -> History:
-    """The limit in the second window, and one more once all have heard of it."""
-    begin = LONG_WINDOW + 0.1
-    reached = calls("batched", BATCHED, begin=begin)
-    late = calls("batched", number, begin=begin + BATCHED * 0.01 + 2 * REPORTED)
-    return of(reached, late, seconds=2.0 * LONG_WINDOW)
-
-
 def attempted(every: float) -> History:
     """Each process keeps to its own bound, from the moment on at which all know of each other."""
     span = 3 * DAMPED + 4 * REPORTED
@@ -108,13 +100,7 @@ PAIRS = {
         Pair("log", of(calls("log", 1, alone=True, outcome="unknown")), of(calls("log", 1, alone=True))),
     ],
     "prepaid": [Pair("prepaid", of(calls("prepaid", LIMIT, every=0.04)), of(calls("prepaid", LIMIT + 1, every=0.04)))],
-    "batched": [
-        Pair("batched", of(calls("batched", 2 * BATCHED)), of(calls("batched", 2 * BATCHED + 1))),
-        Pair("batched", reported(0), reported(1)),
-    ],
-    "batched_tally": [
-        Pair("batched_tally", *(of(calls("batched_tally", 9), counted={"batched_tally": one}) for one in (9, 10)))
-    ],
+    "ahead": [Pair("ahead", *(of(calls("ahead", LIMIT + more, every=0.04)) for more in (0, 1)))],
     "dampers": [
         Pair("damped", of(calls("damped", 198)), of(calls("damped", 199))),
         Pair("damped", attempted(3 / 89), attempted(3 / 93)),

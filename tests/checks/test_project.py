@@ -1,9 +1,10 @@
-"""The checks of a project: rules of requests in flight, origins, messages that are delayed, misspelt attributes."""
+"""The checks of a project: requests in flight, origins, messages that are delayed, misspelt attributes, layers."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -13,14 +14,18 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.http import HttpRequest, HttpResponse
-from django.urls import include, path, re_path
+from django.urls import clear_url_caches, include, path, re_path
 from django.views import View
+from redis.asyncio.connection import Connection
 from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project
 from django_throttle.drf import RuleThrottle
+from django_throttle.http.deferred import Deferral, deferrals
 from django_throttle.models import ThrottleRule
+from django_throttle.site_queues import tasks_module
+from tests.servers import need_package
 
 
 class Lobby(ThrottledConsumerMixin, AsyncWebsocketConsumer):
@@ -283,6 +288,135 @@ def test_attributes_of_consumers_that_mean_nothing() -> None:
         throttle_max_aeg = 60
 
     found = [message for message in project.check_attributes(None) if Typo.__name__ in message.msg]
-    assert [(message.id, message.msg) for message in found] == [
-        ("django_throttle.W044", "Typo.throttle_max_aeg has no effect; did you mean 'throttle_max_age'?")
+    assert [(message.id, message.msg, message.hint) for message in found] == [
+        (
+            "django_throttle.W044",
+            "Typo.throttle_max_aeg has no effect; did you mean 'throttle_max_age'?",
+            "Rename it to throttle_max_age, or to a name that does not begin with throttle.",
+        )
     ]
+
+
+CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
+URL = "redis://127.0.0.1:6379/1"
+SENTINEL: dict[str, Any] = {"sentinels": [("127.0.0.1", 26379)], "master_name": "dt"}
+PLAIN_TIMEOUT = Connection().socket_timeout  # redis-py 8 has one of 5 seconds, earlier versions have none
+
+
+def of_layers(settings: Any, backend: str, hosts: Any) -> list[Any]:
+    need_package("channels_redis")
+    settings.CHANNEL_LAYERS = {"chat": {"BACKEND": backend, "CONFIG": {"hosts": hosts} if hosts else {}}}
+    return project.check_layers(None)
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [{"address": URL, "socket_timeout": 3}],
+        [{"address": URL, "socket_timeout": None}, {"address": URL, "socket_timeout": 3}],
+        [f"{URL}?socket_timeout=3"],
+        [{**SENTINEL, "socket_timeout": 3.0}],
+    ],
+    ids=["one", "second", "url", "sentinel"],
+)
+def test_a_layer_that_gives_up_waiting_is_found(settings: Any, hosts: Any) -> None:
+    (message,) = of_layers(settings, CORE, hosts)
+    assert message.id == "django_throttle.W046"
+    assert message.msg.startswith("consumers on the channel layer 'chat' end after 3 s without a message")
+    assert message.msg.endswith("while the layer waits for 5 s")
+    assert '"socket_timeout": None' in message.hint
+
+
+@pytest.mark.parametrize(
+    "hosts", [None, [URL], [("127.0.0.1", 6379)], [SENTINEL]], ids=["none", "url", "pair", "sentinel"]
+)
+def test_it_is_found_where_the_default_is_too_short(settings: Any, hosts: Any) -> None:
+    found = [message.id for message in of_layers(settings, CORE, hosts)]
+    assert found == (["django_throttle.W046"] if PLAIN_TIMEOUT is not None else [])
+
+
+@pytest.mark.parametrize(
+    ("backend", "hosts"),
+    [
+        (CORE, [{"address": URL, "socket_timeout": None}]),
+        (CORE, [{"address": URL, "socket_timeout": 15}]),
+        (CORE, [{**SENTINEL, "socket_timeout": None}]),
+        (PUBSUB, [{"address": URL, "socket_timeout": 3}]),
+        (CORE, URL),  # no list: the layer says so itself
+        ("channels.layers.InMemoryChannelLayer", None),
+        ("nowhere.Layer", None),
+    ],
+)
+def test_other_layers_are_none_of_it(settings: Any, backend: str, hosts: Any) -> None:
+    assert of_layers(settings, backend, hosts) == []
+
+
+def make_report() -> None: ...
+
+
+class TestDeferredCalls:
+    QUEUE: ClassVar[dict[str, Any]] = {"rate": "1/min", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 3}
+
+    @pytest.fixture(autouse=True)
+    def site(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """One whose views defer the calls of rule "reports" alone, without the status page."""
+        settings.ROOT_URLCONF = __name__
+        others = list(deferrals)
+        deferrals[:] = [Deferral("reports", None, None, False)]
+        yield
+        deferrals[:] = others
+        monkeypatch.undo()
+        clear_url_caches()
+
+    def test_a_status_page_without_an_address_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        (message,) = project.check_status_pages(None)
+        assert message.id == "django_throttle.E082"
+        assert "(rules 'reports')" in message.msg
+        assert message.msg.endswith('add path("later/", include("django_throttle.urls")) to urlpatterns')
+        monkeypatch.setitem(globals(), "urlpatterns", [path("later/", include("django_throttle.urls"))])
+        clear_url_caches()
+        assert project.check_status_pages(None) == []
+
+    @pytest.mark.parametrize(
+        ("backend", "found"), [("immediate.ImmediateBackend", ["E084"]), ("dummy.DummyBackend", [])]
+    )
+    def test_a_backend_that_cannot_wait_is_an_error(self, settings: Any, backend: str, found: list[str]) -> None:
+        package = tasks_module()
+        settings.TASKS = {"default": {"BACKEND": f"{package}.backends.{backend}"}}
+        task = import_module(package).task()(make_report)
+        deferrals[:] = [Deferral("reports", task, None, False)]
+        messages = project.check_deferring_backends(None)
+        assert [message.id for message in messages] == [f"django_throttle.{one}" for one in found]
+
+    def test_a_rule_that_does_not_defer_is_found(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": {"reports": {"rate": "1/min"}, "other": {"rate": "1/min"}}}
+        (message,) = project.check_deferring_rules(None)
+        assert message.id == "django_throttle.W048"
+        assert message.msg == "a view names a task for calls over rule 'reports', but its action is 'reject'"
+
+    def test_where_no_view_defers_none_is_needed(self) -> None:
+        deferrals.clear()
+        assert project.check_status_pages(None) == []
+
+    def test_a_site_without_urls_has_none(self, settings: Any) -> None:
+        settings.ROOT_URLCONF = None
+        assert project.check_status_pages(None) == []
+
+    def test_a_rule_that_no_view_names_is_found(self, settings: Any) -> None:
+        others = {"off": {"enabled": False}, "tasks": {"events": ["task"]}, "delays": {"action": "delay"}}
+        rules = {"reports": self.QUEUE, **{name: {**self.QUEUE, **options} for name, options in others.items()}}
+        settings.DJANGO_THROTTLE = {"RULES": rules}
+        assert project.check_deferring_rules(None) == []
+        settings.DJANGO_THROTTLE = {"RULES": rules | {"exports": self.QUEUE}}
+        (message,) = project.check_deferring_rules(None)
+        assert message.id == "django_throttle.W047"
+        assert message.msg.startswith("rule 'exports' defers requests, but no view that was found names a task")
+        assert '@throttle("exports", defer_to=…)' in message.hint
+
+    @pytest.mark.django_db
+    def test_so_is_one_in_the_database(self) -> None:
+        ThrottleRule.objects.create(name="reports", **self.QUEUE)
+        ThrottleRule.objects.create(name="exports", **self.QUEUE)
+        (message,) = project.check_deferring_rows(None, databases=["default"])
+        assert message.id == "django_throttle.W047" and "'exports'" in message.msg
+        assert project.check_deferring_rows(None) == []

@@ -57,6 +57,14 @@ class Tenant:
 partly, called = partial(tenant), Tenant()
 
 
+def of_request(request: object) -> int:
+    return 1
+
+
+def of_both(request: object, response: object) -> int:
+    return 1
+
+
 class Unmakable:
     def __init__(self, what: object) -> None:
         """No hook is given anything."""
@@ -113,6 +121,26 @@ WRONG: list[tuple[str, Any]] = [
     ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "os.sep"}}}),
     ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_settings.tenant"}}}),
     ("E062", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_settings.called"}}}),
+    *(
+        (number, {"RULES": {"api": {"rate": "100/min", "unit": "units", option: path}}})
+        for option in ("reserve", "measure")
+        for number, path in (
+            ("E061", "shop.limits.price"),
+            ("E061", "os.sep"),
+            ("E062", "tests.checks.test_settings.tenant"),
+            ("E062", "tests.checks.test_settings.called"),
+        )
+    ),
+    ("E061", {"RULES": {"api": {"rate": "100/min", "cost": "tests.checks.test_settings.of_both"}}}),
+    *(
+        ("E061", {"RULES": {"api": {"rate": "100/min", "unit": "units", option: f"tests.checks.test_settings.{name}"}}})
+        for option, name in (("reserve", "of_both"), ("measure", "of_request"))
+    ),
+    ("E005", {"RULES": {"api": {"rate": "100/min", "key": "tests.checks.test_settings.of_both"}}}),
+    ("E043", {"TENANT": "tests.checks.test_settings.of_both"}),
+    ("E044", {"USER_IDENT": "tests.checks.test_settings.of_both"}),
+    ("W083", {"METER": False, "LOG_COST_ABOVE": {"rows": 100}}),
+    ("W082", {"METER": False, "RULES": {"api": {"rate": "100/min", "unit": "rows"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "cost": "five"}}}),
     ("E004", {"RULES": {"api": {"rate": "100/min", "methods": ["PSOT"]}}}),
     ("E020", {"RULES_POLL": 0}),
@@ -165,6 +193,11 @@ WRONG: list[tuple[str, Any]] = [
     ("W011", {"PROXY_HEADER": "CF-Connecting-IP", "TRUSTED_PROXIES": 2}),
     ("E033", {"PROCESS_TTL": 6, "BEAT_INTERVAL": 5}),
     ("E034", {"CONNECTION_TTL": 300, "EXTEND_INTERVAL": 180}),
+    ("E078", {"METER": "auto"}),
+    ("E079", {"LOG_COST_ABOVE": 50}),
+    ("E079", {"LOG_COST_ABOVE": {"querys": 50}}),
+    ("E079", {"LOG_COST_ABOVE": {"queries": True}}),
+    ("E079", {"LOG_COST_ABOVE": {"db_ms": -1}}),
     ("E075", {"HOOKS": "shop.limits.count"}),
     ("E075", {"HOOKS": None}),
     ("E075", {"HOOKS": [print]}),
@@ -188,6 +221,7 @@ def test_wrong(number: str, given: Any) -> None:
         {},
         {"RULES": {"api": {"rate": "100/min", "key": "os.path.basename", "cost": "os.path.getsize"}}},
         {"SHADOW": True},
+        {"METER": True, "LOG_COST_ABOVE": {"queries": 50, "db_ms": 0.5}},
         {"REDIS": "redis://127.0.0.1:6379/0"},
         {"REDIS": "rediss://:secret@redis.example:6379/0"},
         {"STORE": "memory", "REDIS": "nowhere"},
@@ -240,21 +274,10 @@ def test_every_bad_rule_is_named() -> None:
 
 
 def test_every_setting_has_its_check_and_every_check_its_test() -> None:
-    checked = {
-        *checked_settings.NUMBERS,
-        *checked_settings.TEXTS,
-        *checked_settings.SWITCHES,
-        *checked_settings.CHOICES,
-        "RULES",
-        "REDIS",
-        "HOOKS",
-        "TELL_KEYS",
-    }
+    checked = {*checked_settings.VALUES, "RULES", "REDIS", "HOOKS"}
     checked |= {"TRUSTED_PROXIES", "PROXY_HEADER", "TENANT", "USER_IDENT"}  # who is asking
     assert checked == {setting.name for setting in fields(Conf)}
-    tables = (checked_settings.NUMBERS.values(), checked_settings.CHOICES.values(), checked_settings.INTERVALS)
-    ids = [number for table in tables for number, *_ in table]
-    ids += [*checked_settings.TEXTS.values(), *checked_settings.SWITCHES.values()]
+    ids = [number for number, *_ in (*checked_settings.VALUES.values(), *checked_settings.INTERVALS)]
     assert len(set(ids)) == len(ids)
     assert set(ids) <= {number for number, _ in WRONG}
 
@@ -306,10 +329,15 @@ class TestDoors:
         assert [str(message.msg).split("'")[1] for message in project.check_rates(None)] == wanted
 
 
+def deployed(number: str, given: Any, debug: bool = False) -> list[CheckMessage]:
+    """The warnings of this number before a deployment."""
+    with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
+        found: list[CheckMessage] = checked_settings.check_deployment(None)
+    return [message for message in found if message.id == f"django_throttle.{number}"]
+
+
 class TestStore:
-    def found(self, given: Any, debug: bool = False) -> list[CheckMessage]:
-        with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
-            return checked_settings.check_store(None)
+    found = staticmethod(partial(deployed, "W001"))
 
     def test_memory_in_production_is_a_warning(self) -> None:
         assert [message.id for message in self.found({})] == ["django_throttle.W001"]
@@ -329,8 +357,7 @@ class TestShares:
     RULES = {"STORE": "redis", "RULES": {"api": {"rate": "5/min"}, "b": {"rate": "5/min", "on_store_failure": "deny"}}}
 
     def found(self, **given: Any) -> list[CheckMessage]:
-        with override_settings(DJANGO_THROTTLE={**self.RULES, **given}):
-            return checked_settings.check_shares(None)
+        return deployed("W081", {**self.RULES, **given})
 
     def test_how_many_processes_share_a_limit_is_asked_for(self) -> None:
         (message,) = self.found()
@@ -345,9 +372,7 @@ class TestShares:
 class TestAddresses:
     RULES = {"RULES": {"api": {"rate": "5/min"}, "all": {"rate": "5/min", "key": "everyone"}}}
 
-    def found(self, given: Any, debug: bool = False) -> list[CheckMessage]:
-        with override_settings(DJANGO_THROTTLE=given, DEBUG=debug):
-            return checked_settings.check_addresses(None)
+    found = staticmethod(partial(deployed, "W012"))
 
     def test_who_counts_by_address_says_which_proxies_there_are(self) -> None:
         (message,) = self.found(self.RULES)
@@ -368,8 +393,7 @@ class TestAddresses:
 
 class TestShadow:
     def found(self, given: Any) -> list[Any]:
-        with override_settings(DJANGO_THROTTLE=given):
-            return [message.id for message in checked_settings.check_shadow(None)]
+        return [message.id for message in deployed("W030", given)]
 
     def test_a_switch_that_was_left_on_is_a_warning_before_a_deployment(self) -> None:
         assert self.found({"SHADOW": True}) == ["django_throttle.W030"]

@@ -29,7 +29,7 @@ BATCHING = ("connections.processes", "connections.reconcile", "stores.transport"
 
 
 class Site:
-    """One store, its registry and its reconciler: a process, as far as Redis can tell."""
+    """One store, its leases and its reconciler: a process, as far as Redis can tell."""
 
     def __init__(self, url: str, clock: FrozenClock | None = None, rule: Rule = RULE) -> None:
         self.store = RedisStore(url, clock=clock, secret=SECRET, deadline=5.0)

@@ -9,11 +9,12 @@ import pytest
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import ControlMessage, charge
+from django_throttle.core.commands import charge
+from django_throttle.core.control_messages import ControlMessage
 from django_throttle.limiter import decide_flow
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
-from django_throttle.stores.transport import script
+from django_throttle.stores.scripts import script
 from tests.connections.worker import SECRET
 
 Store = MemoryStore | RedisStore

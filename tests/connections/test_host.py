@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from redis import Redis
 
-from django_throttle.connections.processes import HostRefresher
+from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
 from tests.connections.conftest import Site, go_on
 from tests.connections.worker import RULE

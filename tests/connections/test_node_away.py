@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.socket_control import Activity
 from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
+from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
 from tests.connections.conftest import BATCHING, Site
 from tests.connections.worker import RULE

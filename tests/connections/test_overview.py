@@ -14,7 +14,7 @@ from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, SocketReporter, look
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
-from django_throttle.core.commands import REPORT, ControlMessage
+from django_throttle.core.control_messages import REPORT, ControlMessage
 from django_throttle.publishing.groups import members
 from django_throttle.stores import RedisStore
 from tests.connections.evictions import redis_store

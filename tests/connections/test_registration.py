@@ -86,17 +86,33 @@ def test_released_twice_counts_once(make_site: Make) -> None:
     assert site.count("user:1") == 3
 
 
-@pytest.mark.parametrize("held", [0, 1])
-def test_a_close_that_redis_has_lost_is_told_again(
-    held: int, make_site: Make, clock: FrozenClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It crashed and came back without what it was told last; nobody is there whose keys would be extended."""
+@pytest.fixture(params=[0, 1])
+def held(request: pytest.FixtureRequest) -> int:
+    """How many slots user:1 holds from the beginning."""
+    return int(request.param)
+
+
+@pytest.fixture
+def holder(held: int, make_site: Make) -> Site:
     site = make_site()
     site.take("user:1", held)
+    return site
+
+
+def keys_of(site: Site) -> tuple[str, str]:
+    """Where user:1 is registered: the processes, and the slots of this one."""
+    index = site.store.key(RULE.id, "user:1")
+    return index, f"{index}:{site.leases.uid}"
+
+
+def test_a_close_that_redis_has_lost_is_told_again(
+    held: int, holder: Site, clock: FrozenClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It crashed and came back without what it was told last; nobody is there whose keys would be extended."""
+    site = holder
     site.beat(2)
     (closed,) = site.take("user:1")
-    index = site.store.key(RULE.id, "user:1")
-    saved = {key: redis.dump(key) for key in (index, f"{index}:{site.leases.uid}")}
+    saved = {key: redis.dump(key) for key in keys_of(site)}
     site.limiter.release(closed.lease)
     for key, dump in saved.items():
         redis.restore(key, 600_000, dump, replace=True)  # type: ignore[arg-type]
@@ -117,20 +133,18 @@ def test_a_close_that_redis_has_lost_is_told_again(
     assert not {"register", "release", "extend"} & set(sent), "once"
 
 
-@pytest.mark.parametrize("held", [0, 1])
 def test_an_acquire_that_arrives_after_its_release(
-    held: int, make_site: Make, clock: FrozenClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    held: int, holder: Site, clock: FrozenClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A timed-out call may be carried out long after; nothing else would ever free what it took."""
-    site = make_site()
-    site.take("user:1", held)
+    site = holder
     site.leases.release_uncertain(RULE.id, "user:1", "ghost", site.leases.uid)
     site.reconciler.resend()
-    index = site.store.key(RULE.id, "user:1")
-    redis.zadd(f"{index}:{site.leases.uid}", {"ghost": clock.now_us})
-    redis.pexpire(f"{index}:{site.leases.uid}", 600_000)
+    index, slots = keys_of(site)
+    redis.zadd(slots, {"ghost": clock.now_us})
     redis.sadd(index, site.leases.uid)
-    redis.pexpire(index, 600_000)
+    for key in (index, slots):
+        redis.pexpire(key, 600_000)
     assert site.count("user:1") == held + 1
     site.reconciler.resend()
     assert site.count("user:1") == held + 1, "it may still be on its way to the registry"
@@ -224,7 +238,7 @@ def test_every_key_expires(make_site: Make, clock: FrozenClock, redis: Redis) ->
         one.take("user:1", 2)
         one.beat(2)
     ttls = keys(redis)
-    assert len(ttls) == 9, "the bookkeeping, and of each process what it announced, what it holds and its mark"
+    assert len(ttls) == 9, "the bookkeeping, and of each process what it announced, what it holds and its number"
     assert all(0 < ttl <= 600_000 for ttl in ttls.values()), ttls
     redis.zincrby("dt:{p}:live", -30_000_000, dead.leases.uid)
     site.reconciler.records.beat([site.leases.uid], report=site.leases.report(), expires=True, most=0)

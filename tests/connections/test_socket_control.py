@@ -18,7 +18,7 @@ from django_throttle.connections.overview import Overview, SocketReporter, look
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Rule
-from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
+from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

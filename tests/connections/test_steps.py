@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.processes import HostRefresher
+from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.connections.conftest import QUICK, Site, Worker
 from tests.connections.test_processes import AGAIN_SECONDS
 from tests.servers import slack, wait_until

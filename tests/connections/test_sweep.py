@@ -12,8 +12,10 @@ from redis import Redis
 
 from django_throttle.conf import Conf
 from django_throttle.connections import processes
-from django_throttle.connections.processes import CLAIM_SECONDS, HostRefresher, Sweeper
+from django_throttle.connections.processes import CLAIM_SECONDS, Sweeper
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.management.commands import refresh_connections
+from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
 from tests.connections.conftest import BATCHING, Site, go_on, keys
 
@@ -117,7 +119,7 @@ class TestOnce:
         uid = living.leases.uid
         clock.step(seconds)
         monkeypatch.setattr(
-            processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: living.beat())
+            refresh_connections, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: living.beat())
         )
         assert command.once()[:4] == (1, 0, 2, 0)
         assert living.count("user:1") == 2
@@ -134,7 +136,7 @@ class TestOnce:
         living.beat()
         clock.step(2)
         waited: list[float] = []
-        monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
+        monkeypatch.setattr(refresh_connections, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
         assert command.once()[:4] == (1, 1, 2, 2)
         assert (living.count("user:1"), len(waited)) == (2, 1)
 
@@ -143,7 +145,9 @@ class TestOnce:
     ) -> None:
         make_site().take("user:1", 2)
         monkeypatch.setattr(
-            processes, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: pytest.fail("it waits"))
+            refresh_connections,
+            "time",
+            SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: pytest.fail("it waits")),
         )
         assert command.once().alive == 1
 

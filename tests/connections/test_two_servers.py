@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from django_throttle.connections.overview import Overview, look
 from django_throttle.core import Rule
-from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
+from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.databases import new_database

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Charge, Decision, Lease, Reason, Rule
 from django_throttle.core.commands import (
-    RESET,
     Answer,
     Command,
-    ControlMessage,
     Decide,
     DecideLocally,
     Release,
@@ -25,7 +23,15 @@ from django_throttle.core.commands import (
     check_cost,
     refund_for_status,
 )
-from django_throttle.core.decide import Flow, after_status, decide_charges, refund_charges, release_lease, reset_charges
+from django_throttle.core.control_messages import RESET, ControlMessage
+from django_throttle.core.decide import (
+    Flow,
+    after_refunds,
+    decide_charges,
+    refund_charges,
+    release_lease,
+    reset_charges,
+)
 from django_throttle.exceptions import Cause, InvalidCost, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
@@ -206,6 +212,11 @@ def test_a_cost_is_a_whole_number_in_range(cost: Any) -> None:
 def test_a_connection_holds_one_slot_whatever_it_costs() -> None:
     assert [charge(CAP, "user:1", cost).cost for cost in (0, 1, 5)] == [0, 1, 1]
     assert charge(rule("a", cost=3), "user:1", 2).cost == 6
+
+
+def after_status(decision: Decision, status: int) -> Decision:
+    back = refund_for_status(decision.receipt, status) if decision.receipt else None
+    return after_refunds(decision, [back] if back else [])
 
 
 def test_an_answer_that_counts_changes_nothing() -> None:

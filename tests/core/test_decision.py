@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 
-from django_throttle.core import Decision, Lease, Outcome, Reason
-from django_throttle.core.decision import conclude
+from django_throttle.core import Decision, Lease, Outcome, Reason, Rule
+from django_throttle.core.commands import Answer, Answers, Charge, Decide, Paid, rule_set
+from django_throttle.core.decision import conclude, decided, outcomes_of
 
 LEASE = Lease("lease", (("rule", "user:1"),))
 WITHIN = Outcome("within", "user:1", True, 10, 5, 0.0, 30.0)
@@ -66,3 +68,49 @@ def test_values_are_frozen_and_hashable(value: Outcome | Lease | Decision) -> No
     with pytest.raises(AttributeError):
         setattr(value, name, None)
     assert hash(value) == hash(copy.copy(value))
+
+
+RULES = (Rule("one", "10/min"), Rule("two", "100/h", algorithm="gcra"))
+NUMBERS = (0.0, 9.0, 60_000_000.0, 0.0, 99.0, 36_000_000.0)
+
+
+def of_a_store(numbers: tuple[float, ...] = NUMBERS, rules: tuple[Rule, ...] = RULES) -> Decision:
+    charges = rule_set(rules).charges(("user:1",) * len(rules), 1)
+    return decided(Decide(charges), Answers(numbers, 5.0))
+
+
+def test_what_is_made_when_it_is_read_is_the_same() -> None:
+    charges = [Charge(rule, "user:1", 1) for rule in RULES]
+    answers = [Answer(0, 9, 60_000_000, 5), Answer(0, 99, 36_000_000, 5)]
+    told = conclude(outcomes_of(Decide(charges), answers), paid=Paid(Decide(charges), answers))
+    late = of_a_store()
+    assert late.answered is not None
+    assert (late.allowed, late.rule, late.remaining, late.reset_after) == (True, "one", 9, 60.0)
+    assert late == told == of_a_store()
+    assert of_a_store().outcomes == told.outcomes and of_a_store().is_ordinary
+    assert repr(of_a_store()) == repr(told)
+
+
+def test_it_is_copied_and_changed_like_any_other() -> None:
+    assert pickle.loads(pickle.dumps(of_a_store())) == of_a_store()
+    assert copy.copy(of_a_store()).outcomes == of_a_store().outcomes
+    changed = of_a_store()._replace(delay=2.0)
+    assert (changed.delay, changed.rule, changed.answered) == (2.0, "one", None)
+    later = of_a_store().later(10.0)
+    assert (later.reset_after, later.answered) == (50.0, None)
+    with pytest.raises(AttributeError):
+        of_a_store().remainder  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("rules", "numbers"),
+    [
+        (RULES, (1e6, 0.0, 6e7, 0.0, 99.0, 3.6e7)),
+        ((Rule("warns", "10/min", warn_at=(0.5,)),), NUMBERS[:3]),
+        ((Rule("counts", "10/min", count_on=(401,)),), NUMBERS[:3]),
+        ((Rule("waits", "10/min", algorithm="leaky_bucket", action="delay"),), NUMBERS[:3]),
+    ],
+    ids=lambda given: given[0].name if isinstance(given[0], Rule) else "",
+)
+def test_a_call_that_has_more_to_tell_tells_it_at_once(rules: tuple[Rule, ...], numbers: tuple[float, ...]) -> None:
+    assert "outcomes" in vars(of_a_store(numbers, rules))

@@ -92,8 +92,8 @@ SENTENCES = [
         ),
     ),
     (
-        {"rate": "9000000/day", "algorithm": "fixed_window", "batched": True},
-        "each user or address: 9,000,000 requests per day, counted afresh every day, charged every few seconds",
+        {"rate": "100000/s", "algorithm": "gcra", "prepaid": True, "key": "everyone"},
+        "everyone together: 100,000 requests per second, bursts up to 100,000, bought ahead by each process",
     ),
     (
         {"rate": "60/h", "algorithm": "token_bucket", "refill": "interval", "burst": 90},
@@ -162,7 +162,7 @@ def test_every_choice_shows() -> None:
     for algorithm, event, key, action, policy in itertools.product(ALGORITHMS, EVENTS, KEYS, ACTIONS, FAILURE_POLICIES):
         if (algorithm == "concurrency") != (event in HELD):
             continue  # they belong together, and to nothing else
-        if action == "delay" and algorithm != "leaky_bucket":
+        if action in ("delay", "defer") and algorithm != "leaky_bucket":
             continue
         if algorithm == "damper" and policy == "deny":
             continue  # it asks no store
@@ -183,9 +183,10 @@ def test_every_choice_shows() -> None:
         assert seen.setdefault(sentence, choice) == choice
     families = len(ALGORITHMS) - len(BUCKETS)  # without concurrency, with the buckets as one
     moments = len(EVENTS) - len(HELD)
-    ways = families * moments * (len(ACTIONS) - 1) + moments + len(HELD) * (len(ACTIONS) - 1)
-    never = moments * (len(ACTIONS) - 1)  # what a damper does not do while the store is away
-    own = (families - 1) * 2 * (len(ACTIONS) - 1) + 2  # of one socket: its messages, each way, without the store
+    queues, others = 2, len(ACTIONS) - 2  # only a leaky bucket delays and defers
+    ways = (families * moments + len(HELD)) * others + moments * queues
+    never = moments * others  # what a damper does not do while the store is away
+    own = (families - 1) * 2 * others + 2 * queues  # of one socket: its messages, each way, without the store
     assert len(seen) == (ways * len(FAILURE_POLICIES) - never) * (len(KEYS) - 1) + own
 
 

@@ -50,6 +50,7 @@ EDITS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "burst": [({**BUCKET, "burst": 1000}, {**BUCKET, "burst": 3}), ({**QUEUE, "burst": 1}, QUEUE)],
     "refill": [({**BUCKET, "refill": "interval"}, BUCKET)],
     "max_delay": [({**QUEUE, "action": "delay"}, {**QUEUE, "action": "delay", "max_delay": 900})],
+    "max_queue": [({**QUEUE, "action": "delay"}, {**QUEUE, "action": "delay", "max_queue": 3})],
     "timezone": [({**FIXED, "timezone": "Pacific/Kiritimati"}, UTC), (FIXED, UTC)],
     "resolution": [({**DAY, "resolution": 1}, {**DAY, "resolution": 24})],
     "strict": [({**DAY, "strict": True}, DAY)],
@@ -61,7 +62,11 @@ EDITS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({**LOG, "rate": "10000/day", "unit": "bytes"}, LOG),
     ],
     "enforce_at": [({**DAY, **shape, "enforce_at": 50}, {**DAY, **shape}) for shape in [*SHAPES, LOG]],
-    "batched": [({**FIXED, "batched": True}, FIXED)],
+    "prepaid": [
+        ({**DAY, **shape, "prepaid": True}, {**DAY, **shape})
+        for shape in [*SHAPES, LOG]
+        if "refill" not in shape and shape.get("action") != "delay"
+    ],
     "estimator": [({**DAMPER, "estimator": "average"}, DAMPER)],
     "action": [({**DAY, "action": "shadow"}, DAY), ({**QUEUE, "action": "delay"}, QUEUE)],
     "at_limit": [({**SLOTS, "at_limit": "evict_idle"}, SLOTS)],
@@ -72,6 +77,9 @@ EDITS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "audience": [({**DAY, "audience": ["staff"]}, DAY)],
     "key": [({**DAY, "key": "user"}, DAY)],
     "count_on": [({**DAY, "count_on": [401]}, DAY)],
+    "refund_on": [({**DAY, "refund_on": ["5xx"]}, DAY)],
+    "reserve": [({**DAY, "unit": "rows", "reserve": 2}, {**DAY, "unit": "rows"})],
+    "measure": [({**DAY, "unit": "units", "measure": "shop.limits.rows"}, {**DAY, "unit": "units"})],
     "warn_at": [({**DAY, "warn_at": [0.5]}, DAY)],
     "on_store_failure": [({**DAY, "on_store_failure": "deny"}, DAY)],
     "enabled": [({**DAY, "enabled": False}, DAY)],

@@ -11,12 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Outcome, Reason, Rule
+from django_throttle.core import decision as core_decision
+from django_throttle.core.commands import Answers, Charges, Decide, rule_set
 from django_throttle.core.decision import conclude
 from django_throttle.core.headers import (
     MAX_POLICIES,
     VERSIONS,
     delay_seconds,
     names,
+    plain_fields,
     policies,
     rate_limit,
     tightest,
@@ -313,3 +316,28 @@ def test_a_wait_that_is_over_is_a_second_all_the_same() -> None:
     assert policy.more_after == 1
     (policy,) = policies([outcome().later(60.0)])
     assert policy.more_after is None
+
+
+SEVERAL = (
+    *Rule("api", rates=("10/min", "100/h")).parts,
+    Rule("burst", "5/s", algorithm="gcra", burst=20),
+    Rule("later", "10/min", enforce_at=1.5),
+    Rule("watched", "10/min", action="shadow"),
+    Rule("hers", "10/min", key="user"),
+)
+
+
+@pytest.mark.parametrize("left", [0, 1, 5, 9, 10])
+@pytest.mark.parametrize("reset", [0, 1, 999_999, 6_000_000])
+@pytest.mark.parametrize("retry", [0.0, -1.0, 700_000.0, 3_500_000.0])
+def test_what_is_prepared_says_the_same(left: int, reset: int, retry: float) -> None:
+    idents = ("ip:192.0.2.1",) * 5 + ("user:1",)
+    charges = Charges(rule_set(SEVERAL), idents, (1,) * 6)
+    answers = Answers((*(retry, float(left), float(reset)) * 2, *(0.0, float(left), float(reset)) * 4), START)
+    decision = core_decision.decided(Decide(charges), answers)
+    assert decision.answered is not None and decision.allowed == (not retry)
+    for sees in (lambda ident: True, lambda ident: ident.startswith("ip:")):
+        prepared = plain_fields(charges, sees)
+        assert prepared is not None
+        assert prepared.say(answers) == rate_limit(policies(visible([decision], sees)), "draft-11")
+    assert plain_fields(charges, lambda ident: False) is None

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.forms import model_to_dict
 
-from django_throttle.admin.rules import PreviewForm, preview_options
+from django_throttle.admin.rules import PreviewForm, RuleForm, preview_options
 from django_throttle.core import Override, Rule
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm, Plan, State, StepResult
 from django_throttle.core.algorithms.base import NEVER, LateCost, Stored, most_of, rate_of
@@ -21,6 +22,7 @@ from django_throttle.core.headers import policies, rate_limit
 from django_throttle.core.overrides import apply_override
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
+from django_throttle.models import ThrottleRule
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import Store, run
 from django_throttle.stores.fallback import LateCharge, LateCharges
@@ -151,6 +153,16 @@ def test_the_admin_offers_it() -> None:
     assert "cooldown" in preview_options(Rule)["algorithms"]["burst"]
 
 
+@pytest.mark.django_db
+def test_the_database_stores_it() -> None:
+    ThrottleRule.objects.all().delete()
+    typed = {**model_to_dict(ThrottleRule(name="cooldown", rate="5/min")), "algorithm": "cooldown", "burst": "3"}
+    form = RuleForm({name: value for name, value in typed.items() if value is not None})
+    assert form.is_valid(), form.errors
+    form.save()
+    assert ThrottleRule.objects.get().as_rule() == cooldown(burst=3)
+
+
 def test_one_without_a_step_cannot_be_made() -> None:
     """It would let everything pass."""
 
@@ -163,7 +175,7 @@ def test_one_without_a_step_cannot_be_made() -> None:
 
 def test_numbers_of_algorithms_are_their_own() -> None:
     codes = {kind.name: kind.code for kind in _kinds(Plan) if kind.code}
-    assert len(codes) == len(set(codes.values())) == 8
+    assert len(codes) == len(set(codes.values())) == 10
 
 
 def _kinds(plan: type[Plan]) -> set[type[Plan]]:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Override, Rate, Reason, Rule, charges_of
-from django_throttle.core.algorithms.damper import MAX_DAMPED
 from django_throttle.core.algorithms.gcra import MAX_BUCKET
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.algorithms.uncounted import MAX_DAMPED
 from django_throttle.core.options import BUCKETS
 from django_throttle.core.overrides import (
     EFFECTS,
@@ -375,3 +375,13 @@ def test_the_most_specific_goes_first_then_the_strongest_then_the_latest() -> No
 )
 def test_it_says_what_it_does(options: dict[str, Any], words: str) -> None:
     assert describe_effect(Override(**USER, **options)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    "effect", [{"effect": "multiply", "factor": 0.05}, {"effect": "replace", "rates": (Rate(5, 60),)}], ids=str
+)
+def test_an_override_that_allows_less_than_a_call_reserves_has_it_reserve_less(effect: dict[str, Any]) -> None:
+    rule = Rule("rows", "100/min", unit="rows", reserve=10)
+    changed = apply_override(rule, override(**effect))
+    assert changed is not None
+    assert (changed.limit, changed.reserve) == (5, 5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.core.algorithms.base import multiplied
-from django_throttle.core.commands import SetMarks, charges_of
+from django_throttle.core.commands import SetOnceKeys, charges_of
 from django_throttle.core.decide import decide_charges, drop_reported, reset_charges
 from django_throttle.core.rule import thresholds
 from django_throttle.exceptions import Cause, StoreError
@@ -153,13 +153,13 @@ class TestFirstTold:
     def test_the_mark_of_a_window_names_its_end(self, store: MemoryStore, clock: FrozenClock) -> None:
         clock.to(20)
         (crossing,) = call(fixed(), store, 8).crossed
-        assert crossing.mark.name == f"0.8:{START * 1_000_000 + MINUTE}"
-        assert crossing.mark.lasts == 40_000_000
+        assert crossing.once_key.name == f"0.8:{START * 1_000_000 + MINUTE}"
+        assert crossing.once_key.lasts == 40_000_000
 
     def test_a_month_s_mark_lasts_until_its_end(self, store: MemoryStore, clock: FrozenClock) -> None:
         rule = fixed("10/month", 0.8, timezone="UTC")
         (crossing,) = call(rule, store, 8).crossed
-        assert crossing.mark.lasts == 15 * 86_400_000_000  # from the 16th of November
+        assert crossing.once_key.lasts == 15 * 86_400_000_000  # from the 16th of November
 
     def test_a_bucket_that_is_refilled_at_once_has_windows_too(self, store: MemoryStore, clock: FrozenClock) -> None:
         rule = Rule("quota", "10/min", algorithm="token_bucket", refill="interval", warn_at=(1.0,))
@@ -193,8 +193,8 @@ class TestFirstTold:
         store = MemoryStore(clock=FrozenClock())
         decision = call(fixed("10/min", 0.5, 0.8), store, 8)
         (asked,) = [next(drop_reported(decision))]
-        assert isinstance(asked, SetMarks)
-        assert [mark.name.partition(":")[0] for mark in asked.marks] == ["0.5", "0.8"]
+        assert isinstance(asked, SetOnceKeys)
+        assert [key.name.partition(":")[0] for key in asked.keys] == ["0.5", "0.8"]
 
     def test_rather_twice_than_never(self, store: MemoryStore) -> None:
         decision = call(fixed(), store, 8)

@@ -16,6 +16,7 @@ from django_throttle.exceptions import InvalidRate, InvalidRule
 from tests.strategies import FAILURE_POLICIES, KEYS, rules
 
 CAP: dict[str, Any] = {"limit": 5, "algorithm": "concurrency"}
+DEFER: dict[str, Any] = {"algorithm": "leaky_bucket", "action": "defer"}
 DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -64,6 +65,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": "10/min", "resolution": 2, "algorithm": "gcra"}, "resolution belongs to sliding window only"),
     ({"rate": "10/min", "strict": True, "algorithm": "fixed_window"}, "strict belongs to sliding window only"),
     ({"rate": "10/min", "cost": 0}, "cost must be a whole number"),
+    ({"rate": "10/min", "cost": "limits"}, "999 or the path of a function, not 'limits'"),
+    ({"rate": "10/min", "unit": "rows", "reserve": "meen"}, "999, 'mean' or the path of a function, not 'meen'"),
     ({"rate": "10/min", "cost": 11}, "one call costs 11"),
     ({"rate": "10/min", "cost": 3, "algorithm": "gcra", "burst": 2}, "one call costs 3"),
     ({"rate": "10/min", "strict": 1}, "strict must be True or False"),
@@ -84,6 +87,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         ({"rate": "10/min", "algorithm": "leaky_bucket", "action": "delay", "max_delay": most}, "max_delay must be")
         for most in (-1, "5", True, float("nan"), float("inf"))
     ),
+    ({"rate": "60/min", **DEFER, "max_queue": 3, "cost": 5}, "costs 5, more than the 4 that the rule allows at once"),
     ({"rate": "10/min", "refill": "interval"}, "refill belongs to token bucket only"),
     ({"rate": "10/min", "algorithm": "token_bucket", "refill": "never"}, "refill must be one of"),
     ({"rate": "10/day", "timezone": "UTC"}, r"time zone \(timezone\) belongs to fixed window only"),
@@ -146,14 +150,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**DAMPER, "warn_at": [0.8]}, r"warn at \(warn_at\) does not go with damper"),
     ({**DAMPER, "enforce_at": 2.5}, r"refuse at \(enforce_at\) does not go with damper"),
     ({**DAMPER, "burst": 5}, "burst belongs to"),
-    ({**DAMPER, "batched": True}, r"batches \(batched\) belongs to fixed window only"),
-    ({"rate": "10/min", "batched": True}, r"batches \(batched\) belongs to fixed window only"),
-    ({"rate": "10/min", "algorithm": "fixed_window", "batched": 1}, "batched must be True or False"),
-    (
-        {"rate": "10/min", "algorithm": "fixed_window", "batched": True, "count_denied": True},
-        "never charges refused calls",
-    ),
-    ({"rate": "10/min", "algorithm": "fixed_window", "batched": True, "count_on": [401]}, "refunds nothing"),
+    ({**DAMPER, "prepaid": True}, r"buy ahead \(prepaid\) does not go with damper"),
+    ({"rate": "10/min", "algorithm": "leaky_bucket", "action": "delay", "prepaid": True}, "cannot be bought ahead"),
+    ({"rate": "10/min", "algorithm": "token_bucket", "refill": "interval", "prepaid": True}, "cannot be bought ahead"),
+    ({"rate": "10/min", "unit": "rows", "prepaid": True}, "cannot be bought ahead"),
+    ({"rate": "10/min", "count_denied": True, "prepaid": True}, "about each call"),
+    ({"rate": "10/min", "count_on": [401], "prepaid": True}, "about each call"),
+    ({"rate": "10/min", "refund_on": ["5xx"], "prepaid": True}, "about each call"),
     ({**DAMPER, "action": "delay"}, "can delay"),
     ({**DAMPER, "on_store_failure": "deny"}, "not deny"),
 ]
@@ -169,6 +172,10 @@ def test_refuses_what_makes_no_sense(options: dict[str, Any], complaint: str) ->
 def test_a_name_is_short_and_printable(name: Any) -> None:
     with pytest.raises(InvalidRule, match="a name must have"):
         Rule(name, "10/min")
+
+
+def test_a_queue_has_room_for_a_call_that_costs_more_than_its_rate() -> None:
+    assert Rule("reports", "1/s", max_queue=10, cost=5, **DEFER).plan.limit == 11
 
 
 def test_an_error_names_the_rule() -> None:
@@ -275,8 +282,8 @@ def test_only_a_rule_that_asks_for_nothing_more_is_plain() -> None:
 def test_a_shadow_decides_as_the_rule_does_and_refuses_nobody(rule: Rule) -> None:
     shadow = rule.as_shadow()
     assert shadow.is_shadow and shadow.as_shadow() is shadow
-    assert [(part.is_shadow, part.plan, part.id) for part in shadow.parts] == [
-        (True, part.plan, part.id) for part in rule.parts
+    assert [(part.is_shadow, part.plan.numbers, part.id) for part in shadow.parts] == [
+        (True, part.plan.numbers, part.id) for part in rule.parts
     ]
 
 
@@ -366,3 +373,17 @@ def test_a_month_stays_a_month() -> None:
 def test_a_share_still_admits_one_call() -> None:
     rule = Rule("api", "10/min", cost=4).share(10)
     assert rule.limit == rule.plan.limit == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"events": ["connect"]}, "only requests, messages and tasks are measured"),
+        ({"events": ["message", "send"]}, "only requests, messages and tasks are measured"),
+        ({"events": ["message"], "unit": "response_bytes"}, "response_bytes belongs to rules of HTTP requests"),
+        ({"events": ["request", "message"], "unit": "units", "measure": "a.b"}, "measure is a function of a request"),
+    ],
+)
+def test_what_cannot_be_measured_has_no_measured_unit(options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(InvalidRule, match=fault):
+        Rule("rows", "100/min", **{"unit": "rows", **options})

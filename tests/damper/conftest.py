@@ -37,16 +37,16 @@ class Process:
 
     def __init__(self, clock: FrozenClock, store: Away, rule: Rule = RULE, seed: int = 7) -> None:
         self.clock, self.store, self.rule = clock, store, rule
-        self.meters = LocalLimits(lambda: clock() - START + 5.0, random.Random(seed).random)
+        self.limits = LocalLimits(lambda: clock() - START + 5.0, random.Random(seed).random)
         self.flush_at = clock.now_us + 2_000_000
 
     def attempt(self, ident: str = "u", cost: int = 1) -> Decision:
-        return self.meters.decide_damper(Charge(self.rule, ident, cost))
+        return self.limits.decide_damper(Charge(self.rule, ident, cost))
 
     def flush(self) -> None:
-        self.meters.due = self.meters.clock() + 2.0
+        self.limits.due = self.limits.clock() + 2.0
         try:
-            flush(self.meters, self.store)  # type: ignore[arg-type]
+            flush(self.limits, self.store)  # type: ignore[arg-type]
         except StoreError:
             pass
 
@@ -67,14 +67,16 @@ class Process:
 
     @property
     def factor(self) -> float:
-        return self.meters.decide_damper(Charge(self.rule, "u", 0), commit=False).outcomes[0].factor
+        return self.limits.decide_damper(Charge(self.rule, "u", 0), commit=False).outcomes[0].factor
 
 
-@pytest.fixture
-def store(clock: FrozenClock) -> Away:
+def away(clock: FrozenClock) -> Away:
     return Away(clock)
 
 
-@pytest.fixture
-def process(clock: FrozenClock, store: Away) -> Process:
+def one_process(clock: FrozenClock, store: Away) -> Process:
     return Process(clock, store)
+
+
+store = pytest.fixture(away)
+process = pytest.fixture(one_process)

@@ -12,7 +12,7 @@ from tests.damper.conftest import Away, Process
 
 def test_while_the_store_is_away_the_factor_decays_toward_the_fair_share(process: Process, store: Away) -> None:
     process.run(20, 400)
-    process.meters.processes = 4
+    process.limits.processes = 4
     store.is_away = True
     assert process.run(3, 400) == pytest.approx(100, rel=0.1), "a lost report or two change nothing"
     process.run(20, 400)
@@ -79,10 +79,10 @@ def test_of_very_many_reports_the_last_are_counted_too(
 
 
 def test_processes_do_not_flush_at_the_same_time(process: Process, store: Away) -> None:
-    flusher = Flusher(process.meters, store, lambda: 3)  # type: ignore[arg-type]
-    interval = process.meters.interval
+    flusher = Flusher(process.limits, store, lambda: 3)  # type: ignore[arg-type]
+    interval = process.limits.interval
     firsts, waits = {flusher.first for _ in range(50)}, {flusher() for _ in range(50)}
     assert len(firsts) == len(waits) == 50
     assert min(firsts) >= 0 and max(firsts) <= interval
     assert interval <= min(waits) and max(waits) <= interval * (1 + JITTER)
-    assert process.meters.processes == 3
+    assert process.limits.processes == 3

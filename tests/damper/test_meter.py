@@ -26,7 +26,7 @@ class Node:
     def __init__(self, clock: FrozenClock, began: float, aggregates: Aggregates) -> None:
         self.clock, self.began, self.aggregates = clock, began, aggregates
         # Nobody is lucky: whatever may be refused is.
-        self.meters = LocalLimits(self.now, lambda: 0.0, interval=INTERVAL)
+        self.limits = LocalLimits(self.now, lambda: 0.0, interval=INTERVAL)
         self.outward: list[tuple[list[MeterReport], float]] = []
         self.homeward: list[tuple[list[MeterReport], list[Reply], float]] = []
 
@@ -34,11 +34,10 @@ class Node:
         return (self.clock.now_us - round(self.began * 1_000_000)) / 1_000_000
 
     def attempt(self, rule: Rule, cost: int = 1) -> bool:
-        return self.meters.decide_damper(Charge(rule, "u", cost)).allowed
+        return self.limits.decide_damper(Charge(rule, "u", cost)).allowed
 
     def send(self) -> None:
-        if sent := self.meters.collect():
-            self.outward.append((sent, self.now()))
+        self.outward += [(sent, self.now()) for sent in self.limits.collect()]
 
     def arrive(self) -> None:
         if self.outward:
@@ -47,12 +46,12 @@ class Node:
 
     def hear(self) -> None:
         if self.homeward:
-            self.meters.take(*self.homeward.pop(0))
+            self.limits.take(*self.homeward.pop(0))
 
     def lose(self) -> None:
         """On its way there or back, and nobody knows which."""
         if under_way := self.homeward or self.outward:
-            self.meters.fail(under_way.pop(0)[0])
+            self.limits.fail(under_way.pop(0)[0])
 
     def flush(self) -> None:
         """All of it at once, as when the network takes no time."""
@@ -61,7 +60,7 @@ class Node:
 
     @property
     def factors(self) -> Iterator[float]:
-        return (meter.factor for meter in self.meters.cache.meters.values())
+        return (meter.factor for meter in self.limits.cache.meters.values())
 
 
 class Event(NamedTuple):
@@ -145,7 +144,7 @@ def test_no_history_makes_the_factor_anything_but_a_share(rules: list[Rule], his
             case "reset":
                 node.aggregates.reset(rule.id, "u")
             case "crowd":
-                node.meters.processes = 1 + event.cost
+                node.limits.processes = 1 + event.cost
                 node.attempt(rule, 10_000 * event.cost)
             case step:
                 getattr(node, step, lambda: None)()

@@ -9,9 +9,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.http import HttpRequest
-from django.test import RequestFactory
+from django.test import AsyncClient, RequestFactory
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
@@ -21,10 +22,12 @@ from django_throttle.logins import UNCLEAR
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
+from tests.graphql_site import graphene_schema, schema
+from tests.other_side import other_side
 from tests.pages import shown
 
 QUIET = {"DATABASE_RULES": False, "AGENT": False}
-QUOTAS, TOLD, OPERATIONS, GRAPHQL, LOGIN, ACCOUNT, AUDIENCES = shown("recipes")
+QUOTAS, TOLD, OPERATIONS, GRAPHQL, VIEWS, LOGIN, ACCOUNT, AUDIENCES, CRM, CUSTOMER = shown("recipes")
 LOGINS = " ".join(f'a{number}: login(name: "anna", password: "{number}") {{ ok }}' for number in range(100))
 
 
@@ -93,48 +96,57 @@ class TestQuotas:
 
 @pytest.mark.row("A27")
 class TestGraphQL:
-    def test_a_hundred_in_a_batch_use_up_a_hundred(self, rules: Any, shop: Any) -> None:
+    def test_a_hundred_in_a_batch_cost_a_hundred_times_one(self, rules: Any, shop: Any) -> None:
         rules(GRAPHQL)
-        batch = [{"query": "query { me { name } }"}] * 100
-        decision = decide(post(batch))
-        assert (decision.allowed, decision.remaining) == (True, 0)
-        assert not decide(post(batch[0])).allowed
+        batch = [{"query": "query { me }"}] * 100
+        assert decide(post(batch[:1])).remaining == 999
+        assert decide(post(batch)).remaining == 899
 
     @pytest.mark.parametrize(
         "spread", [f"mutation {{ {LOGINS} }}", f"fragment f on Mutation {{ {LOGINS} }} mutation {{ ...f }}"]
     )
-    def test_a_hundred_aliased_logins_use_up_a_hundred(self, rules: Any, shop: Any, spread: str) -> None:
+    def test_a_hundred_aliased_logins_cost_a_hundred_times_one(self, rules: Any, shop: Any, spread: str) -> None:
         rules(GRAPHQL)
-        assert decide(post({"query": spread})).remaining == 0
-        assert not decide(post({"query": "{ me { name } }"})).allowed
-
-    def test_more_than_the_limit_is_never_allowed_and_says_why(self, rules: Any, shop: Any) -> None:
-        rules(GRAPHQL)
-        decision = decide(post([{"query": "query { me { name } }"}] * 101))
+        assert shop.operations(post({"query": spread})) == 1150
+        decision = decide(post({"query": spread}))
         assert not decision.allowed and decision.retry_after is None
         assert decision.outcomes[0].reason is Reason.TOO_COSTLY
-        assert decide(post({"query": "{ me }"})).remaining == 99, "nothing was charged for it"
+        assert decide(post({"query": "{ me }"})).remaining == 999, "nothing was charged for it"
+
+    @pytest.mark.parametrize(("query", "cost"), [("{ me { name } }", 3), ("{ users(first: 10) { name } }", 16)])
+    def test_the_examples(self, shop: Any, query: str, cost: int) -> None:
+        assert shop.operations(post({"query": query})) == cost
 
     @pytest.mark.parametrize(
         "body",
-        [
-            b"",
-            b"{",
-            b"[" * 100_000,
-            b"\xff",
-            b"null",
-            b"7",
-            b'"login"',
-            b"[]",
-            b"[[]]",
-            b'{"query": 5}',
-            b'{"q": "login"}',
-        ],
+        [b"", b"{", b"\xff", b"null", b"7", b'"login"', b"[]", b"[[]]", b'{"query": 5}', b'{"q": "login"}'],
         ids=lambda body: repr(body[:12]),
     )
     def test_what_is_no_query_costs_one(self, rules: Any, shop: Any, body: bytes) -> None:
         rules(GRAPHQL)
-        assert decide(post(body)).remaining == 99
+        assert decide(post(body)).remaining == 999
+
+    def test_what_cannot_be_read_is_refused(self, rules: Any, shop: Any) -> None:
+        rules(GRAPHQL)
+        assert not decide(post(b"[" * 100_000)).allowed
+
+    def test_the_views_are_limited(self, rules: Any, shop: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        rules(GRAPHQL)
+        schemas = SimpleNamespace(graphene=graphene_schema, strawberry=schema)
+        monkeypatch.setattr(sys.modules["shop"], "schemas", schemas, raising=False)
+        monkeypatch.setattr("django_throttle.stores._store", limiter.get_store())
+        settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+        urls = ModuleType("shop.urls")
+        vars(urls).update(run(VIEWS))
+        monkeypatch.setitem(sys.modules, "shop.urls", urls)
+        settings.ROOT_URLCONF = "shop.urls"
+        for path in ("/graphql", "/data"):
+            left = [
+                async_to_sync(AsyncClient().post)(path, {"query": "{ me { name } }"}, content_type="application/json")
+                for _ in range(2)
+            ]
+            assert [answer.status_code for answer in left] == [200, 200]
+        assert "r=988" in left[1]["RateLimit"]
 
 
 def test_the_logins_count_what_fails() -> None:
@@ -163,3 +175,17 @@ def test_a_login_by_name_or_address_is_about_one_account() -> None:
 def test_rules_for_some_are_rules() -> None:
     found = [Rule.from_options(name, options) for name, options in run(AUDIENCES)["DJANGO_THROTTLE"]["RULES"].items()]
     assert [rule.audience for rule in found] == [("anonymous",), ("authenticated",), ("group:partners", "staff")]
+
+
+async def test_calls_to_others_wait_and_heed(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": run(CRM)["DJANGO_THROTTLE"]["RULES"], **QUIET, "STORE": "memory"}
+    names = run(CUSTOMER)
+    with other_side() as other:
+        names["crm"].base_url = other.url
+        other.body = b'{"name": "Anna"}'
+        assert [await names["customer"](1) for _ in range(3)] == [{"name": "Anna"}] * 3
+        assert other.most_in(0.08) == 1
+        other.answers = [(503, {"Retry-After": "60"})]
+        assert [await names["customer"](1) for _ in range(2)] == [None, None]
+        assert len(other.arrivals) == 4
+        await names["crm"].aclose()

@@ -12,16 +12,16 @@ from django.test import override_settings
 from redis.exceptions import NoPermissionError, ResponseError
 
 from django_throttle.connections.overview import look
-from django_throttle.connections.processes import HostRefresher
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import Charge, CountMembers, Evict, Mark, PastCharge, SetMarks, charge
+from django_throttle.core.commands import Charge, CountMembers, Evict, OnceKey, PastCharge, Pause, SetOnceKeys, charge
 from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.local_limits import flush
+from django_throttle.management.commands.refresh_connections import HostRefresher
 from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
@@ -112,7 +112,8 @@ def test_a_wrong_kind_of_key_is_mended(server: RedisServer) -> None:
     store = store_of(server, database=0)
     for rule in RULES:
         with server.client() as client:
-            client.hset(store.key(rule.id, "user:1"), "field", "value")
+            client.delete(store.counter_key(rule, "user:1"))
+            client.hset(store.counter_key(rule, "user:1"), "field", "value")
         assert not Limiter([rule], store).acquire("user:1").degraded
     assert denied(server) == []
 
@@ -188,8 +189,9 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
 
 
 def test_what_is_said_once(server: RedisServer) -> None:
-    mark = Mark("rule", "user:1", "0.8", 60_000_000)
-    assert [store_of(server).execute(SetMarks((mark,))) for _ in range(2)] == [(True,), (False,)]
+    mark = OnceKey("rule", "user:1", "0.8", 60_000_000)
+    assert [store_of(server).execute(SetOnceKeys((mark,))) for _ in range(2)] == [(True,), (False,)]
+    assert store_of(server).execute(Pause("name", "host:a", 60_000_000)) == 60_000_000
     assert denied(server) == []
 
 

@@ -11,6 +11,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import ResolverMatch, include, path
+from django.utils import translation
+from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.test import APIClient, APIRequestFactory
@@ -34,6 +36,15 @@ class View(APIView):
 
 class SearchView(View):
     throttle_scope = "search"
+
+
+class BusyView(SearchView):
+    def throttled(self, request: Request, wait: float) -> None:
+        raise ServiceUnavailable(f"busy for {wait} s")
+
+
+class ServiceUnavailable(APIException):
+    status_code = 503
 
 
 class CostlyView(SearchView):
@@ -366,3 +377,20 @@ def test_a_process_starts_with_a_default_class_of_ours(name: str) -> None:
     path = f"{'__main__' if name == 'Ours' else 'django_throttle.drf'}.{name}"
     ran = subprocess.run([sys.executable, "-c", STARTS, path], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.stdout.strip(), ran.returncode) == (f"[{name!r}]", 0), ran.stderr
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+def test_a_refusal_reads_as_rest_framework_s_own(enforce: Enforce, language: str) -> None:
+    enforce(api={"rate": "1/h", "scopes": ["search"], "key": "ip", "algorithm": "fixed_window"})
+    view = SearchView.as_view()
+    with translation.override(language):
+        _, refused = [view(APIRequestFactory().get("/")) for _ in range(2)]
+        assert refused.data == {"detail": Throttled(int(refused["Retry-After"])).detail}
+        assert (refused.status_code, refused.data["detail"].code) == (429, "throttled")
+
+
+def test_a_view_answers_a_refusal_in_its_own_way(enforce: Enforce) -> None:
+    enforce(api={"rate": "1/h", "scopes": ["search"], "key": "ip", "algorithm": "fixed_window"})
+    view = BusyView.as_view()
+    _, refused = [view(APIRequestFactory().get("/")) for _ in range(2)]
+    assert (refused.status_code, refused.data["detail"].startswith("busy for ")) == (503, True)

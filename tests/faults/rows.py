@@ -38,12 +38,10 @@ PYTEST = (
     "-q",
     "-m",
     "row",
-    "--reruns",
-    "1",
     "-o",
     "junit_family=xunit1",
     "-o",
-    "faulthandler_timeout=900",
+    "timeout=900",
 )
 
 

@@ -42,11 +42,13 @@ WSGI: Final = ("gunicorn", "hypercorn-wsgi")
 class Server(WebServer):
     """One of them, which serves from its making to the end of the block."""
 
+    site = "tests.http.real"
+
     def __init__(
         self, name: str, redis: RedisServer, rules: dict[str, Any], middleware: list[str] | None = None, **settings: Any
     ) -> None:
-        super().__init__(name, redis.folder, "tests.http.real is loaded", 4 if name == "gunicorn-4" else 1)
-        self.command = SERVERS[name](self.port)
+        super().__init__(name, redis.folder, f"{self.site} is loaded", 4 if name == "gunicorn-4" else 1)
+        self.command = [part.replace(Server.site, self.site) for part in SERVERS[name](self.port)]
         for package in {self.command[0], "httptools" if name.endswith("httptools") else self.command[0]}:
             need_package(package)
         self.environment = {**os.environ, "REDIS_URL": redis.url}

@@ -135,6 +135,12 @@ class TestCallables:
         enforce(api=THREE)
         assert [client(CALLABLES[door].format("ok")).status_code for _ in range(4)] == [200, 200, 200, 429]
 
+    def test_a_queue_has_each_wait_for_its_turn(self, enforce: Enforce, client: Ask, door: str) -> None:
+        enforce(api={"rate": "20/s", "burst": 3, "algorithm": "leaky_bucket", "action": "delay", "key": "everyone"})
+        began = time.monotonic()
+        assert [client(CALLABLES[door].format("ok")).status_code for _ in range(4)] == [200, 200, 200, 429]
+        assert time.monotonic() - began >= 0.05 + 0.1
+
     def test_a_slot_is_given_back(self, enforce: Enforce, client: Ask, door: str) -> None:
         enforce(api=ONE_AT_ONCE)
         statuses = [client(CALLABLES[door].format(doing)).status_code for doing in ("ok", "no such", "ok")]

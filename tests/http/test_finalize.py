@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -18,11 +19,12 @@ from django_throttle.core.commands import Refund
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.http import finalize
-from django_throttle.http.finalize import abandon, finish, status_of, status_of_error
+from django_throttle.http.finalize import finish_failed, status_of, status_of_error
 from django_throttle.http.request_state import REQUEST_EVENTS, charged_for, decisions_of, record, state_of
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores.base import run
 from tests.doors import BOTH, REDIS, Enforce
 from tests.http import site
 from tests.http.conftest import DOORS, Ask
@@ -45,6 +47,13 @@ def left(**options: Any) -> int | None:
     return Limiter([Rule("api", **{**RATE, **options})], get_store()).peek("everyone").remaining
 
 
+def finish(request: HttpRequest, response: Any) -> Any:
+    """As a door does when its view has answered."""
+    if owed := finalize.finish_flow(request, response, state_of(request)):
+        run(owed, get_store())
+    return response
+
+
 class TestFinish:
     @BOTH
     def test_twice_is_as_once(self, enforce: Enforce) -> None:
@@ -54,7 +63,7 @@ class TestFinish:
         response = HttpResponse()
         for _ in range(3):
             assert finish(request, response) is response
-        abandon(request, status_of_error(ValueError()))
+        finish_failed(request, status_of_error(ValueError()))
         assert (len(get_store().leases), left()) == (0, 5)
 
     def test_only_the_first_door_attends(self, enforce: Enforce) -> None:
@@ -70,6 +79,13 @@ class TestFinish:
         finish(request, HttpResponse())
         assert charged_for(request).costs == {("api", "everyone"): 1, ("slots", "everyone"): 1}
         assert [outcome.rule for decision in decisions_of(request) for outcome in decision.outcomes] == ["api", "slots"]
+
+    def test_a_request_is_collected_at_once(self, enforce: Enforce) -> None:
+        enforce(api=RATE, slots=SLOTS)
+        request = visit()
+        gone, response = weakref.ref(request), finish(request, HttpResponse())
+        del request, response
+        assert gone() is None, "else it is garbage until the collector finds it, with all that it refers to"
 
     def test_a_request_that_no_door_has_seen(self) -> None:
         request = RequestFactory().get("/")
@@ -94,7 +110,7 @@ class TestFinish:
 
     def test_a_client_that_has_gone_is_charged(self, enforce: Enforce) -> None:
         enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
-        abandon(visit(), status_of_error(asyncio.CancelledError()))
+        finish_failed(visit(), status_of_error(asyncio.CancelledError()))
         assert (left(), len(get_store().leases)) == (4, 0)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.http.server import Visit
 from tests.http.servers import ASGI, Server
-from tests.http.test_inflight import CAP, RULES, Caller
+from tests.http.test_slots import CAP, RULES, Caller
 from tests.servers import RedisServer, slack, wait_until
 
 DOORS = ["decorator", "drf"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from typing import Annotated, Any
+from unittest.mock import Mock
 
 import pytest
 from django.http import HttpRequest
@@ -105,3 +106,9 @@ def test_whatever_looks_up_names_finds_those_of_the_function(function: Any) -> N
     assert inspect.iscoroutinefunction(function) == (function is find)
     assert typing.get_type_hints(function)["request"] is HttpRequest
     assert inspect.signature(function, eval_str=True).parameters["request"].annotation is HttpRequest
+
+
+def test_a_request_that_its_suite_makes_has_no_route(enforce: Enforce) -> None:
+    enforce(api={"rate": "1/min", "key": "everyone"})
+    request = Mock(spec=HttpRequest, META={}, method="GET", path_info="/")
+    assert throttle("api")(lambda request: {"pieces": 3})(request) == {"pieces": 3}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.test import RequestFactory
+from django.utils import timezone, translation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,13 +44,7 @@ def text(response: Any) -> str:
 def exactly(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No jitter, and a clock that stands still."""
     settings.DJANGO_THROTTLE = {"RETRY_JITTER": 0.0}
-
-    class Timezone:
-        @staticmethod
-        def now() -> datetime:
-            return datetime(2026, 11, 20, 14, 3, 30, tzinfo=UTC)
-
-    monkeypatch.setattr(module, "timezone", Timezone)
+    monkeypatch.setattr(timezone, "now", lambda: datetime(2026, 11, 20, 14, 3, 30, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("wait", [251_654_000_000.0, 1e15])
@@ -70,6 +65,9 @@ def test_a_block_until_the_end_of_all_dates_has_no_date(wait: float, accept: str
 def test_a_page_says_how_much_may_be_sent(unit: str, said: str) -> None:
     page = refused(None, largest=2500, unit=unit, reason=Reason.TOO_COSTLY)
     assert " ".join(said.split()) in text(answered(page))
+
+
+TOO_LARGE = refused(None, largest=2500, unit="bytes", reason=Reason.TOO_COSTLY)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +217,16 @@ def test_what_is_kept_of_our_page_is_what_it_would_say(monkeypatch: pytest.Monke
     kept = answered(refused(seconds)).content
     monkeypatch.setattr(module, "OUR_TEMPLATE", "another")  # a site's own is rendered each time
     assert answered(refused(seconds)).content == kept
+
+
+@pytest.mark.parametrize("decision", [refused(one) for one in (59, 61, 43_199, 90_000)] + [TOO_LARGE])
+def test_nor_does_it_keep_another_language_or_zone(monkeypatch: pytest.MonkeyPatch, decision: Decision) -> None:
+    for language, zone in [("en", "UTC"), ("de", "UTC"), ("de", "Asia/Tokyo")]:
+        with translation.override(language), timezone.override(zone):
+            kept = answered(decision).content
+            with monkeypatch.context() as patched:
+                patched.setattr(module, "OUR_TEMPLATE", "another")
+                assert answered(decision).content == kept
 
 
 def test_a_site_has_a_page_of_its_own(settings: Any, tmp_path: Path) -> None:

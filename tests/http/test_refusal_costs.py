@@ -2,7 +2,7 @@
 
 As the ratio of the least of many durations, in one process and in turn. The view that is allowed does nothing. The
 first refusal of a client asks Redis; those that follow within a second are answered from memory. REST framework raises
-an exception and translates its text for each refusal, which takes a sixth of an allowed request.
+an exception and handles it for each refusal, which takes a twentieth of an allowed request.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ HOSTILE = {
     "lines": {f"HTTP_X_{number}": "y" * 100 for number in range(500)},
 }
 TOLD = {
-    "X-Forwarded-For": ("HTTP_X_FORWARDED_FOR", "198.51.100.{}"),
-    "Forwarded": ("HTTP_FORWARDED", "for=198.51.100.{}"),
+    "X-Forwarded-For": ("HTTP_X_FORWARDED_FOR", "198.18.{}"),
+    "Forwarded": ("HTTP_FORWARDED", "for=198.18.{}"),
 }
 DOORS = {"/middleware/ok": site.MIDDLEWARE, "/decorated/ok": [], "/drf/answer": []}
 DRF = "/drf/answer"
-BOUNDS = {"problem": 1.1, "page": 1.15, DRF: 1.25}  # times an allowed request
+BOUNDS = {"problem": 1.13, "page": 1.18, DRF: 1.2}  # times an allowed request
 REMEMBERED = 1.0  # the same, within a second of another refusal
 
 
@@ -70,8 +70,9 @@ def test_a_refusal_is_no_dearer(
 
     bound = BOUNDS[DRF if door == DRF else "page" if "browser" in header else "problem"]
     for number in range(1000):  # in turn, so that whatever else this machine does is in both
+        host = f"{number // 250}.{number % 250}"
         for _ in range(2):
-            said = given | {TOLD[proxy][0]: given.get(TOLD[proxy][0], "") + TOLD[proxy][1].format(number)}
+            said = given | {TOLD[proxy][0]: given.get(TOLD[proxy][0], "") + TOLD[proxy][1].format(host)}
             if "HTTP_ACCEPT" in given:  # each its own, as what one Accept says is kept
                 said["HTTP_ACCEPT"] = f"a/c{number};q=0.1,{given['HTTP_ACCEPT']}"
             environ = RequestFactory().get(door, **said).environ

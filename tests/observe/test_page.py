@@ -12,7 +12,7 @@ from django.test import RequestFactory
 
 from django_throttle import observe, signals
 from django_throttle.core import Rule
-from django_throttle.core.commands import Mark
+from django_throttle.core.commands import OnceKey
 from django_throttle.core.decision import Crossing, Reason
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide
@@ -37,7 +37,7 @@ def test_a_receiver_hears_of_a_share() -> None:
     names = run(SIGNAL, remind=lambda *what: told.append(what))
     try:
         decision = decided(True)
-        crossing = Crossing(decision.outcomes[0], 0.8, Mark("one", "user:somebody", "80", 60))
+        crossing = Crossing(decision.outcomes[0], 0.8, OnceKey("one", "user:somebody", "80", 60))
         observe.tell(FACTS, decision._replace(crossed=(crossing,)))
     finally:
         names["quota_warning"].disconnect(names["warn"])

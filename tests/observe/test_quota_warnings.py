@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 from django_throttle import limiter, stores
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Command, Decide, Mark, Release, SetMarks
+from django_throttle.core.commands import Command, Decide, OnceKey, Release, SetOnceKeys
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.signals import quota_warning
@@ -84,15 +84,15 @@ class TestDoors:
         for _ in range(25):
             decide(FACTS)
         kinds = [type(command) for command in asked]
-        assert kinds.count(SetMarks) == 2
-        assert kinds[8] is SetMarks and kinds[11] is SetMarks
-        assert set(kinds) == {Decide, SetMarks}
+        assert kinds.count(SetOnceKeys) == 2
+        assert kinds[8] is SetOnceKeys and kinds[11] is SetOnceKeys
+        assert set(kinds) == {Decide, SetOnceKeys}
 
     def test_several_shares_at_once_are_one_command(
         self, store: Any, decide: Any, told: list[Any], asked: list[Command]
     ) -> None:
         decide(Facts("search", ("request",), SameByEveryKey(), 10))
-        assert [type(command) for command in asked] == [Decide, SetMarks]
+        assert [type(command) for command in asked] == [Decide, SetOnceKeys]
         assert [share for *_, share in told] == [0.8, 1.0]
 
     def test_to_ask_tells_nobody(self, store: Any, decide: Any, told: list[Any]) -> None:
@@ -115,12 +115,12 @@ class TestDoors:
         execute, aexecute = store.execute, store.aexecute
 
         def fails(command: Command) -> Any:
-            if isinstance(command, SetMarks):
+            if isinstance(command, SetOnceKeys):
                 raise StoreError(Cause.UNAVAILABLE)
             return execute(command)
 
         async def afails(command: Command) -> Any:
-            return fails(command) if isinstance(command, SetMarks) else await aexecute(command)
+            return fails(command) if isinstance(command, SetOnceKeys) else await aexecute(command)
 
         monkeypatch.setattr(store, "execute", fails)
         monkeypatch.setattr(store, "aexecute", afails)
@@ -159,7 +159,7 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
     class Slow(MemoryStore):
         async def aexecute(self, command: Command) -> Any:
             commands.append(command)
-            if isinstance(command, SetMarks):
+            if isinstance(command, SetOnceKeys):
                 asking.set()
                 await asyncio.Event().wait()
             return self.execute(command)
@@ -173,44 +173,44 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
             await task
     finally:
         stores.pin(before)
-    assert [type(command) for command in commands] == [Decide, SetMarks, Release]
+    assert [type(command) for command in commands] == [Decide, SetOnceKeys, Release]
 
 
 class TestOnce:
     """The command itself, in both stores."""
 
-    MARKS = (Mark("rule", "user:1", "0.8", 60_000_000), Mark("rule", "user:1", "1.0", 60_000_000))
+    MARKS = (OnceKey("rule", "user:1", "0.8", 60_000_000), OnceKey("rule", "user:1", "1.0", 60_000_000))
 
     def test_the_first_hears_yes_until_it_has_lasted(self, store: Any, clock: FrozenClock) -> None:
-        assert store.execute(SetMarks(self.MARKS[:1])) == (True,)
-        assert store.execute(SetMarks(self.MARKS)) == (False, True)
+        assert store.execute(SetOnceKeys(self.MARKS[:1])) == (True,)
+        assert store.execute(SetOnceKeys(self.MARKS)) == (False, True)
         clock.to(59.999_999)
-        assert store.execute(SetMarks(self.MARKS)) == (False, False)
+        assert store.execute(SetOnceKeys(self.MARKS)) == (False, False)
         clock.to(60)
-        assert store.execute(SetMarks(self.MARKS)) == (True, True)
+        assert store.execute(SetOnceKeys(self.MARKS)) == (True, True)
 
     async def test_on_an_event_loop_too(self, store: Any) -> None:
-        assert await store.aexecute(SetMarks(self.MARKS)) == (True, True)
-        assert await store.aexecute(SetMarks(self.MARKS)) == (False, False)
+        assert await store.aexecute(SetOnceKeys(self.MARKS)) == (True, True)
+        assert await store.aexecute(SetOnceKeys(self.MARKS)) == (False, False)
 
     @pytest.mark.parametrize("field", ["rule_id", "ident", "name"])
     def test_another_mark_is_another(self, store: Any, field: str) -> None:
-        store.execute(SetMarks(self.MARKS))
-        assert store.execute(SetMarks((self.MARKS[0]._replace(**{field: "another"}),))) == (True,)
+        store.execute(SetOnceKeys(self.MARKS))
+        assert store.execute(SetOnceKeys((self.MARKS[0]._replace(**{field: "another"}),))) == (True,)
 
     def test_after_a_step_back_of_the_clock_it_lasts_no_longer_than_ever(self, store: Any, clock: FrozenClock) -> None:
         clock.to(86_400)
-        store.execute(SetMarks(self.MARKS[:1]))
+        store.execute(SetOnceKeys(self.MARKS[:1]))
         clock.to(0)
-        assert store.execute(SetMarks(self.MARKS[:1])) == (False,)
+        assert store.execute(SetOnceKeys(self.MARKS[:1])) == (False,)
         clock.to(60)
-        assert store.execute(SetMarks(self.MARKS[:1])) == (True,)
+        assert store.execute(SetOnceKeys(self.MARKS[:1])) == (True,)
 
 
 class TestRedis:
     def test_a_mark_is_one_small_key_with_an_end_in_the_slot_of_its_rule(self, redis_server: RedisServer) -> None:
         store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
-        store.execute(SetMarks((Mark("rule", "user:1", "0.8", 1_500_001),)))
+        store.execute(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 1_500_001),)))
         with redis_server.client() as client:
             (key,) = client.scan_iter("marks:*")
             assert key == store.key("rule:0.8", "user:1")
@@ -220,14 +220,14 @@ class TestRedis:
     @pytest.mark.parametrize("value", ["nonsense", "nan", "", "1e400", "-5"])
     def test_what_somebody_else_has_put_there_is_replaced(self, redis_server: RedisServer, value: str) -> None:
         store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
-        mark = Mark("foreign", "user:1", value, 60_000_000)
+        mark = OnceKey("foreign", "user:1", value, 60_000_000)
         key = store.key(f"foreign:{value}", "user:1")
         with redis_server.client() as client:
             client.set(key, value)
-            assert store.execute(SetMarks((mark,))) == (True,)
+            assert store.execute(SetOnceKeys((mark,))) == (True,)
             client.delete(key)
             client.hset(key, "a", "b")
-            assert store.execute(SetMarks((mark,))) == (True,)
+            assert store.execute(SetOnceKeys((mark,))) == (True,)
             assert 0 < client.pttl(key) <= 60_000
 
     @pytest.mark.parametrize("driver", ["execute", "aexecute"])
@@ -236,11 +236,11 @@ class TestRedis:
         with RedisServer() as server:
             store = RedisStore(server.url, deadline=1.0)
             ask = async_to_sync(store.aexecute) if driver == "aexecute" else store.execute
-            assert ask(SetMarks((Mark("rule", "user:1", "0.8", 60_000_000),))) == (True,)
+            assert ask(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 60_000_000),))) == (True,)
             server.pause()
             began = time.monotonic()
             with pytest.raises(StoreError):
-                ask(SetMarks((Mark("rule", "user:1", "1.0", 60_000_000),)))
+                ask(SetOnceKeys((OnceKey("rule", "user:1", "1.0", 60_000_000),)))
             took = time.monotonic() - began
             server.resume()
         print(f"a hung Redis, asked whether somebody has been told: {took * 1000:.0f} ms of 500")

@@ -12,7 +12,7 @@ from asgiref.sync import iscoroutinefunction
 from django_throttle import observe
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
-from django_throttle.core.commands import Mark
+from django_throttle.core.commands import OnceKey
 from django_throttle.core.decision import Crossing
 from django_throttle.exceptions import Cause, InvalidCost
 from django_throttle.limiter import adecide, decide
@@ -69,7 +69,7 @@ async def tell(decision: Decision, on_loop: bool) -> None:
 
 
 WARNED = decided(True)
-CROSSING = Crossing(WARNED.outcomes[0], 0.8, Mark("one", "user:somebody", "80", 60))
+CROSSING = Crossing(WARNED.outcomes[0], 0.8, OnceKey("one", "user:somebody", "80", 60))
 TOLD = {
     "allowed": (decided(True, True), []),
     "no rule applies": (Decision(), []),
@@ -144,6 +144,7 @@ async def test_a_synchronous_call_on_a_loop_goes_on_without_asynchronous_receive
 
 
 @pytest.mark.parametrize("cost", [-1, 1.5, True, "2", None, float("nan")])
-def test_no_door_can_charge_a_cost_that_makes_no_sense(cost: Any) -> None:
+def test_no_door_can_charge_a_cost_that_makes_no_sense(enforce: Enforce, cost: Any) -> None:
+    enforce()
     with pytest.raises(InvalidCost):
-        Facts("any", ("request",), Somebody(), cost)
+        decide(Facts("any", ("request",), Somebody(), cost))

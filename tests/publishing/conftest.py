@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from channels.layers import channel_layers
 
-from django_throttle.publishing.groups import members, sizes
+from django_throttle.publishing.groups import member_counts, members
 from tests.doors import enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -17,7 +17,7 @@ renew = members.renew
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     renew()
-    sizes.forget()
+    member_counts.forget()
     channel_layers.backends.clear()
     yield
     channel_layers.backends.clear()

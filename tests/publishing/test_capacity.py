@@ -1,18 +1,26 @@
-"""What channels_redis drops at its capacity: nobody is told but its log, so it stays charged, as the docs say."""
+"""What channels_redis drops at its capacity is counted apart from our refusals, and stays charged, as the docs say."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from channels.exceptions import ChannelFull
 from channels.layers import channel_layers
+from prometheus_client import REGISTRY
 
 from django_throttle.channels import throttled_group_send
+from django_throttle.exceptions import PublishRefused
 from django_throttle.limiter import Limiter
+from django_throttle.observe import prometheus
+from django_throttle.publishing import groups
 from django_throttle.publishing.groups import CountingLayer
 from django_throttle.rulebook import current
+from django_throttle.signals import layer_dropped
 from django_throttle.stores import get_store
 from tests.doors import Enforce
 from tests.servers import RedisServer, need_package
@@ -22,8 +30,42 @@ CAPACITY, PROCESSES, PUBLICATIONS = 20, 6, 100
 LIMIT = 10_000
 
 
+Drops = Counter[str]
+ROOT = logging.getLogger()
+
+
+@pytest.fixture
+def dropped() -> Iterator[Drops]:
+    """Full queues by the layer's method, as receivers of the signal hear of them."""
+    found: Drops = Counter()
+
+    def hear(*, method: str, queues: int, **_: object) -> None:
+        found[method] += queues
+
+    layer_dropped.connect(hear)
+    yield found
+    layer_dropped.disconnect(hear)
+
+
+def redis_layer(redis_url: str) -> Any:
+    need_package("channels_redis")
+    from channels_redis.core import RedisChannelLayer
+
+    return RedisChannelLayer(hosts=[{"address": redis_url, "socket_timeout": None}], capacity=CAPACITY)
+
+
+def metric(method: str) -> float:
+    assert prometheus.count  # is imported, which connects its receiver
+    return REGISTRY.get_sample_value("django_throttle_layer_drops_total", {"method": method}) or 0.0
+
+
 async def test_what_is_dropped_at_capacity_stays_charged(
-    enforce: Enforce, redis_url: str, redis_server: RedisServer, settings: Any, caplog: pytest.LogCaptureFixture
+    enforce: Enforce,
+    redis_url: str,
+    redis_server: RedisServer,
+    settings: Any,
+    caplog: pytest.LogCaptureFixture,
+    dropped: Drops,
 ) -> None:
     need_package("channels_redis")
     given = {"hosts": [{"address": redis_url, "socket_timeout": None}], "capacity": CAPACITY}
@@ -47,3 +89,70 @@ async def test_what_is_dropped_at_capacity_stays_charged(
     assert (charged, kept) == (PUBLICATIONS * PROCESSES, CAPACITY * PROCESSES)
     assert len([one for one in caplog.records if "over capacity in group news" in one.getMessage()]) == 80
     assert f"{charged - kept} of {charged} deliveries" in DOCS
+    assert dropped == {"group_send": charged - kept}
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.ERROR], ids=["as it comes", "set"])
+def test_it_is_counted_though_the_log_is_silent(dropped: Drops, caplog: pytest.LogCaptureFixture, level: int) -> None:
+    log, root = logging.getLogger(f"tests.capacity.{level}"), ROOT.level
+    log.setLevel(level)
+    ROOT.setLevel(logging.WARNING)
+    try:
+        groups.DropFilter(log)
+        log.info("%s of %s channels over capacity in group %s", 3, 600, "news")
+        log.error("else")
+        assert [record.getMessage() for record in caplog.records] == ["else"]
+        log.setLevel(logging.INFO)  # the site asks for it
+        log.info("%s of %s channels over capacity in group %s", 4, 600, "news")
+        assert len(caplog.records) == 2
+    finally:
+        ROOT.setLevel(root)
+    assert dropped == {"group_send": 7}
+
+
+async def test_a_refusal_is_no_drop_and_a_drop_is_no_refusal(enforce: Enforce, redis_url: str, dropped: Drops) -> None:
+    """Two processes that read nothing: one refusal by the rule, and what is dropped for want of room."""
+    enforce(
+        news={"rate": f"{3 * (CAPACITY + 5)}/h", "events": ["publish"], "key": "everyone", "algorithm": "fixed_window"}
+    )
+    layers, before = [redis_layer(redis_url) for _ in range(2)], metric("group_send")
+    for layer in layers:
+        reader = CountingLayer(layer, "default")
+        await reader.group_add("news", await reader.new_channel())
+    refused = 0
+    for _ in range(CAPACITY + 6):
+        try:
+            await throttled_group_send("news", {"type": "news.item"}, publisher="user:1", layer=layers[0])
+        except PublishRefused:
+            refused += 1
+    for layer in layers:
+        await layer.close_pools()
+    assert (refused, dropped) == (1, {"group_send": 2 * 5})
+    assert metric("group_send") - before == 2 * 5
+
+
+async def test_sending_to_a_full_channel_raises_and_is_counted(redis_url: str, dropped: Drops) -> None:
+    layer = CountingLayer(redis_layer(redis_url), "default")
+    channel = await layer.new_channel()
+    for _ in range(CAPACITY):
+        await layer.send(channel, {"type": "news.item"})
+    with pytest.raises(ChannelFull):
+        await layer.send(channel, {"type": "news.item"})
+    await layer.close_pools()
+    assert dropped == {"send": 1}
+
+
+async def test_what_a_slow_consumer_loses_beside_a_quick_one_is_counted(redis_url: str, dropped: Drops) -> None:
+    """Both are in one process: it reads for both, and the slow one's own queue is full; not even the log says so."""
+    shared = redis_layer(redis_url)
+    quick, slow = CountingLayer(shared, "default"), CountingLayer(shared, "default")
+    channels = [await layer.new_channel() for layer in (quick, slow)]
+    for layer, channel in zip((quick, slow), channels, strict=True):
+        await layer.group_add("news", channel)
+    for number in range(CAPACITY + 7):
+        await shared.group_send("news", {"type": "news.item", "number": number})
+        assert (await quick.receive(channels[0]))["number"] == number
+    heard = [(await slow.receive(channels[1]))["number"] for _ in range(CAPACITY)]
+    await shared.close_pools()
+    assert heard == list(range(7, CAPACITY + 7)), "the oldest are gone"
+    assert dropped == {"receive": 7}

@@ -15,7 +15,7 @@ import pytest
 
 from django_throttle.conf import conf
 from django_throttle.exceptions import StoreError
-from django_throttle.publishing.groups import GroupSizeReporter, GroupSizes, LocalMembers, group_ident
+from django_throttle.publishing.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun, run
 from django_throttle.stores.commands import MEMBERS
@@ -36,10 +36,10 @@ class Process:
 
     def __init__(self, store: RedisStore) -> None:
         self.store, self.members = store, LocalMembers()
-        self.tell = GroupSizeReporter(store, self.members)
+        self.tell = MemberReporter(store, self.members)
 
     def size(self, group: str = NAME) -> int:
-        return run(GroupSizes(self.members).of(group, self.store), self.store)
+        return run(MemberCounts(self.members).of(group, self.store), self.store)
 
     def join(self, *channels: str, group: str = NAME) -> None:
         for channel in channels:
@@ -73,13 +73,13 @@ class TestSizes:
     async def test_on_an_event_loop(self, pair: tuple[Process, Process]) -> None:
         pair[0].join("a")
         pair[0].tell()
-        assert await arun(GroupSizes(pair[1].members).of(NAME, pair[1].store), pair[1].store) == 1
+        assert await arun(MemberCounts(pair[1].members).of(NAME, pair[1].store), pair[1].store) == 1
 
     async def test_many_who_ask_at_once_ask_once(
         self, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, asked = pair[0].store, []
-        ask, sizes = store.aexecute, GroupSizes(pair[1].members)
+        ask, sizes = store.aexecute, MemberCounts(pair[1].members)
 
         async def counted(command: Any) -> Any:
             asked.append(command)
@@ -124,7 +124,7 @@ class TestSizes:
             assert client.keys("*members") == []
 
     def test_it_is_asked_once_a_second(self, pair: tuple[Process, Process]) -> None:
-        sizes = GroupSizes(pair[1].members)
+        sizes = MemberCounts(pair[1].members)
         store = pair[1].store
         assert run(sizes.of(NAME, store), store) == 0
         pair[0].join("a")
@@ -138,7 +138,7 @@ class TestSizes:
     ) -> None:
         pair[0].join("a")
         pair[0].tell()
-        sizes, store, monotonic = GroupSizes(pair[1].members), pair[1].store, time.monotonic
+        sizes, store, monotonic = MemberCounts(pair[1].members), pair[1].store, time.monotonic
         assert run(sizes.of(NAME, store), store) == 1
         with monkeypatch.context() as patch:
             patch.setattr(time, "monotonic", lambda: (sizes.forget(), monotonic())[1])

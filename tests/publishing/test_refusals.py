@@ -15,8 +15,8 @@ from django_throttle.core import Outcome, Override, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Reason
 from django_throttle.exceptions import PublishRefused
+from django_throttle.publishing import GROUP_KEY
 from django_throttle.publishing.groups import group_ident, members
-from django_throttle.publishing.sending import GROUP_KEY
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from django.test import RequestFactory
 from django_throttle.channels import ThrottledConsumerMixin, throttled_group_send, throttled_group_send_sync
 from django_throttle.core.decision import Reason
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused
+from django_throttle.publishing import GROUP_KEY
 from django_throttle.publishing.groups import CountingLayer, group_ident, members
-from django_throttle.publishing.sending import GROUP_KEY
 from tests.consumers import opened
 from tests.docs.test_readme import run
 from tests.doors import BOTH, Enforce
@@ -88,6 +89,17 @@ async def test_it_costs_one_and_one_for_each_member(enforce: Enforce, consumer: 
     assert all(socket.output_queue.empty() for socket in sockets), "what was refused reached somebody"
     await close(sockets)
     assert members.count(NEWS) == 0
+
+
+async def test_publications_wait_for_their_turn(enforce: Enforce) -> None:
+    queue = {"rate": "20/s", "burst": 3, "algorithm": "leaky_bucket", "action": "delay"}
+    enforce(news={**TEN, **queue})
+    began = time.monotonic()
+    await asyncio.gather(*(throttled_group_send("news", MESSAGE, publisher="user:1") for _ in range(2)))
+    await sync_to_async(throttled_group_send_sync)("news", MESSAGE, publisher="user:1")
+    assert time.monotonic() - began >= 0.05 + 0.1  # the clock of the store stands still
+    with pytest.raises(PublishRefused):
+        await throttled_group_send("news", MESSAGE, publisher="user:1")
 
 
 async def test_a_consumer_can_tell_its_client(enforce: Enforce) -> None:
@@ -175,8 +187,8 @@ async def test_where_no_rule_counts_publications_nobody_asks_for_a_size(
     enforce: Enforce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enforce()
-    monkeypatch.setattr("django_throttle.publishing.groups.GroupSizes.of", None)
-    monkeypatch.setattr("django_throttle.publishing.groups.GroupSizes.aof", None)
+    monkeypatch.setattr("django_throttle.publishing.groups.MemberCounts.of", None)
+    monkeypatch.setattr("django_throttle.publishing.groups.MemberCounts.aof", None)
     assert await publishes("news", "user:1")
 
 

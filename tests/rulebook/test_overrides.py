@@ -53,6 +53,29 @@ def test_without_overrides_nobody_is_asked() -> None:
     assert set(who.asked) == {"user_or_ip"}
 
 
+def test_a_caller_without_overrides_is_asked_once_for_its_subjects_and_for_blocks_only_where_some_are() -> None:
+    who = Caller(user_or_ip="user:1", user="user:1", ip="ip:192.0.2.1")
+    facts = Facts("x", ("request",), who)
+    others = [override("user:2", "exempt"), override("ip:192.0.2.2", "exempt")]
+    expected = {"exempt": ["user", "ip", "user_or_ip"], "block": ["user", "ip", "user_or_ip", "user", "ip"]}
+    for effect, asked in expected.items():
+        who.asked.clear()
+        snapshot = Snapshot([API], [*others, override("user:3", effect)])
+        assert [one.ident for one in snapshot.match(facts)] == ["user:1"]
+        assert snapshot.blocks(facts) == ()
+        assert who.asked == asked
+
+
+def test_addresses_are_found_again_among_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of them is bounded, and says the same each time."""
+    monkeypatch.setattr("django_throttle.rulebook.snapshot.MAX_REMEMBERED", 10)
+    overrides = Overrides([override("ip:10.0.0.0/25"), override("ip:10.0.0.7")])
+    for _ in range(2):
+        for number in range(256):
+            found = of(overrides, Caller(ip=f"ip:10.0.0.{number}"))
+            assert found == ["ip:10.0.0.7"] * (number == 7) + ["ip:10.0.0.0/25"] * (number < 128)
+
+
 def test_a_caller_is_asked_only_for_what_has_an_override() -> None:
     who = Caller("group:a", user="user:1")
     overrides = Overrides([override("user:2"), override("group:b")])

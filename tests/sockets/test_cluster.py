@@ -14,9 +14,9 @@ from redis.crc import key_slot
 
 from django_throttle.connections.overview import Overview, look
 from django_throttle.core import Rule
-from django_throttle.core.commands import CLOSE, CLOSED, ControlMessage
+from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.limiter import Limiter
-from django_throttle.publishing.groups import GroupSizes, LocalMembers, group_ident
+from django_throttle.publishing.groups import LocalMembers, MemberCounts, group_ident
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from testproject.check.standstill import elapsed
@@ -100,7 +100,7 @@ def used(store: RedisStore, name: str, ident: str) -> int:
 
 
 def size(store: RedisStore) -> int:
-    return run(GroupSizes(LocalMembers()).of(group_ident("default", GROUP), store), store)
+    return run(MemberCounts(LocalMembers()).of(group_ident("default", GROUP), store), store)
 
 
 def at_once(workers: list[Worker], **arguments: Any) -> list[list[int]]:
@@ -129,7 +129,7 @@ class TestCaps:
         assert used(store, "users", "user:1") == used(store, "places", f"ip:{ADDRESS}") == CAP
         for worker in pair:
             worker.ask("shut")
-        assert used(store, "users", "user:1") == used(store, "places", f"ip:{ADDRESS}") == 0
+        wait_until(lambda: used(store, "users", "user:1") == used(store, "places", f"ip:{ADDRESS}") == 0)
 
     def test_where_both_slots_are_narrow_there_are_never_more_and_no_slot_is_lost(
         self, pair: list[Worker], store: RedisStore
@@ -239,7 +239,7 @@ class TestOrders:
         wait_until(lambda: [worker.ask("ended") for worker in pair] == [[["blocked", 4403]]] * 2)
         assert elapsed(began) < WITHIN
         assert pair[1].ask("open", user="8", address=address) == [4403]
-        assert used(store, "sockets", "user:8") == 0
+        wait_until(lambda: used(store, "sockets", "user:8") == 0)
 
 
 class TestBudgets:

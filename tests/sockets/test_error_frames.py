@@ -18,8 +18,8 @@ from django.utils.translation import gettext_lazy
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import connection, error_frames, messages
+from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import encode
-from django_throttle.sockets.prepaid import MAX_DELAY
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened
 from tests.doors import Enforce, enforcer
 from tests.servers import slack

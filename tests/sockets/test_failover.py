@@ -131,7 +131,7 @@ def test_what_the_replica_has_not_got_is_not_lost(sentinels: Sentinels, pair: li
         client.client_kill_filter(_type="master")
     assert second.ask("open", user="3", scope="local", times=2) == [0, 0]
     second.ask("close", times=1)  # of user 4
-    assert (witness.counts("local", "3"), witness.counts("local", "4")) == (4, 0)
+    wait_until(lambda: (witness.counts("local", "3"), witness.counts("local", "4")) == (4, 0))
     old.kill()
     back = fail_over(sentinels, witness, old)
     assert sentinels.master() is replica

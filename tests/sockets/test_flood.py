@@ -61,7 +61,7 @@ async def test_ten_thousand_messages_in_a_second(
     often = lags[len(lags) * 99 // 100]
     figure(f"questions to Redis of {FLOOD:,} messages", questions)
     figure("99 of 100 delays of the event loop", often * 1000, "ms")
-    assert questions <= 2 * 10 * (1 + seconds), "ten a second each"
+    assert questions <= 2 * 10 * (1 + seconds), "ten a second for each address"
     assert often < slack(0.05)
     assert len(texts(other)) == 10
     assert len(line.told("error")) <= 5 + seconds

@@ -12,8 +12,6 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import rulebook
 from django_throttle.core import Outcome, Override, Reason, Rule
-from django_throttle.core.commands import Mark
-from django_throttle.core.decision import Crossing
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.observe import reports
 from django_throttle.rulebook import Snapshot
@@ -101,27 +99,6 @@ class TestRules:
         assert line.told("error")[0]["rule"] == "smooth"
         assert counters(store) == {}
         await line.close()
-
-    async def test_a_quota_in_batches_warns_once(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Once it has been paid for; what is told then comes with the next message."""
-        heard: list[float] = []
-
-        def reached(sender: Any, share: float, **_: Any) -> None:
-            heard.append(share)
-
-        quota_warning.connect(reached)
-        try:
-            store = enforce(quota={**SHARED, "rate": "4/h", "batched": True, "warn_at": [0.5]})
-            outcome = Outcome("quota", "ip:203.0.113.9", True, 4, 2, 0.0, 60.0)
-            crossing = Crossing(outcome, 0.5, Mark("quota", outcome.ident, "0.5", 60_000_000))
-            monkeypatch.setattr(store.local_limits, "add_passed", lambda charges: (crossing,))
-            line = await Line().open()
-            line.send("1", "2", "3")
-            await line.until(lambda: len(texts(line)) == 3)
-            assert heard == [0.5]
-            await line.close()
-        finally:
-            quota_warning.disconnect(reached)
 
     async def test_a_function_prices_by_the_scope_and_by_bytes(self, enforce: Enforce) -> None:
         enforce(volume={**OWN, "rate": "20/min", "unit": "bytes", "cost": "tests.sockets.test_limits.twice"})

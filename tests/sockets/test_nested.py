@@ -11,6 +11,7 @@ import pytest
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Rule
+from django_throttle.limiter import Limiter
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
 from tests.doors import BOTH, Enforce, enforcer
 from tests.inside import counters
@@ -110,6 +111,38 @@ class TestTwoScopes:
         assert (await communicator.receive_json_from())["rule"] == "everywhere"
         await communicator.disconnect()
         assert held(store) == 0
+
+    @BOTH
+    @pytest.mark.parametrize("refuse", ["http", "frame"])
+    async def test_a_handshake_that_the_inner_one_refuses_is_charged_by_none(
+        self, enforce: Enforce, refuse: str
+    ) -> None:
+        class Strict(AsyncEcho):
+            pass
+
+        Strict.refuse = refuse
+        knocks = {**WINDOW, "events": ["connect"]}
+        store = enforce(
+            everywhere={**knocks, "rate": "3/min"},
+            stubborn={**knocks, "rate": "4/min", "count_denied": True},
+            slots={**TWO_SOCKETS, "scopes": ["site"]},
+            chat={**knocks, "rate": "1/min", "scopes": ["chat"]},
+        )
+        app = around(Strict, "site", "further out")
+        first = await opened(app)
+        for _ in range(2):
+            communicator = socket(app)
+            assert (await communicator.connect())[0] is (refuse == "frame")
+            await communicator.disconnect()
+        left = [
+            Limiter([Rule(name, **options)], store).peek("everyone").remaining
+            for name, options in {
+                "everywhere": {**knocks, "rate": "3/min"},
+                "stubborn": {**knocks, "rate": "4/min", "count_denied": True},
+            }.items()
+        ]
+        assert (left, held(store)) == ([2, 1], 1)
+        await first.disconnect()
 
     async def test_each_takes_its_own_slots_and_one_socket_has_them_all(self, enforce: Enforce) -> None:
         store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**TWO_SOCKETS, "limit": 1, "scopes": ["chat"]})

@@ -11,13 +11,16 @@ from redis import Redis
 
 from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
+from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
+from django_throttle.core.prepaid import MOST_ASKED, Claim
 from django_throttle.limiter import Limiter
+from django_throttle.prepaid import decide_bought, give_back
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets.prepaid import MAX_CALLS as MOST
-from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit
 from django_throttle.stores import RedisStore
+from django_throttle.stores.base import arun
+from tests.inside import buys
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
@@ -34,52 +37,15 @@ def used(store: RedisStore, name: str = "chat", ident: str = IDENT) -> int:
     return decision.limit - decision.remaining
 
 
+def settled(store: RedisStore, name: str = "chat") -> int:
+    """The same once the agent has given back what may be spent no longer."""
+    give_back(store)
+    return used(store, name)
+
+
 def asked(redis: Redis) -> int:
     stats: Any = redis.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
-
-
-class TestPace:
-    def test_never_more_than_ten_in_any_second(self) -> None:
-        """In these words, the documentation promises it."""
-        pace, now, asked = StoreCallLimit(), 0.0, []
-        for _ in range(95):
-            now += pace.wait(now)
-            pace.note(now)
-            asked.append(now)
-        assert asked[9] == 0.0, "the first ten go at once"
-        assert most_in_a_second(asked) == 10
-
-    async def test_of_one_socket_however_many_guards_stand_around_it(
-        self, enforce: Live, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Each with a rule of its own: they share the ten."""
-        asked: list[float] = []
-        note = StoreCallLimit.note
-
-        def noted(pace: StoreCallLimit, now: float) -> None:
-            asked.append(now)
-            note(pace, now)
-
-        monkeypatch.setattr(StoreCallLimit, "note", noted)
-        enforce(
-            outer={**CHAT, "rate": "1000000/h", "scopes": ["site"], "count_denied": True},
-            inner={**CHAT, "rate": "1/h", "scopes": ["chat"], "count_denied": True},
-            MAX_VIOLATIONS=0,
-        )
-        line = Line()
-        line.app = ThrottleMiddleware(line.app, "site")
-        await line.open()
-        until = time.monotonic() + 1.2
-        while time.monotonic() < until or len(asked) < 15:
-            line.send(*["x"] * 5)
-            await asyncio.sleep(0.02)
-        assert most_in_a_second(asked) <= 10
-        await line.close()
-
-
-def most_in_a_second(asked: list[float]) -> int:
-    return max(sum(1 for other in asked if at <= other < at + 1.0) for at in asked)
 
 
 class TestQuestions:
@@ -97,9 +63,9 @@ class TestQuestions:
             await line.until(lambda: len(texts(line)) == 1500)
             seconds, questions = time.monotonic() - began, asked(redis) - before
         print(f"1,500 frames in {seconds:.2f} s: {questions} questions")
-        assert questions <= MOST * (1 + seconds)
+        assert questions <= MOST_ASKED * (1 + seconds)
         await line.close()
-        await becomes(lambda: used(store) == 1500)
+        await becomes(lambda: settled(store) == 1500)
 
     async def test_a_flood_over_the_limit_asks_ten_times_a_second_at_most(
         self, enforce: Live, redis_server: Any
@@ -114,7 +80,7 @@ class TestQuestions:
                 await asyncio.sleep(0.02)
             seconds, questions = time.monotonic() - began, asked(redis) - before
         print(f"over 10,000 frames in {seconds:.2f} s: {questions} questions")
-        assert questions <= MOST * (1 + seconds)
+        assert questions <= MOST_ASKED * (1 + seconds)
         assert len(texts(line)) == 200 == used(store)
         await line.close()
 
@@ -130,43 +96,6 @@ class TestQuestions:
         assert used(store) == 5
         for line in (first, second):
             await line.close()
-
-
-class TestOneSocket:
-    """An allowance by itself."""
-
-    async def test_when_the_questions_are_used_up_a_frame_waits_for_the_next(
-        self, enforce: Live, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("django_throttle.sockets.prepaid.PERIOD", 0.3)
-        enforce(chat=CHAT)
-        paced = StoreCallLimit()
-        for _ in range(MOST):
-            paced.note(time.monotonic())
-        began = time.monotonic()
-        decision, wait = await PrepaidFrames(paced).decide(charged(), (1,))
-        assert (decision.allowed, wait) == (True, 0.0)
-        assert time.monotonic() - began >= 0.29
-
-    async def test_a_refusal_is_said_again_instead(self, enforce: Live) -> None:
-        store = enforce(chat={**CHAT, "rate": "1/h", "count_denied": True})
-        paced = StoreCallLimit()
-        allowance = PrepaidFrames(paced)
-        said = [(await allowance.decide(charged(), (1,)))[0].allowed for _ in range(50)]
-        assert said == [True] + [False] * 49
-        assert paced.wait(time.monotonic()) > 0, "each was asked for, as long as that could be"
-        assert used(store) == 1
-
-    async def test_several_at_once_are_each_charged(self, enforce: Live) -> None:
-        store = enforce(chat={**CHAT, "rate": "5/h"})
-        allowance = PrepaidFrames(StoreCallLimit())
-        taken = await asyncio.gather(*(allowance.decide(charged(), (1,)) for _ in range(9)))
-        assert sum(decision.allowed for decision, _ in taken) == 5
-        assert used(store) == 5
-
-
-def charged() -> tuple[Charge, ...]:
-    return (Charge(rulebook.current().rules[0], IDENT, 1),)
 
 
 class TestTheCap:
@@ -187,6 +116,18 @@ class TestTheCap:
         for line in lines:
             await line.close()
 
+    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_log"])
+    async def test_two_processes_get_exactly_the_limit(self, enforce: Live, redis_url: str, algorithm: str) -> None:
+        store = enforce(chat={**CHAT, "rate": "300/day", "algorithm": algorithm})
+        other = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
+        charges, passed = (Charge(rulebook.current().rules[0], IDENT, 1),), 0
+        for one in (store, other) * 2:
+            for _ in range(200):
+                passed += (await arun(decide_bought(Claim(charges, waits=True), one), one)).allowed
+                assert passed <= used(store) <= 300
+            give_back(one, everything=True)
+        assert passed == 300 == used(store)
+
     async def test_never_more_is_let_through_than_was_charged(self, enforce: Live) -> None:
         store = enforce(chat=CHAT)
         lines = [await Line().open() for _ in range(4)]
@@ -197,14 +138,14 @@ class TestTheCap:
             assert sum(len(texts(line)) for line in lines) <= used(store)
         for line in lines:
             await line.close()
-        await becomes(lambda: used(store) == sum(len(texts(line)) for line in lines))
+        await becomes(lambda: settled(store) == sum(len(texts(line)) for line in lines))
 
     async def test_what_is_left_goes_back_when_a_socket_rests(self, enforce: Live) -> None:
         store = enforce(chat=CHAT)
         line = await Line().open()
         line.send(*["x"] * 50)
         await line.until(lambda: len(texts(line)) == 50)
-        await becomes(lambda: used(store) == 50)
+        await becomes(lambda: settled(store) == 50)
         assert line.closed is None
         await line.close()
 
@@ -215,14 +156,14 @@ class TestTheCap:
         line.send(*["x" * size for size in sizes])
         line.send("ü" * 10)
         await line.until(lambda: len(texts(line)) == 9)
-        await becomes(lambda: used(store, "volume") == sum(sizes) + 20)
+        await becomes(lambda: settled(store, "volume") == sum(sizes) + 20)
         line.send("y" * 9000)
         await line.until(lambda: line.told("error"))
         assert used(store, "volume") == sum(sizes) + 20
         line.send("z" * 8000)
         await line.until(lambda: len(texts(line)) == 10)
         await line.close()
-        await becomes(lambda: used(store, "volume") == sum(sizes) + 8020)
+        await becomes(lambda: settled(store, "volume") == sum(sizes) + 8020)
 
 
 class TestCancellation:
@@ -250,7 +191,7 @@ class TestCancellation:
             await line.until(lambda n=n: len(got) == n + 1)
         assert got == [f"{n}" for n in range(20)]
         await line.close()
-        await becomes(lambda: used(store) == 20)
+        await becomes(lambda: settled(store) == 20)
 
 
 class TestRuleChanges:
@@ -265,7 +206,7 @@ class TestRuleChanges:
         rules = [Rule("chat", "210/h", events=("message",), key="ip", algorithm="fixed_window")]
         before = rulebook.pin(Snapshot(rules))
         try:
-            await becomes(lambda: used(store) == 200)
+            await becomes(lambda: settled(store) == 200)
             line.send(*["y"] * 20)
             await line.until(lambda: line.told("error"))
             assert len(texts(line)) == 210
@@ -295,5 +236,64 @@ class TestDelays:
         told = line.told("error")[0]
         assert 0 < told["retry_after"] <= 3
         assert texts(line) == []
-        await becomes(lambda: used(store) <= 5)
+        await becomes(lambda: settled(store) <= 5)
         await line.close()
+
+    @pytest.mark.parametrize("size", [1, 5])
+    async def test_frames_that_wait_as_the_socket_ends_give_their_turns_back(
+        self, enforce: Live, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        buys(size, monkeypatch)
+        store = enforce(chat={**CHAT, "rate": "1/s", "burst": 50, "algorithm": "leaky_bucket", "action": "delay"})
+        line = await Line().open()
+        line.send("first", "second", "third")
+        await line.until(lambda: texts(line) == ["first"])
+        await becomes(lambda: settled(store) >= 2)
+        assert line.task is not None
+        line.task.cancel()
+        await asyncio.wait({line.task})
+        await becomes(lambda: settled(store) == 1)
+
+    async def test_each_socket_of_a_loop_waits_for_its_own_frames_in_their_order(self, enforce: Live) -> None:
+        enforce(
+            slow={**CHAT, "rate": "10/s", "burst": 40, "algorithm": "leaky_bucket", "action": "delay", "scopes": ["a"]}
+        )
+        slow, quick = await Line(scope="a").open(), await Line(scope="b").open()
+        began = time.monotonic()
+        slow.send(*map(str, range(12)))
+        late = 0.0
+        while len(texts(slow)) < 12:
+            sent = time.monotonic()
+            seen = len(texts(quick))
+            quick.send("x")
+            await quick.until(lambda seen=seen: len(texts(quick)) > seen)  # type: ignore[misc]
+            late = max(late, time.monotonic() - sent)
+            await asyncio.sleep(0.01)
+        assert time.monotonic() - began >= 1.1
+        assert texts(slow) == [*map(str, range(12))]
+        assert late <= slack(0.05), "none of another socket waits"
+        for line in (slow, quick):
+            await line.close()
+
+    async def test_handshakes_wait_for_their_turn(self, enforce: Live) -> None:
+        enforce(knocks={**CHAT, "events": ["connect"], "rate": "20/s", "algorithm": "leaky_bucket", "action": "delay"})
+        began = time.monotonic()
+        lines = await asyncio.gather(*(Line().open() for _ in range(7)))
+        assert 0.3 <= time.monotonic() - began <= 0.3 + slack(1.0)
+        assert [line.closed for line in lines] == [None] * 7
+        for line in lines:
+            await line.close()
+
+    async def test_a_client_that_leaves_before_its_handshake_has_its_turn(self, enforce: Live) -> None:
+        slow = {**CHAT, "events": ["connect"], "rate": "1/h", "burst": 9, "algorithm": "leaky_bucket"}
+        store = enforce(knocks={**slow, "action": "delay"})
+        first = await Line().open()
+        waiting = Line()
+        opening = asyncio.ensure_future(waiting.open())
+        await becomes(lambda: settled(store, "knocks") == 2)
+        assert waiting.task is not None
+        waiting.task.cancel()
+        await asyncio.wait({waiting.task})
+        await becomes(lambda: settled(store, "knocks") == 1)
+        opening.cancel()
+        await first.close()

@@ -11,12 +11,10 @@ import pytest
 from channels.exceptions import DenyConnection
 from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 
-from django_throttle import lifecycle, limiter
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core.commands import Command, DecideLocally
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.sockets import connection
 from django_throttle.stores import RedisStore
 from tests.consumers import (
     DENIAL,
@@ -32,13 +30,9 @@ from tests.consumers import (
     socket,
 )
 from tests.doors import BOTH, REDIS, Enforce, enforcer
+from tests.sockets.guarded import becomes
 
 enforce = pytest.fixture(enforcer)
-
-
-def pending() -> int:
-    """The tasks that nobody waits for."""
-    return len(lifecycle.background_tasks)
 
 
 class TestRelease:
@@ -94,38 +88,24 @@ class TestRelease:
         await asyncio.wait({communicator.future})
         assert held(store) == 0
 
-    async def test_a_release_that_hangs_is_left_to_finish_alone(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        go_on, finished = asyncio.Event(), asyncio.Event()
-        release = limiter.arelease
+    @REDIS
+    async def test_nobody_waits_for_it(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, go_on = enforce(sockets=TWO_SOCKETS), asyncio.Event()
+        assert isinstance(store, RedisStore)
+        send = store.transport.asend_all
 
-        async def hang(lease: Any) -> None:
+        async def hang(*args: Any) -> Any:
             await go_on.wait()
-            await release(lease)
-            finished.set()
+            return await send(*args)
 
-        store = enforce(sockets=TWO_SOCKETS)
-        monkeypatch.setattr(limiter, "arelease", hang)
-        monkeypatch.setattr(connection, "RELEASE_TIMEOUT", 0.05)
         communicator = await opened()
+        monkeypatch.setattr(store.transport, "post", lambda *args: False)
+        monkeypatch.setattr(store.transport, "asend_all", hang)
         await communicator.disconnect()
-        assert (held(store), pending()) == (1, 1)
+        assert (held(store), len(store.leases.unconfirmed()), await count_in_redis(store)) == (0, 1, 1)
         go_on.set()
-        await finished.wait()
-        await asyncio.sleep(0)
-        assert (held(store), pending()) == (0, 0)
-
-    async def test_a_release_that_fails_is_logged_and_nothing_else(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        async def fail(lease: Any) -> None:
-            raise StoreError(Cause.UNAVAILABLE)
-
-        enforce(sockets=TWO_SOCKETS)
-        monkeypatch.setattr(limiter, "arelease", fail)
-        await (await opened()).disconnect()
-        assert "a lease of a closed socket was not released" in caplog.text
+        await becomes(lambda: not store.leases.unconfirmed())
+        assert await count_in_redis(store) == 0
 
     @REDIS
     async def test_a_handshake_cancelled_at_any_moment_leaves_no_slot(self, enforce: Enforce) -> None:
@@ -155,6 +135,7 @@ class TestRelease:
         assert len(accepted) == held(store) == 5
         for communicator in accepted:
             await communicator.disconnect()
+        await becomes(lambda: not store.leases.unconfirmed())
         assert await count_in_redis(store) == 0
 
 

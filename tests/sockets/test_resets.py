@@ -16,11 +16,9 @@ from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
+from django_throttle.prepaid import give_back
 from django_throttle.rulebook import Snapshot
-from django_throttle.sockets.prepaid import MAX_CALLS as MOST
-from django_throttle.sockets.prepaid import PrepaidFrames, StoreCallLimit
 from django_throttle.stores import RedisStore
 from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
@@ -33,14 +31,7 @@ FOR_EVER = 3600.0
 
 @pytest.fixture(autouse=True)
 def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "sockets.prepaid.PERIOD",
-        "sockets.prepaid.LONGEST",
-        "sockets.limits.MATCH_LIFETIME",
-        "sockets.prepaid.MAX_LIFETIME",
-        "sockets.prepaid.SHORTEST",
-        "stores.denials.LONGEST",
-    ):
+    for name in ("core.prepaid.LONGEST", "sockets.limits.MATCH_LIFETIME", "stores.denials.LONGEST"):
         monkeypatch.setattr(f"django_throttle.{name}", FOR_EVER)
     open_sockets.clear()
 
@@ -85,20 +76,6 @@ async def test_so_it_does_where_rules_are_the_socket_s_own(enforce: Live) -> Non
     await line.close()
 
 
-async def test_a_frame_that_waits_for_its_turn_to_ask_is_heard_at_once(enforce: Live) -> None:
-    enforce(chat=CHAT)
-    pace, charges = StoreCallLimit(), (Charge(rulebook.current().rules[0], IDENT, 1),)
-    for _ in range(MOST):
-        pace.note(asyncio.get_running_loop().time())
-    allowance = PrepaidFrames(pace)
-    taking = asyncio.ensure_future(allowance.decide(charges, (1,)))
-    await asyncio.sleep(0.01)
-    assert not taking.done()
-    allowance.forget()
-    decision, _ = await asyncio.wait_for(taking, 10)
-    assert decision.allowed
-
-
 async def test_an_edited_rule_holds_for_a_flooded_socket(enforce: Live) -> None:
     enforce(chat=CHAT, MAX_VIOLATIONS=0)
     line = await flooded()
@@ -111,17 +88,22 @@ async def test_an_edited_rule_holds_for_a_flooded_socket(enforce: Live) -> None:
         await line.close()
 
 
-async def test_what_was_bought_goes_back_when_rules_are_edited(enforce: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without another frame."""
+async def test_what_was_bought_goes_back_when_the_rule_is_edited(
+    enforce: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next frame under it; without one, as what is not used."""
     buys(64, monkeypatch)
     store = enforce(chat={**CHAT, "rate": "1000/h"})
     line = await Line().open()
     line.send("x")
     await line.until(lambda: texts(line))
     assert used(store) == 64
-    before = rulebook.pin(Snapshot([rule("1000/h"), rule("9/h", "other")]))
+    before = rulebook.pin(Snapshot([rule("900/h")]))
     try:
-        await becomes(lambda: used(store) == 1)
+        line.send("x")
+        await line.until(lambda: len(texts(line)) == 2)
+        give_back(store)
+        assert used(store) == 65
     finally:
         rulebook.pin(before)
         await line.close()

@@ -16,7 +16,7 @@ from tests.sockets.guarded import Line, Live, live_enforcer
 enforce = pytest.fixture(live_enforcer)
 CHAT = {"rate": "100000/h", "events": ["message"], "key": "ip"}
 DOORS = {"middleware": ThrottleMiddleware, "consumer": AsyncEcho}
-MAX_MODULES, MAX_CALLS, MAX_FIRST_CALLS = 8, 23, 120
+MAX_MODULES, MAX_CALLS, MAX_FIRST_CALLS = 9, 23, 60
 
 
 async def way_of_a_frame(line: Line) -> Way:
@@ -49,13 +49,13 @@ def printed(name: str, way: Way) -> Way:
 async def test_the_way_of_a_frame(enforce: Live, door: str) -> None:
     enforce(chat=CHAT)
     app = {"app": AsyncEcho.as_asgi()} if door == "consumer" else {}
-    lines = [await Line(**app).open() for _ in range(2)]
+    lines = [await Line(**app).open() for _ in range(5)]
     for _ in range(3):  # the process is warm: scripts are loaded, the pool is filled
         await way_of_a_frame(lines[0])
-    first = printed("the first frame of a socket", await way_of_a_frame(lines[1]))
-    while len(warm := (await way_of_a_frame(lines[1])).calls) > MAX_FIRST_CALLS // 2:  # several are paid for by now
-        pass
-    warm = printed("a warm frame", await way_of_a_frame(lines[1]))
+    # Now and then one buys for others.
+    firsts, ways = [[await way_of_a_frame(each) for each in some] for some in (lines[1:], lines[1:2] * 50)]
+    first = printed("the first frame of a socket", min(firsts, key=lambda way: len(way.calls)))
+    warm = printed("a warm frame", min(ways, key=lambda way: len(way.calls)))
     assert len(warm.modules) <= MAX_MODULES
     assert len(warm.calls) <= MAX_CALLS
     assert len(first.calls) <= MAX_FIRST_CALLS

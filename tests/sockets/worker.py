@@ -31,7 +31,9 @@ class Worker:
     """Our end of the pipe."""
 
     def __init__(self, database: str = "", **settings: Any) -> None:
-        whole = {"DJANGO_THROTTLE": {**QUICK, "KEY_SECRET": SECRET, **settings}, "database": database}
+        layers = settings.pop("CHANNEL_LAYERS", {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}})
+        throttle = {**QUICK, "KEY_SECRET": SECRET, **settings}
+        whole = {"DJANGO_THROTTLE": throttle, "CHANNEL_LAYERS": layers, "database": database}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sockets.worker", json.dumps(whole)],
             stdin=subprocess.PIPE,
@@ -79,7 +81,10 @@ class Sockets:
         self.lines: list[Any] = []
 
     async def open(self, user: str, times: int = 1, scope: str = "chat", address: str = ADDRESS) -> list[int]:
-        """So many handshakes at once; returns the codes of those that were refused, and 0 for each other."""
+        """So many handshakes at once; returns the codes of those that were refused, and 0 for each other.
+
+        One whose application raises is answered with 1011, as a server does.
+        """
         from tests.sockets.guarded import Line
 
         groups = [GROUP] if scope == GROUP else []
@@ -88,9 +93,9 @@ class Sockets:
         for line in lines:
             line.scope["user"] = SimpleNamespace(pk=user, is_authenticated=True)
         await asyncio.gather(*(line.open() for line in lines))
-        let_in = [line for line in lines if line.sent[0]["type"] == "websocket.accept"]
+        let_in = [line for line in lines if line.sent and line.sent[0]["type"] == "websocket.accept"]
         self.lines += let_in
-        return [0 if line in let_in else line.closed["code"] for line in lines]
+        return [0 if line in let_in else (line.closed or {"code": 1011})["code"] for line in lines]
 
     async def close(self, times: int) -> None:
         """The clients of so many sockets go, the oldest first."""
@@ -121,6 +126,14 @@ class Sockets:
         """How often each was sent this."""
         return [line.frames.count(text) for line in self._open()]
 
+    async def missed(self) -> list[int]:
+        """How many frames each was told to have missed."""
+        return [sum(frame["lost"] for frame in line.told("continuity_lost")) for line in self._open()]
+
+    async def heard(self) -> list[int]:
+        """The same and the publications that each was sent."""
+        return [told + missed for told, missed in zip(await self.told("news"), await self.missed(), strict=True)]
+
     async def send(self, times: int, quiet: float = 0.3) -> int:
         """So many frames on the newest socket; how many came back, when all have or nothing has for some seconds."""
         line = self._open()[-1]
@@ -134,7 +147,12 @@ class Sockets:
         return int(line.frames.count("x")) - before
 
     async def publish(self, publisher: str, group: str = GROUP, scope: str | None = None) -> list[Any]:
-        """Whether it was sent; where not, the members of the group, and the rule and the ident that refused."""
+        """Whether it was sent; where not, the members of the group, and the rule and the ident that refused.
+
+        Nothing if the layer's Redis has failed.
+        """
+        from redis.exceptions import RedisError
+
         from django_throttle.channels import throttled_group_send
         from django_throttle.exceptions import PublishRefused
 
@@ -142,6 +160,8 @@ class Sockets:
             await throttled_group_send(group, MESSAGE, publisher=publisher, scope=scope)
         except PublishRefused as refused:
             return [False, refused.members, refused.decision.rule, refused.decision.unavailable]
+        except RedisError:
+            return []
         return [True]
 
     async def migrate(self) -> None:
@@ -185,7 +205,7 @@ def main(given: dict[str, Any]) -> None:
         SECRET_KEY=SECRET,
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_throttle"],
         DATABASES={"default": database_settings(given["database"])},
-        CHANNEL_LAYERS={"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}},
+        CHANNEL_LAYERS=given["CHANNEL_LAYERS"],
         DJANGO_THROTTLE=given["DJANGO_THROTTLE"],
         USE_TZ=True,
         LOGGING_CONFIG=None,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle import lifecycle
+from django_throttle import event_loop
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
@@ -120,7 +120,7 @@ async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arriv
     await asyncio.gather(*tasks, return_exceptions=True)
     reconciler.resend()  # the agent gives back while the loop has not even sent it
     assert await limiter.aacquire("user:2")
-    while lifecycle.background_tasks:  # noqa: ASYNC110 - it has no event
+    while event_loop.background_tasks:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.001)
     reconciler.resend()
     assert redis.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0

@@ -15,7 +15,8 @@ import pytest
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Lease, Rule
-from django_throttle.core.commands import CLOSE, CLOSED, RESET, ControlMessage, Evict
+from django_throttle.core.commands import Evict
+from django_throttle.core.control_messages import CLOSE, CLOSED, RESET, ControlMessage
 from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import Cause, InvalidRule, StoreError
 from django_throttle.limiter import Limiter

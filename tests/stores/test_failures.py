@@ -319,7 +319,7 @@ def test_an_abandoned_probe_lets_the_next_call_probe_at_once(opened: Breaker, se
     seconds.now += 1.0
     for _ in range(5):
         assert opened.admit() == 0.0
-        opened.abandoned()
+        opened.inconclusive()
         assert opened.is_open
     assert opened.admit() == 0.0 and opened.admit() > 0
     opened.succeeded()
@@ -327,7 +327,7 @@ def test_an_abandoned_probe_lets_the_next_call_probe_at_once(opened: Breaker, se
 
 
 def test_who_abandons_without_having_probed_changes_nothing(opened: Breaker) -> None:
-    opened.abandoned()
+    opened.inconclusive()
     assert opened.admit() == 1.0
 
 

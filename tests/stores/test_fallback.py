@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
-from django_throttle.core.commands import charges_of
+from django_throttle.core.commands import Charge, Decide, charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from django_throttle.stores.fallback import Admitted, AllAdmitted
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 
@@ -46,6 +48,39 @@ def test_it_starts_from_what_the_store_said_was_left(
     assert len(passed(limiter, "user:2", 12)) == 10 // processes, "of whom nothing was said"
 
 
+@pytest.mark.parametrize(("processes", "turns"), [(1, [4, 5, 6, 7, 8]), (2, [4, 6, 8])])
+def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
+    proxy: Proxy, redis_url: str, processes: int, turns: list[int]
+) -> None:
+    """At this process's share of the rate, and no longer than the share of the queue; in minutes here."""
+    rule = Rule("reports", "60/hour", algorithm="leaky_bucket", action="defer", max_queue=8)
+    store = RedisStore(proxy.url, deadline=5.0, processes=processes)
+    limiter = Limiter([rule], store)
+    assert passed(limiter, "user:1", 4) == [False] * 4
+    proxy.set("refuse")
+    decisions = [limiter.acquire("user:1") for _ in range(7)]
+    assert [round(one.outcomes[0].put_off / 60) for one in decisions if one.allowed] == turns
+    last = next(one for one in reversed(decisions) if one.allowed)
+    assert last.paid is not None
+    assert store.execute(last.paid._replace(decide=last.paid.decide._replace(whole=True)).receipt) == 1
+    assert round(limiter.acquire("user:1").outcomes[0].put_off / 60) == turns[-1], "the last turn was given back"
+    proxy.set("pass")
+    Reconciler(store).resend()
+    assert Limiter([rule], RedisStore(redis_url, deadline=5.0)).peek("user:1").remaining < 9 - 4 - len(turns) + 1
+
+
+def test_a_bucket_does_not_refill_faster_than_it_did(proxy: Proxy) -> None:
+    limiter = Limiter(
+        [Rule("api", "10/hour", algorithm="token_bucket", burst=100)], RedisStore(proxy.url, deadline=5.0)
+    )
+    assert limiter.acquire("user:1", 60).allowed
+    proxy.set("refuse")
+    assert limiter.acquire("user:1", 40).allowed
+    refused = limiter.acquire("user:1")
+    assert not refused.allowed
+    assert (refused.retry_after or 0) > 300
+
+
 def test_what_it_admitted_is_charged_though_nobody_asks_again(proxy: Proxy, redis_url: str) -> None:
     """Of more idents than travel in one pipeline, by the work that the background thread repeats."""
     store = RedisStore(proxy.url, deadline=5.0)
@@ -58,3 +93,36 @@ def test_what_it_admitted_is_charged_though_nobody_asks_again(proxy: Proxy, redi
     assert {elsewhere.peek(ident).remaining for ident in idents} == {8}
     Reconciler(store).resend()
     assert {elsewhere.peek(ident).remaining for ident in idents} == {8}, "once"
+
+
+@pytest.mark.row("A20")
+def test_a_flood_of_idents_takes_few_bytes(proxy: Proxy) -> None:
+    """Those whose counters are forgotten are owed no longer either, and both are bounded."""
+    store = RedisStore(proxy.url, deadline=5.0)
+    fallback, rule = store.fallback, Rule("api", "10/h")
+    fallback.admitted = AllAdmitted(20_000)
+    fallback.local.max_entries = 20_000
+    fallback.decide(Decide((Charge(rule, "user:0", 1),)))
+    tracemalloc.start()
+    for number in range(30_000):
+        fallback.decide(Decide((Charge(rule, f"user:{number}", 1),)))
+    taken = tracemalloc.get_traced_memory()[0] / 20_000
+    tracemalloc.stop()
+    assert len(fallback.admitted) <= 20_000
+    assert not fallback.owes(charges_of(rule, "user:1", 1)) and fallback.owes(charges_of(rule, "user:29999", 1))
+    print(f"{taken:.0f} bytes an ident")
+    assert taken <= 400
+
+
+def test_what_is_owed_is_kept_by_rule() -> None:
+    """Under several rules, with states of several lengths."""
+    admitted = AllAdmitted()
+    rules = [Rule(name, "10/h", algorithm=name) for name in ALGORITHMS]
+    owed = [Admitted(rule, rule.plan, tuple(range(number)), number) for number, rule in enumerate(rules)]
+    admitted.put("user:1", owed)
+    admitted.put("user:2", owed[2:])
+    assert (admitted.of("user:1"), admitted.of("user:2"), admitted.of("user:3")) == (owed, owed[2:], [])
+    admitted.drop("user:1")
+    assert (list(admitted), admitted.of("user:2")) == (["user:2"], owed[2:])
+    admitted.drop("user:2")
+    assert not admitted

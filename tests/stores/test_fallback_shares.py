@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.fallback_shares import ProcessCount, share_of
+from django_throttle.stores.fallback import ProcessCount, share_of
 from tests.strategies import rules
 
 MONTHLY = Rule("monthly", "1000/month", algorithm="fixed_window")
 BERLIN = Rule("berlin", "1000/month", algorithm="fixed_window", timezone="Europe/Berlin")
-# A tenth of the rate would let nobody wait for as long as one call takes.
+# At a tenth of the rate one call takes longer than any may wait.
 QUEUE = Rule("queue", "100/s", algorithm="leaky_bucket", action="delay", max_delay=0.04, cost=5)
 
 
@@ -31,7 +31,13 @@ def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
         assert share.plan.limit >= part.cost
 
 
-@pytest.mark.parametrize(("rule", "left"), [(MONTHLY, 99), (BERLIN, 99), (QUEUE, QUEUE.plan.limit - 5)])
+@pytest.mark.parametrize(("processes", "waiting"), [(1, 100), (3, 33), (200, 1)])
+def test_all_shares_of_a_queue_let_no_more_wait(processes: int, waiting: int) -> None:
+    rule = Rule("reports", "10/min", algorithm="leaky_bucket", action="defer", max_queue=100)
+    assert share_of(rule, processes).plan.limit == 1 + waiting, "at least one, and the one that runs"
+
+
+@pytest.mark.parametrize(("rule", "left"), [(MONTHLY, 99), (BERLIN, 99), (QUEUE, 0)])
 def test_it_decides(rule: Rule, left: int) -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     store.processes.seen = 10

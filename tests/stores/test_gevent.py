@@ -203,7 +203,7 @@ for _ in range(3):
         assert not ran, "the parent's agent went on in its child"
         assert not degraded()
         settle()
-        assert ran.count("the beat") < 20
+        assert ran.count("sending the beat") < 20
         os._exit(7)
     children.append(child)
 assert not degraded()

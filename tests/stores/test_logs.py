@@ -116,6 +116,6 @@ def test_a_call_that_costs_nothing_writes_nothing(kind: str, redis_url: str, red
         assert Limiter([before], store).acquire("user:1", 9).allowed
         peeked = Limiter([after], store).peek("user:1", 0)
         dumps = [redis.dump(key) for key in sorted(redis.keys())]
-        assert Limiter([after], store).acquire("user:1", 0) == peeked
+        assert Limiter([after], store).acquire("user:1", 0)._replace(paid=None) == peeked
         assert [redis.dump(key) for key in sorted(redis.keys())] == dumps
         assert Limiter([before], store).peek("user:1", 0).remaining == 0

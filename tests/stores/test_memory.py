@@ -79,8 +79,12 @@ def test_both_stores_agree(
     window = rules[0].rate.window if rules[0].rate else 0.0
     clock.now_us = start
     for verb, cost, ident, jump in history:
-        told = run(flow_of(rules, verb, cost, ident), redis_store)
-        assert told == run(flow_of(rules, verb, cost, ident), memory), (clock.now_us, verb, cost, ident)
+        there, here = (run(flow_of(rules, verb, cost, ident), store) for store in (redis_store, memory))
+        if verb == "reset":  # the key of a log that has run out is there until the server's clock removes it
+            logs = sum(rule.algorithm == "sliding_log" for rule in rules)
+            assert here <= there <= here + logs, (clock.now_us, ident)
+        else:
+            assert there == here, (clock.now_us, verb, cost, ident)
         clock.now_us = max(0, clock.now_us + (jump if isinstance(jump, int) else round(jump * window * 1_000_000)))
 
 
@@ -109,7 +113,7 @@ def test_a_denied_call_leaves_every_key_byte_for_byte(
 
 
 def kept(client: Any, store: RedisStore, charges: tuple[Charge, ...]) -> list[bytes | None]:
-    return [client.dump(store.key(rule.id, ident)) for rule, ident, _ in charges]
+    return [client.dump(store.counter_key(rule, ident)) for rule, ident, _ in charges]
 
 
 @given(rate_rules("rule", rates(LIMITS), bursts=LIMITS), st.lists(st.integers(1, 3), min_size=1, max_size=8))

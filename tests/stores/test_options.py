@@ -95,10 +95,14 @@ def test_with_tls_too_they_make_connections(name: str) -> None:
         ("socket_red_size=1", "E036", "did you mean 'socket_read_size'?"),
         ("socket_type=2", "E036", "text"),
         ("parser_class=x", "E036", "text"),
-        ("protocol=4", "E036", "no valid value"),
-        ("client_name=a+b", "E036", "no valid value"),  # Redis refuses it, and with it every call
-        ("client_name=%C3%A9", "E036", "no valid value"),
-        ("socket_read_size=0", "E036", "no valid value"),  # reads nothing, which is taken for the end
+        ("protocol=4", "E036", "no valid value for redis-py: it is 2 or 3"),
+        ("client_name=a+b", "E036", "it is ASCII text without spaces"),  # Redis refuses it, and with it every call
+        ("client_name=%C3%A9", "E036", "no valid value for redis-py: it is ASCII text"),
+        (
+            "socket_read_size=0",
+            "E036",
+            "it is a whole number from 1 to",
+        ),  # reads nothing, which is taken for the end
         ("socket_read_size=99999999999999", "E036", "no valid value"),
         ("ssl_cert_reqs=none", "E036", "rediss://"),
         ("redis_connect_func=x", "E036", "event loops"),

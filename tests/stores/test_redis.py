@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from struct import pack
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from django_throttle.limiter import Limiter
 from django_throttle.local_limits import flush
 from django_throttle.stores import RedisStore
 from django_throttle.stores.denials import NoDenials
+from django_throttle.stores.scripts import state_length
 from tests.clock import FrozenClock
+from tests.records import Record, written
 from tests.servers import RedisServer, wait_until
 from tests.stores.conftest import CAP, RATES, commands
 
@@ -127,7 +130,7 @@ def putter(value: str) -> Callable[[Redis, str], None]:
 def test_a_foreign_value_counts_as_nothing_and_is_replaced(
     rule: Rule, put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter, key = Limiter([rule], store), store.key(rule.id, "user:1")
+    limiter, key = Limiter([rule], store), store.counter_key(rule, "user:1")
     put(client, key)
     first = limiter.acquire("user:1")
     assert (first.allowed, first.degraded, first.remaining) == (True, False, rule.plan.limit - 1)
@@ -138,12 +141,14 @@ def test_a_foreign_value_counts_as_nothing_and_is_replaced(
 
 
 @pytest.mark.row("F26")
-@pytest.mark.parametrize("value", ["9" * 30, "9" * 15, f"{10**15}:999999999"])
+@pytest.mark.parametrize("expires", [2**52, 2**53 + 1, 2**56 - 1])
+@pytest.mark.parametrize("number", [0.0, 999999999.0, 2.0**52])
 @pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
 def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
-    rule: Rule, value: str, store: RedisStore, client: Redis
+    rule: Rule, expires: int, number: float, store: RedisStore, client: Redis
 ) -> None:
-    client.set(store.key(rule.id, "user:1"), value, px=60_000)
+    state = pack("<d", number) * (7 if rule.resolution > 1 else state_length(type(rule.plan)) // 8)
+    client.set(store.counter_key(rule, "user:1"), written({rule.id: Record(expires, state)}), px=60_000)
     decision = Limiter([rule], store).acquire("user:1")
     assert not decision.degraded
     assert decision.retry_after is not None and decision.retry_after <= 2 * 3600
@@ -180,7 +185,7 @@ async def test_a_foreign_value_in_place_of_a_process_leases_fails_no_other_call(
 def test_an_immortal_key_gets_a_ttl_at_the_next_touch_allowed_or_not(
     rule: Rule, store: RedisStore, client: Redis
 ) -> None:
-    limiter, key = Limiter([rule], store), store.key(rule.id, "user:1")
+    limiter, key = Limiter([rule], store), store.counter_key(rule, "user:1")
     store.denials = NoDenials()  # every call is to reach Redis
     limiter.acquire("user:1")
     for _ in range(rule.plan.limit + 1):
@@ -208,7 +213,7 @@ def test_a_key_lives_until_everything_is_free_again_and_no_shorter(
 ) -> None:
     for _ in range(rule.plan.limit):
         decision = Limiter([rule], store).acquire("user:1")
-        ttl = client.pttl(store.key(rule.id, "user:1")) / 1000
+        ttl = client.pttl(store.counter_key(rule, "user:1")) / 1000
         assert decision.reset_after - 1 <= ttl <= decision.reset_after + 5
 
 

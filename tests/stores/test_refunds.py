@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Refund, charge, refund_for_status
+from django_throttle.core.commands import Refund, charge, joined, refund_for_status
 from django_throttle.core.decide import decide_charges, refund_charges
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
@@ -131,6 +132,53 @@ def test_given_back_at_once_it_is_as_if_it_had_not_been(rule: Rule, store: Any) 
     assert [take(store, rule).allowed for _ in range(4)] == [True] * 3 + [False]
 
 
+@pytest.mark.parametrize("rate", ["5/m", "7/s", "999999/day"])
+class TestTurns:
+    """In a queue only the last turn goes back: whoever else waits goes when it was told to."""
+
+    def queue(self, rate: str) -> Rule:
+        return Rule("queue", rate, burst=9, algorithm="leaky_bucket", action="delay")
+
+    def test_the_last_goes_back_to_whoever_comes_next(self, store: Any, rate: str) -> None:
+        first, second, third = [take(store, self.queue(rate)) for _ in range(3)]
+        assert store.execute(third.paid.turns) == 1
+        assert take(store, self.queue(rate)).delay == third.delay > second.delay > first.delay == 0
+
+    def test_one_in_the_middle_stays(self, store: Any, rate: str, clock: FrozenClock) -> None:
+        rule = self.queue(rate)
+        turns = [take(store, rule) for _ in range(4)]
+        assert [store.execute(turn.paid.turns) for turn in turns[:3]] == [0, 0, 0]
+        assert take(store, rule, commit=False).remaining == 5
+        clock.now_us += 1
+        fifth = take(store, rule)
+        assert fifth.delay == pytest.approx(4 * turns[1].delay, abs=3e-6)
+
+    def test_from_the_end_one_after_the_other(self, store: Any, rate: str, clock: FrozenClock) -> None:
+        rule = self.queue(rate)
+        turns = [take(store, rule, cost) for cost in (1, 2, 1, 3)]
+        clock.now_us += 1
+        assert [store.execute(turn.paid.turns) for turn in turns[:0:-1]] == [1, 1, 1]
+        assert take(store, rule).delay == pytest.approx(turns[1].delay, abs=3e-6)
+
+    def test_all_at_once_the_newest_first(self, store: Any, rate: str) -> None:
+        rule = self.queue(rate)
+        turns = [take(store, rule) for _ in range(4)]
+        (refund,) = joined([turn.paid.turns for turn in turns])
+        assert store.execute(refund) == 4
+        assert take(store, rule, commit=False).remaining == 9
+
+    def test_after_one_in_the_middle_no_two_share_a_moment(self, store: Any, rate: str) -> None:
+        """As where a view's task could not be enqueued, while others' were."""
+        rule = Rule("queue", rate, max_queue=8, algorithm="leaky_bucket", action="defer")
+        turns = [take(store, rule) for _ in range(4)]
+        assert [store.execute(turn.paid.turns) for turn in turns[1:3]] == [0, 0]
+        kept = [turns[0], turns[3], *(take(store, rule) for _ in range(3))]
+        moments = [decision.outcomes[0].put_off for decision in kept]
+        unit = rule.rate.window / rule.rate.limit  # type: ignore[union-attr]
+        apart = [later - sooner for sooner, later in pairwise(moments)]
+        assert apart == pytest.approx([3 * unit, unit, unit, unit], abs=3e-6)
+
+
 @each_kind
 def test_a_full_one_stays_full(rule: Rule, store: Any, clock: FrozenClock) -> None:
     paid = take(store, rule, 5).receipt
@@ -149,7 +197,7 @@ def test_once_its_window_is_over_nothing_changes(rule: Rule, store: Any, clock: 
     clock.step(2 * rule.rate.window + 0.5)  # type: ignore[union-attr]
     before = take(store, rule, 3)
     give_back(store, paid)
-    assert take(store, rule, commit=False) == before._replace(receipt=None)
+    assert take(store, rule, commit=False) == before._replace(paid=None)
 
 
 @each_kind
@@ -157,7 +205,7 @@ def test_keys_live_no_longer_for_it(rule: Rule, redis_server: RedisServer, redis
     store = RedisStore(redis_url, deadline=5.0)
     take(store, rule)
     paid = take(store, rule).receipt
-    key = store.key(rule.id, "user:1")
+    key = store.counter_key(rule, "user:1")
     with redis_server.client() as client:
         lives = client.pttl(key)
         give_back(store, paid)
@@ -176,7 +224,7 @@ def test_what_somebody_else_left_there_fails_nobody(
 ) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     paid = take(store, rule).receipt
-    key = store.key(rule.id, "user:1")
+    key = store.counter_key(rule, "user:1")
     with redis_server.client() as client:
         client.delete(key)
         match value:

@@ -10,12 +10,14 @@ import pytest
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Lease, Rule
+from django_throttle.core.commands import Release
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from testproject.check.standstill import elapsed
 from tests.proxy import Proxy
 from tests.servers import RedisServer, million_steps, slack
+from tests.sockets.guarded import becomes
 
 CROWD = 1000
 LIMIT = 10 * CROWD
@@ -65,6 +67,24 @@ async def test_when_redis_hangs_nobody_waits_for_all_the_others(proxy: Proxy, re
     await asyncio.gather(*map(limiter.arelease, leases))
     assert elapsed(began) < slack(0.2 + 0.3)
     assert len(store.leases.unconfirmed()) == 300
+    proxy.set("pass")
+    proxy.cut()
+    await asyncio.to_thread(Reconciler(store).resend)
+    assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == LIMIT
+
+
+async def test_one_that_nobody_waits_for_is_lost_by_no_failure(proxy: Proxy, redis_url: str) -> None:
+    store = RedisStore(proxy.url, deadline=1.0)
+    limiter = Limiter([SOCKETS], store)
+    commands = [Release(lease.id, lease.holds) for lease in await crowd(limiter, 3)]
+    store.release_soon(commands[0])
+    assert len(store.leases) == 2, "at once"
+    await becomes(lambda: not store.leases.unconfirmed())
+    proxy.set("dead")
+    store.release_soon(commands[1])
+    await becomes(lambda: not store.breaker.is_calm)
+    store.release_soon(commands[2])
+    assert (len(store.leases), len(store.leases.unconfirmed())) == (0, 2)
     proxy.set("pass")
     proxy.cut()
     await asyncio.to_thread(Reconciler(store).resend)

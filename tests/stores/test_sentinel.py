@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from struct import unpack
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.crew import Crew, hammer
 from tests.failover import DEADLINE, LOAD, calling, errors_since
 from tests.fleet import DOWN_AFTER, READY, Sentinels
 from tests.play import aplay, play
+from tests.records import records
 from tests.servers import slack, wait_until
 
 LIMIT = 100
@@ -169,14 +171,16 @@ def test_after_a_failover_decisions_resume(
             wait_until(lambda: all(caller.is_back(struck) for caller in callers), timeout=READY)
             if blow is signal.SIGSTOP:
                 old.resume()  # it believes to be the master still, and nobody may believe it
-            wait_until(lambda: time.monotonic() > until)
+            wait_until(lambda: time.monotonic() > until and all(caller.is_back(struck) for caller in callers))
     finally:
         old.resume() if blow is signal.SIGSTOP else old.restart()
     master = sentinels.master()
     with old.client() as client:  # the Sentinels do it, too, but take their time
         client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
-    with master.client() as client:
-        (count,) = (int(client.get(key).partition(":")[2]) for key in client.scan_iter("dt:*"))
+    with master.client(decode_responses=False) as client:
+        (key,) = client.scan_iter("dt:*")
+        (one,) = records(client.get(key)).values()
+        (count,) = unpack("<d", one.state)
     assert count >= sum(caller.shared() for caller in callers)
     for caller in callers:
         outage, slowest = caller.outage(struck), caller.slowest()

@@ -157,7 +157,8 @@ def asked(
     try:
         found.append(next(search))
         while True:
-            found.append(search.send(answers[found[-1]]))
+            answer = answers[found[-1]]
+            found.append(search.throw(answer) if isinstance(answer, Exception) else search.send(answer))
     except StopIteration:
         return found
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from redis.exceptions import NoScriptError, ResponseError
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
@@ -17,8 +18,9 @@ from django_throttle.stores import RedisStore, sync_pool
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import Breaker
-from django_throttle.stores.sync_pool import IDLE_SECONDS, Pool
-from tests.inside import nobody_wakes
+from django_throttle.stores.sync_pool import IDLE_SECONDS, Pool, pack
+from django_throttle.stores.timeouts import Deadline
+from tests.inside import ask, nobody_wakes
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
 
@@ -74,10 +76,10 @@ def test_a_rested_connection_that_the_server_has_closed_is_noticed(server: Redis
 def test_nobody_overtakes_those_who_wait(redis_url: str) -> None:
     client = sync_client(find_address(redis_url).settings, 5.0, 1)
     line = Pool(client.connection_pool, 1, 5.0)
-    held, order = line.post([("PING",)]), []
+    held, order = line.post([pack(("PING",))]), []
 
     def take(name: str) -> None:
-        connection = line.post([("PING",)])
+        connection = line.post([pack(("PING",))])
         order.append(name)
         line.collect(connection, 1)
 
@@ -93,10 +95,10 @@ def test_nobody_overtakes_those_who_wait(redis_url: str) -> None:
 
 def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
     line = Pool(sync_client(find_address(redis_url).settings, 5.0, 2).connection_pool, 2, 5.0)
-    held, done = [line.post([("PING",)]) for _ in range(2)], threading.Event()
+    held, done = [line.post([pack(("PING",))]) for _ in range(2)], threading.Event()
 
     def take() -> None:
-        connection = line.post([("PING",)])
+        connection = line.post([pack(("PING",))])
         done.wait(20)
         line.collect(connection, 1)
 
@@ -106,7 +108,7 @@ def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
         for connection in held:
             line.drop(connection)
         began = time.monotonic()
-        newcomer = line.post([("PING",)])
+        newcomer = line.post([pack(("PING",))])
     assert time.monotonic() - began < 2.5
     done.set()
     waiter.join()
@@ -116,11 +118,28 @@ def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
 
 def test_waiting_ends_with_the_error_of_a_pool(redis_url: str) -> None:
     line = Pool(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 0.01)
-    held = line.post([("PING",)])
+    held = line.post([pack(("PING",))])
     with pytest.raises(sync_pool.RedisConnectionError, match="Too many connections"):
-        line.call(("PING",))
+        ask(line, "PING")
     line.collect(held, 1)
-    assert line.call(("PING",)) in (b"PONG", True)
+    assert ask(line, "PING") in (b"PONG", True)
+    line.close_idle()
+
+
+def test_a_reply_of_any_shape_and_size_is_read(redis_url: str) -> None:
+    line = Pool(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 5.0)
+    large = b"x" * 200_000  # more than one read takes
+    with Deadline(5.0):
+        connection = ask(line, "CLIENT", "ID")
+        ask(line, "SET", "large", large, "PX", 60_000)
+        for _ in range(2):
+            assert ask(line, "GET", "large") == large
+            assert ask(line, "EVAL", "return {1, false, {'two', ''}}", 0) == [1, None, [b"two", b""]]
+            one, error = ask(line, "EVAL", "return {1, redis.error_reply('ERR two')}", 0)
+            assert (one, type(error)) == (1, ResponseError)
+            with pytest.raises(NoScriptError):
+                ask(line, "EVALSHA", "0" * 40, 0)
+        assert ask(line, "CLIENT", "ID") == connection, "each was read to its end"
     line.close_idle()
 
 

@@ -17,9 +17,10 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.sync_pool import Pool
-from django_throttle.stores.timeouts import Deadline, heed_cancellation
+from django_throttle.stores.sync_pool import Pool, pack
+from django_throttle.stores.timeouts import Deadline
 from testproject.check.standstill import elapsed
+from tests.inside import ask
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, slack
 
@@ -108,30 +109,6 @@ def test_a_late_loop_is_no_unavailable_store() -> None:
     assert cause_of(TimeoutError("late")) is Cause.UNAVAILABLE
 
 
-async def swallow() -> str:
-    """As asyncio.wait_for did until Python 3.12, when a cancellation came as it was done."""
-    with heed_cancellation():
-        try:
-            await asyncio.sleep(5)
-        except asyncio.CancelledError:
-            return "swallowed"
-    return "slept"
-
-
-async def test_a_swallowed_cancellation_is_raised_all_the_same() -> None:
-    task = asyncio.create_task(swallow())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_a_deadline_that_was_swallowed_is_still_a_deadline() -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await swallow()
-
-
 def test_a_deadline_bounds_connecting(deaf: int) -> None:
     settings: dict[str, Any] = {"host": "127.0.0.1", "port": deaf}
     client = sync_client(settings, 5.0, 1)
@@ -156,20 +133,20 @@ def test_and_connecting_late(deaf: int) -> None:
 def test_a_reply_that_came_while_the_process_stood_still_is_read(proxy: Proxy) -> None:
     """One look past the deadline, and no second one."""
     line = Pool(sync_client({"host": "127.0.0.1", "port": proxy.port}, 5.0, 1).connection_pool, 1, 5.0)
-    assert line.call(("SET", "key", "value", "PX", "60000")) in (b"OK", True)
+    assert ask(line, "SET", "key", "value", "PX", "60000") in (b"OK", True)
     with Deadline(DEADLINE):
-        asked = line.post([("GET", "key")])
+        asked = line.post([pack(("GET", "key"))])
         time.sleep(1.5 * DEADLINE)
         assert line.collect(asked, 1) == [b"value"]
         with pytest.raises((RedisError, OSError)):
-            line.call(("GET", "key"))
+            ask(line, "GET", "key")
     for mode in TARDY:
         proxy.set("pass")
-        assert line.call(("GET", "key")) == b"value"
+        assert ask(line, "GET", "key") == b"value"
         proxy.set(mode)
         started = time.monotonic()
         with Deadline(DEADLINE):
-            asked = line.post([("GET", "key")])
+            asked = line.post([pack(("GET", "key"))])
             time.sleep(1.5 * DEADLINE)
             with pytest.raises((RedisError, OSError)):
                 line.collect(asked, 1)

@@ -12,7 +12,7 @@ from tests.servers import slack
 # A thread that imports as the process forks leaves the lock of that module taken in the child.
 FORK = """
 import importlib._bootstrap, os, threading
-from django_throttle.stores import transport
+from django_throttle.stores import scripts
 
 def importing():
     with importlib._bootstrap._ModuleLockManager("importlib.readers"):
@@ -24,7 +24,7 @@ threading.Thread(target=importing, daemon=True).start()
 taken.wait()
 child = os.fork()
 if not child:
-    transport.script("gcra")
+    scripts.script("gcra")
     os._exit(0)
 os.waitpid(child, 0)
 os._exit(0)

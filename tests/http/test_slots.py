@@ -18,7 +18,7 @@ from django.utils.http import http_date
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
-from django_throttle.http.request_state import Slot
+from django_throttle.http.slots import Slot
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce
@@ -246,4 +246,4 @@ class TestStrays:
         slot = Slot(lease, store.leases)
         assert (slot.take(), slot.take()) == (lease, None)
         del slot
-        assert store.leases.take_abandoned() == []
+        assert store.leases.take_to_release() == []

@@ -1,0 +1,88 @@
+"""What an answer of somebody else's server asks of its clients, however it says so."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from django_throttle.core.asked_wait import asked_wait
+from django_throttle.core.headers import VERSIONS, Policy, rate_limit
+
+NOW = 1_760_000_000.0
+DATE = "Thu, 09 Oct 2025 08:53:20 GMT"  # NOW
+LATER = "Thu, 09 Oct 2025 08:54:00 GMT"
+
+
+def wait(status: int, **fields: str) -> float:
+    return asked_wait(status, httpx.Headers({name.replace("_", "-"): text for name, text in fields.items()}), NOW)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 30.0), (" 30 ", 30.0), ("0", 0.0), ("1.5", 1.5), (LATER, 40.0), ("Wed, 08 Oct 2025 08:53:20 GMT", 0.0)],
+)
+def test_retry_after(status: int, text: str, seconds: float) -> None:
+    assert wait(status, Retry_After=text) == seconds
+
+
+def test_a_date_is_read_by_the_servers_own_clock() -> None:
+    ahead = "Thu, 09 Oct 2025 08:53:50 GMT"
+    assert wait(429, Retry_After=LATER, Date=ahead) == 10.0
+    assert wait(429, Retry_After=LATER, Date="gibberish") == 40.0
+
+
+@pytest.mark.parametrize("text", ["soon", "-5", "1e3", "", "Thu, 99 Oct 2025 08:53:20 GMT", "\x00", "1" * 9 + "x"])
+def test_what_makes_no_sense_asks_for_what_the_status_does(text: str) -> None:
+    assert wait(503, Retry_After=text) == 0.0
+    assert wait(429, Retry_After=text) == 1.0
+
+
+def test_other_answers_ask_for_nothing() -> None:
+    assert wait(200) == wait(503) == wait(301, Retry_After="30") == 0.0
+
+
+def test_however_long_it_is_a_number_is_one() -> None:
+    assert wait(429, Retry_After="9" * 5000) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({"RateLimit": '"a";r=0;t=7'}, 7.0),
+        ({"RateLimit": '"a";r=0;t=7, "b";r=0;t=9'}, 9.0),
+        ({"RateLimit": '"a";r=1;t=7'}, 0.0),
+        ({"RateLimit": '"a,b;r=0;\\"t=8";r=0;t=7'}, 7.0),
+        ({"RateLimit": '"a";t=7;r=0;pk=:cGF0:'}, 7.0),
+        ({"RateLimit": ' "a" ; r=0 ; t=7 '}, 7.0),
+        ({"RateLimit": '"a";r=0', "RateLimit-Policy": '"b";q=1;w=5, "a";q=10;w=60'}, 60.0),
+        ({"RateLimit": '"a";r=0'}, 0.0),
+        ({"RateLimit": "limit=10, remaining=0, reset=6"}, 6.0),
+        ({"RateLimit": "limit=10, remaining=2, reset=6"}, 0.0),
+        ({"RateLimit-Limit": "10", "RateLimit-Remaining": "0", "RateLimit-Reset": "4"}, 4.0),
+        ({"RateLimit-Remaining": "1", "RateLimit-Reset": "4"}, 0.0),
+        ({"RateLimit": '"a;r=0;t=7'}, 0.0),
+        ({"RateLimit": ",,;;=,"}, 0.0),
+    ],
+)
+def test_quotas_of_which_nothing_is_left(fields: dict[str, str], seconds: float) -> None:
+    assert asked_wait(200, httpx.Headers(fields), NOW) == seconds
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_this_package_writes_is_read(version: str) -> None:
+    policies = (Policy('we "call", it', 10, 0, 60, 33, 33.0), Policy("other", 10, 5, 60, 40, 40.0))
+    expected = 33.0 if version != "off" else 0.0
+    assert asked_wait(200, httpx.Headers(rate_limit(policies, version)), NOW) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ['"' * 100_000, '\\"' * 50_000, '"\\' * 50_000, ",;" * 50_000, '"a";r=0;t=' + "9" * 99_999]
+)
+def test_a_field_made_to_be_slow_is_not(text: str) -> None:
+    began = time.perf_counter()
+    asked_wait(200, httpx.Headers({"RateLimit": text, "RateLimit-Policy": text}), NOW)
+    asked_wait(429, httpx.Headers({"Retry-After": text, "Date": text}), NOW)
+    assert time.perf_counter() - began < 1.0

@@ -1,0 +1,492 @@
+"""What a process buys ahead: never more passes than the rule's bound, and nothing is lost but with a process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_throttle.core import Rule
+from django_throttle.core.algorithms.base import NEVER
+from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Refund, Reset
+from django_throttle.core.prepaid import (
+    ASKED_A_SECOND,
+    GROWTH,
+    MOST_ASKED,
+    SHARE,
+    Buying,
+    Claim,
+    PrepaidBudget,
+    Purchase,
+)
+from django_throttle.stores import MemoryStore
+from tests.bounds import most
+from tests.clock import FrozenClock
+
+IDENT = "everyone"
+ALGORITHMS = ("fixed_window", "sliding_window", "sliding_log", "gcra", "token_bucket", "leaky_bucket")
+HOT = Rule("hot", "1000/min", algorithm="fixed_window", prepaid=True)
+
+
+class Process:
+    """A process with a clock of its own, which asks the store when it is told to."""
+
+    def __init__(self, store: MemoryStore, offset: float) -> None:
+        self.store, self.offset = store, offset
+        self.budget: PrepaidBudget | None = None
+        self.asked: tuple[Buying, Decide, tuple[Answer, ...], float] | None = None
+        self.back: list[PastCharge] = []
+        self.commands = 0
+
+    @property
+    def now(self) -> float:
+        clock: Any = self.store.clock
+        return (clock.now_us - clock.start_us) / 1_000_000 + self.offset
+
+    def of(self, hot: Rule) -> PrepaidBudget:
+        if self.budget is None or self.budget.rule != hot:
+            self.forget(refund=True)
+            self.budget = PrepaidBudget(hot, IDENT, self.now)
+        return self.budget
+
+    def forget(self, *, refund: bool) -> None:
+        if self.budget is not None and refund:
+            self.give_back(self.budget.leftover())
+        self.budget = None
+
+    def give_back(self, purchases: list[Purchase]) -> None:
+        self.back += [one.part(one.left) for one in purchases]
+
+    def claim(self, hot: Rule, cost: int) -> Claim:
+        """What is held; where that is too little the store is asked, and answers when it is told to."""
+        if not hot.prepaid:
+            claim = Claim((Charge(hot, IDENT, cost),))
+            (answer,) = self.store.execute(Decide(claim.charges))
+            claim.refused = {0: answer} if answer.retry else {}
+            return claim
+        claim = Claim((Charge(hot, IDENT, cost),))
+        if lacking := claim.take([self.of(hot)], self.now):
+            self.ask(Buying(claim, lacking, self.now))
+        return claim
+
+    def ask(self, buying: Buying) -> None:
+        self.commands += 1
+        command = buying.command(self.now)
+        self.asked = buying, command, self.store.execute(command), self.now
+
+    def hear(self) -> Claim:
+        """The answers arrive; what was too much is asked for again, at once."""
+        assert self.asked is not None
+        while self.asked[0].shrink(self.asked[2]):
+            self.ask(self.asked[0])
+        (buying, command, answers, sent_at), self.asked = self.asked, None
+        bought = buying.settle(command, answers, sent_at, self.now)
+        if buying.wanted[0].budget is not self.budget:
+            self.give_back(bought)
+        return buying.claim
+
+    def acquire(self, hot: Rule, cost: int = 1) -> Claim:
+        claim = self.claim(hot, cost)
+        return self.hear() if self.asked else claim
+
+    def sweep(self) -> None:
+        if self.budget is not None and (gone := self.budget.leftover(self.now)):
+            self.budget.note_command(self.now)
+            self.give_back(gone)
+        if self.back:
+            self.commands += 1
+            self.store.execute(Refund(tuple(self.back)))
+        self.back = []
+
+
+class Machine(RuleBasedStateMachine):
+    """Processes that buy, spend, pause, hear late, give back and die, while a budget is reset and its rule edited."""
+
+    @initialize(
+        algorithm=st.sampled_from(ALGORITHMS),
+        limit=st.integers(1, 60) | st.integers(100, 3000),
+        seconds=st.sampled_from([1, 2, 10, 60]),
+        strict=st.booleans(),
+        resolution=st.integers(1, 4),
+    )
+    def begin(self, algorithm: str, limit: int, seconds: int, strict: bool, resolution: int) -> None:
+        shape = {"strict": strict, "resolution": resolution} if algorithm == "sliding_window" else {}
+        self.hot = Rule("hot", f"{limit}/{seconds}s", algorithm=algorithm, prepaid=True, **shape)
+        self.window = seconds * 1_000_000
+        self.clock = FrozenClock()
+        self.store = MemoryStore(self.clock)
+        self.processes = [Process(self.store, 17.3 * n) for n in range(3)]
+        self.passed: list[tuple[int, int]] = []
+        self.breaks: list[int] = []  # when the budget was reset, or its rule edited
+        self.most = self._most()
+        self.lost = False
+
+    def _most(self) -> int:
+        return most(replace(self.hot, prepaid=False))
+
+    def _count(self, claim: Claim, at: int) -> None:
+        """The asker's own call passes when it was charged, like any that is not bought ahead."""
+        if claim.taken and not claim.is_refused:
+            self.passed.append((at, claim.charges[0].cost))
+
+    @rule(who=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 300))
+    def calls(self, who: int, cost: int, times: int) -> None:
+        process = self.processes[who]
+        for _ in range(times):
+            if process.asked is None:
+                self._count(process.acquire(self.hot, cost), self.clock.now_us)
+
+    @rule(who=st.integers(0, 2), cost=st.integers(1, 3))
+    def asks(self, who: int, cost: int) -> None:
+        """The answer is on its way."""
+        process = self.processes[who]
+        if process.asked is None:
+            claim = process.claim(self.hot, cost)
+            self._count(claim, self.clock.now_us)
+            self.asked_at = self.clock.now_us
+
+    @rule(who=st.integers(0, 2))
+    def hears(self, who: int) -> None:
+        process = self.processes[who]
+        if process.asked is not None:
+            sent_at = round((process.asked[3] - process.offset) * 1_000_000) + self.clock.start_us
+            before = process.asked[1]
+            claim = process.hear()
+            self._count(claim, sent_at if process.asked is None and before else self.clock.now_us)
+
+    @rule(seconds=st.floats(0, 0.3) | st.floats(0, 70))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.step(seconds)
+
+    @rule(who=st.integers(0, 2))
+    def sweeps(self, who: int) -> None:
+        self.processes[who].sweep()
+
+    @rule(who=st.integers(0, 2))
+    def dies(self, who: int) -> None:
+        self.processes[who] = Process(self.store, 5.1)
+        self.lost = True
+
+    @rule(heard=st.lists(st.integers(0, 2), unique=True))
+    def is_reset(self, heard: list[int]) -> None:
+        """Some processes hear of it at once; the others spend, or give back, what they have bought before."""
+        self.store.execute(Reset((Charge(self.hot, IDENT, 0),)))
+        for who in heard:
+            self.processes[who].forget(refund=False)
+        self.breaks.append(self.clock.now_us)
+
+    @precondition(lambda machine: machine.hot.limit is not None and machine.hot.limit > 3)
+    @rule(limit=st.integers(4, 3000))
+    def is_edited(self, limit: int) -> None:
+        assert self.hot.rate is not None
+        self.hot = self.hot.with_rates((replace(self.hot.rate, limit=limit),), None)
+        self.most = max(self.most, self._most())
+        self.breaks.append(self.clock.now_us)
+
+    @invariant()
+    def no_window_has_more(self) -> None:
+        if not getattr(self, "passed", None):
+            return
+        since = self.clock.now_us - self.window
+        used = sum(cost for at, cost in self.passed if at > since)
+        # Each reset, and each edit, may admit once more what the bound says; D of a purchase before it included.
+        times = 1 + sum(1 for at in self.breaks if at > since - 400_000)
+        assert used <= self.most * times
+
+    def teardown(self) -> None:
+        """Nothing is charged in the end but what has passed."""
+        if not getattr(self, "passed", None) or self.lost or self.breaks or self.hot.algorithm != "sliding_log":
+            return
+        for process in self.processes:
+            if process.asked is not None:
+                self._count(process.hear(), self.clock.now_us)
+            process.forget(refund=True)
+            process.sweep()
+        since = self.clock.now_us - self.hot.plan.window  # type: ignore[attr-defined]
+        (answer,) = self.store.execute(Decide((Charge(self.hot, IDENT, 0),), commit=False))
+        assert self.hot.plan.limit - answer.remaining <= sum(cost for at, cost in self.passed if at > since - 400_000)
+
+
+def test_whatever_happens_the_bound_holds() -> None:
+    run_state_machine_as_test(Machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(FrozenClock())
+
+
+@pytest.fixture
+def process(store: MemoryStore) -> Process:
+    return Process(store, 100.0)
+
+
+def used(store: MemoryStore, hot: Rule = HOT) -> int:
+    (answer,) = store.execute(Decide((Charge(hot, IDENT, 0),), commit=False))
+    return hot.plan.limit - answer.remaining
+
+
+def demand(process: Process, seconds: float, rate: int, hot: Rule = HOT) -> int:
+    """Calls at that rate; returns how many passed."""
+    clock: Any = process.store.clock
+    passed = 0
+    for _ in range(round(seconds * rate)):
+        clock.step(1 / rate)
+        passed += not process.acquire(hot).is_refused
+    return passed
+
+
+def test_what_is_bought_follows_demand(process: Process, store: MemoryStore) -> None:
+    hot = Rule("hot", "1000000/h", algorithm="fixed_window", prepaid=True)
+    process.acquire(hot)
+    assert used(store, hot) == 1, "nothing is known of demand"
+    demand(process, 2, 1000, hot)
+    assert 2001 < used(store, hot) <= 2001 + 200, "a fifth of a second's more"
+    clock: Any = store.clock
+    clock.step(5)
+    process.sweep()
+    assert used(store, hot) == 2001
+    process.acquire(hot)
+    assert used(store, hot) == 2002, "and demand has ended"
+
+
+def test_a_first_burst_buys_no_more_than_sixteen_times_the_last(process: Process, store: MemoryStore) -> None:
+    hot = Rule("hot", "1000000/h", algorithm="fixed_window", prepaid=True)
+    process.acquire(hot)
+    process.acquire(hot)
+    assert used(store, hot) == 1 + GROWTH
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("limit", [1, 2, 10, 100])
+def test_small_limits_are_exact(store: MemoryStore, algorithm: str, limit: int) -> None:
+    """To the call, for one process after another."""
+    hot = Rule("hot", f"{limit}/h", algorithm=algorithm, prepaid=True)
+    processes = [Process(store, n) for n in range(3)]
+    passed = sum(not one.acquire(hot).is_refused for one in processes for _ in range(limit + 1))
+    passed += sum(not one.acquire(hot).is_refused for one in processes)
+    assert passed == limit == used(store, hot)
+
+
+def test_a_process_holds_no_more_than_its_share_of_the_limit(process: Process, store: MemoryStore) -> None:
+    passed = demand(process, 0.01, 50_000)
+    assert used(store) - passed <= HOT.plan.limit // SHARE
+
+
+def test_who_may_not_ask_yet_is_refused_until_then(process: Process, store: MemoryStore) -> None:
+    """A bucket that refills with each millisecond would be asked with each call."""
+    hot = Rule("hot", "1000/s", algorithm="gcra", prepaid=True)
+    Process(store, 0).acquire(hot, hot.plan.limit)
+    asked = 0
+    clock: Any = store.clock
+    for _ in range(5000):
+        clock.step(0.001)
+        claim = process.claim(hot, 1)
+        asked += process.asked is not None
+        if process.asked:
+            process.hear()
+        elif claim.is_refused:
+            assert 0 < claim.refused[0].retry <= 500_000
+    assert asked <= MOST_ASKED + 5 * ASKED_A_SECOND
+
+
+def test_a_refusal_is_repeated_for_a_second_at_most(process: Process, store: MemoryStore) -> None:
+    Process(store, 0).acquire(HOT, 1000)
+    clock: Any = store.clock
+    refused = process.acquire(HOT)
+    assert refused.is_refused
+    clock.step(0.5)
+    again = process.claim(HOT, 1)
+    assert process.asked is None and again.refused[0].retry == refused.refused[0].retry - 500_000
+    clock.step(0.5)
+    process.claim(HOT, 1)
+    assert process.asked is not None
+
+
+def test_what_never_fits_refuses_nothing_smaller(process: Process, store: MemoryStore) -> None:
+    assert process.acquire(HOT, 1001).refused[0].retry == NEVER
+    assert not process.acquire(HOT, 1000).is_refused
+
+
+def test_a_window_that_ends_takes_what_was_bought_in_it(process: Process, store: MemoryStore) -> None:
+    clock: Any = store.clock
+    clock.now_us += 59_500_000 - clock.now_us % 60_000_000
+    demand(process, 0.45, 1000)
+    budget = process.of(HOT)
+    assert budget.held(process.now) > 0
+    clock.now_us += 60_000_000 - clock.now_us % 60_000_000
+    assert budget.held(process.now) == 0
+    assert used(store) == 0
+
+
+def test_a_paused_process_spends_nothing_that_counts_no_more(process: Process, store: MemoryStore) -> None:
+    hot = Rule("hot", "1000/min", algorithm="sliding_log", prepaid=True)
+    demand(process, 1, 200, hot)
+    assert process.of(hot).held(process.now) > 0
+    clock: Any = store.clock
+    clock.step(hot.plan.hold / 1_000_000)
+    assert process.of(hot).held(process.now) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "sliding_log"},
+        {"algorithm": "sliding_window", "strict": True, "resolution": 4},
+        {"algorithm": "gcra"},
+        {"algorithm": "fixed_window"},
+    ],
+)
+def test_what_is_taken_late_makes_room_late(process: Process, store: MemoryStore, options: dict[str, Any]) -> None:
+    """All that there is is bought at once, taken at the last moment, and then whatever can be had."""
+    hot = Rule("hot", "600/min", prepaid=True, **options)
+    clock: Any = store.clock
+    clock.now_us -= clock.now_us % 60_000_000
+    charge = Charge(hot, IDENT, hot.plan.limit)
+    (answer,) = store.execute(Decide((charge,)))
+    process.of(hot).bought(charge.cost, answer, process.now)
+    clock.now_us += hot.plan.hold - 2
+    passed = sum(one.cost for one in process.of(hot).take(charge.cost, process.now) or ())
+    assert passed == charge.cost
+    for _ in range(1000):
+        clock.now_us += 60_000
+        if clock.now_us % 60_000_000 < hot.plan.hold:  # until a window after the first were taken
+            while store.execute(Decide((Charge(hot, IDENT, 1),)))[0].retry == 0:
+                passed += 1
+    assert passed <= most(replace(hot, prepaid=False))
+    assert passed > hot.plan.limit * 0.9
+
+
+def test_units_of_several_purchases_pay_for_one_call(process: Process, store: MemoryStore) -> None:
+    budget = process.of(HOT)
+    for _ in range(2):
+        budget.bought(3, Answer(0, 900, 50_000_000, 0), process.now)
+    assert budget.take(7, process.now) is None
+    taken = budget.take(5, process.now)
+    assert taken is not None and [one.cost for one in taken] == [3, 2]
+    assert budget.held(process.now) == 1
+
+
+def test_a_queue_gives_each_unit_its_turn(process: Process) -> None:
+    queue = Rule("queue", "10/s", algorithm="leaky_bucket", action="delay")
+    claim = Claim((Charge(queue, IDENT, 1),), waits=True)
+    budget = PrepaidBudget(queue, IDENT, process.now)
+    budget.bought(3, Answer(0, 7, 300_000, 0), process.now)
+    waits = []
+    for _ in range(3):
+        claim.take([budget], process.now)
+        waits.append(claim.decision.delay)
+        claim.taken.clear()
+    assert waits == pytest.approx([0.0, 0.1, 0.2])
+
+
+def test_of_a_queue_only_the_last_turn_can_be_put_back(process: Process) -> None:
+    queue = Rule("queue", "10/s", algorithm="leaky_bucket", action="delay")
+    purchase = process.of(queue).bought(3, Answer(0, 7, 300_000, 0), process.now)
+    first, second = purchase.take(1, process.now), purchase.take(1, process.now)
+    assert not purchase.put_back(first), "its turn has others behind it"
+    assert purchase.put_back(second) and purchase.left == 2
+    assert purchase.take(1, process.now) == second
+
+
+def test_what_is_put_back_is_there_for_others(process: Process) -> None:
+    purchase = process.of(HOT).bought(3, Answer(0, 900, 300_000, 0), process.now)
+    first, second = purchase.take(1, process.now), purchase.take(2, process.now)
+    assert purchase.put_back(first) and purchase.put_back(second)
+    assert process.of(HOT).held(process.now) == 3
+
+
+def test_who_has_asked_too_often_waits_for_no_store_that_fails(process: Process, store: MemoryStore) -> None:
+    """Its failure policy decides, which takes another question."""
+    process.acquire(HOT, 999)
+    for _ in range(2 * MOST_ASKED):
+        process.acquire(HOT)
+    budget = process.of(HOT)
+    assert budget.refusal(1, process.now) is not None
+    budget.note_failure(process.now)
+    assert budget.refusal(1, process.now) is None and budget.pause(process.now) == 0.0
+
+
+def test_what_was_asked_of_a_store_that_failed_is_not_waited_for_later(process: Process) -> None:
+    process.acquire(HOT, 999)
+    budget = process.of(HOT)
+    for _ in range(10 * MOST_ASKED):
+        claim = Claim((Charge(HOT, IDENT, 2),))
+        Buying(claim, claim.take([budget], process.now), process.now).command(process.now)
+        budget.note_failure(process.now)
+    for _ in range(2):
+        process.acquire(HOT)
+    assert budget.pause(process.now) <= 3 / ASKED_A_SECOND
+
+
+def test_of_two_rules_one_that_refuses_leaves_the_other_as_it_was(process: Process, store: MemoryStore) -> None:
+    other = Rule("other", "5/h", algorithm="fixed_window", prepaid=True)
+    budgets = [process.of(HOT), PrepaidBudget(other, IDENT, process.now)]
+    claim = Claim((Charge(HOT, IDENT, 1), Charge(other, IDENT, 6)))
+    process.ask(Buying(claim, claim.take(budgets, process.now), process.now))
+    assert process.hear().is_refused and list(claim.refused) == [1]
+    assert used(store) == 0
+    assert claim.decision.rule == "other"
+
+
+class Played(NamedTuple):
+    """What processes of unequal demand did together; ``fair`` are the shares of their calls that passed."""
+
+    passed: int
+    commands: float  # a second, of the process that sent most
+    fair: list[float]
+
+
+def play(hot: Rule, processes: int, demand: float, seconds: float) -> Played:
+    """The first process has a half of the demand or more, the next about a fifth; each sweeps twice a second."""
+    clock = FrozenClock()
+    store = MemoryStore(clock)
+    parts = [1 / (number + 1) ** 1.5 for number in range(processes)]
+    players = [Process(store, 3.7 * number) for number in range(processes)]
+    tried, passed = [0] * processes, [0] * processes
+    for tick in range(round(seconds * 200)):
+        clock.now_us += 5_000
+        for number, player in enumerate(players):
+            if tick % 100 == 7 * number % 100:
+                player.sweep()
+            due = int(tick * 0.005 * demand * parts[number] / sum(parts))
+            for _ in range(due - tried[number]):
+                passed[number] += not player.acquire(hot).is_refused
+            tried[number] = due
+    shares = [one / max(1, of) for one, of in zip(passed, tried, strict=True)]
+    return Played(sum(passed), max(player.commands for player in players) / seconds, shares)
+
+
+@pytest.mark.parametrize("processes", [2, 8, 32])
+@pytest.mark.parametrize(
+    ("rate", "options", "seconds"),
+    [
+        ("200/s", {"algorithm": "fixed_window"}, 5),
+        ("200/s", {"algorithm": "gcra"}, 10),
+        ("2000/10s", {"algorithm": "sliding_window"}, 30),
+        ("2000/10s", {"algorithm": "sliding_log"}, 20),
+    ],
+)
+def test_at_saturation_nearly_all_is_used_with_few_commands(
+    rate: str, options: dict[str, Any], seconds: int, processes: int
+) -> None:
+    """Beside the same calls under the rule that asks for each."""
+    hot, exact = (Rule("hot", rate, prepaid=prepaid, **options) for prepaid in (True, False))
+    found, best = (play(one, processes, 1.3 * 200, seconds) for one in (hot, exact))
+    share = found.passed / best.passed
+    fair = [round(one, 2) for one in found.fair]
+    print(f"{share:.1%} used, {found.commands:.1f} commands a second; passed of tried: {fair}")
+    assert share >= 0.97
+    assert found.commands <= 10 + MOST_ASKED / seconds
+    assert min(found.fair[:4]) > 0.5

@@ -1,0 +1,361 @@
+"""What a request has used, by ``request.throttle.meter``: what Django's query log and the client see, at every door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, ClassVar
+
+import pytest
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from django.contrib.auth.models import Group
+from django.core.handlers.asgi import ASGIHandler
+from django.db import connection
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
+from django.urls import path
+from django.views.generic import TemplateView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle import decorators, drf
+from django_throttle.http.request_throttle import RequestThrottle
+from django_throttle.meter import Meter, in_use
+from django_throttle.observe import cost_log
+from django_throttle.observe.route_costs import RouteCosts, dearest
+from django_throttle.signals import costly
+from tests.doors import Enforce, enforcer
+from tests.test_meter import logged
+
+pytestmark = pytest.mark.django_db(transaction=True)
+enforce = pytest.fixture(enforcer)
+MIDDLEWARE = "django_throttle.middleware.ThrottleMiddleware"
+ROWS = 30
+meters: list[Meter] = []
+
+
+def ask(request: Any) -> int:
+    """Three queries, which fetch so many rows."""
+    meters.append(request.throttle.meter)
+    Group.objects.filter(name="nobody").update(name="somebody")
+    return len(Group.objects.all()) + len(Group.objects.order_by("pk")[:5])
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("é" * ask(request))
+
+
+async def awaited(request: Any) -> HttpResponse:
+    meters.append(request.throttle.meter)
+    await asyncio.sleep(0)
+    await Group.objects.filter(name="nobody").aupdate(name="somebody")
+    found = [group async for group in Group.objects.all()]
+    found += [group async for group in Group.objects.order_by("pk")[:5]]
+    return HttpResponse("é" * len(found))
+
+
+def streamed(request: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Iterator[str | bytes]:
+        yield "é" * (ask(request) - 1)
+        yield "é".encode()
+
+    return StreamingHttpResponse(parts())
+
+
+async def astreamed(request: Any) -> StreamingHttpResponse:
+    async def parts() -> AsyncIterator[str]:
+        found = await awaited(request)
+        yield found.content.decode()
+
+    return StreamingHttpResponse(parts())
+
+
+def computed(request: Any) -> StreamingHttpResponse:
+    def parts() -> Iterator[bytes]:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        yield b"done"
+
+    meters.append(request.throttle.meter)
+    return StreamingHttpResponse(parts())
+
+
+def failing(request: HttpRequest) -> HttpResponse:
+    ask(request)
+    raise Http404
+
+
+class Search(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [drf.RuleThrottle]
+    throttle_scope = "search"
+
+    def get(self, request: Request) -> Response:
+        assert request.throttle is request._request.throttle  # type: ignore[attr-defined]
+        return Response("é" * ask(request))
+
+
+class Anon(drf.AnonRateThrottle):
+    rate = "1000/day"
+
+
+class Dropped(Search):
+    throttle_classes: ClassVar[Any] = [Anon]
+    throttle_scope = "dropped"
+
+
+urlpatterns = [
+    path("plain", plain, name="plain"),
+    path("awaited", awaited, name="awaited"),
+    path("streamed", streamed, name="streamed"),
+    path("computed", computed, name="computed"),
+    path("astreamed", astreamed, name="astreamed"),
+    path("failing", failing, name="failing"),
+    path("decorated", decorators.throttle("api")(plain), name="decorated"),
+    path("adecorated", decorators.throttle("api")(awaited), name="adecorated"),
+    path("dstreamed", decorators.throttle("api")(streamed), name="dstreamed"),
+    path("dfailing", decorators.throttle("api")(failing), name="dfailing"),
+    path("search", Search.as_view(), name="search_view"),
+    path("dropped", Dropped.as_view(), name="dropped_view"),
+    path("small", lambda request: HttpResponse("x" * 60), name="small"),
+    path("page", TemplateView.as_view(template_name="django_throttle/429.html"), name="page"),
+]
+SYNC = ["plain", "streamed", "failing", "decorated", "dstreamed", "dfailing", "search", "dropped"]
+ASYNC = ["awaited", "astreamed", "adecorated"]
+
+
+@pytest.fixture(autouse=True)
+def site(settings: Any, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> RouteCosts:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = []
+    enforce(api={"rate": "1000/h", "key": "ip"})
+    meters.clear()
+    Group.objects.bulk_create(Group(name=f"group {number}") for number in range(ROWS))
+    costs = RouteCosts()
+    monkeypatch.setattr("django_throttle.http.request_costs.route_costs", costs)
+    return costs
+
+
+def behind(settings: Any, name: str) -> bool:
+    """Put the middleware in front of a view that has no door of its own; whether it has none."""
+    if name in ("plain", "streamed", "failing", "awaited", "astreamed", "page"):
+        settings.MIDDLEWARE = [MIDDLEWARE]
+        return True
+    return False
+
+
+def check(name: str, body: bytes, queries: list[str], costs: RouteCosts, *, is_whole: bool = True) -> None:
+    (meter,) = meters
+    assert meter.queries == len(queries) == 3
+    assert meter.rows == ROWS + 5
+    assert in_use.get() is None
+    (cost,) = dearest(costs.look())
+    assert (cost.scope, cost.calls) == (name, 1)
+    assert (cost.spreads["queries"].p50, cost.spreads["rows"].mean) == (3, ROWS + 5)
+    if is_whole:
+        assert meter.bytes == len(body)
+        assert cost.spreads["response_bytes"].mean == len(body)
+    wall = meter.wall_ms
+    assert 0 < meter.db_ms < wall == meter.wall_ms
+
+
+@pytest.mark.parametrize("name", SYNC)
+def test_what_a_request_used(name: str, settings: Any, site: RouteCosts) -> None:
+    behind(settings, name)
+    with CaptureQueriesContext(connection) as captured:
+        response = Client().get(f"/{name}")
+        body = b"".join(response) if response.streaming else response.content  # type: ignore[arg-type]
+    response.close()
+    check(name, body, logged(captured), site, is_whole=name != "dfailing")
+
+
+@pytest.mark.parametrize("name", [*ASYNC, "plain", "decorated", "search"])
+async def test_the_same_on_an_event_loop(name: str, settings: Any, site: RouteCosts) -> None:
+    behind(settings, name)
+    captured = CaptureQueriesContext(connection)
+    await sync_to_async(captured.__enter__)()  # of the connection in the thread that makes the queries
+    response = await AsyncClient().get(f"/{name}")
+    parts = [part async for part in response] if response.streaming else [response.content]
+    await sync_to_async(captured.__exit__)(None, None, None)
+    queries = await sync_to_async(logged)(captured)
+    response.close()
+    check(name, b"".join(parts), queries, site)
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+@pytest.mark.parametrize("name", [*ASYNC, "plain", "streamed", "decorated", "search"])
+async def test_the_same_as_a_server_of_asgi_calls_the_site(name: str, settings: Any, site: RouteCosts) -> None:
+    """Which has a thread of its own for each request, and closes the response there."""
+    behind(settings, name)
+    scope = {"type": "http", "method": "GET", "path": f"/{name}", "headers": [], "http_version": "1.1"}
+    server = ApplicationCommunicator(ASGIHandler(), {**scope, "query_string": b""})
+    await server.send_input({"type": "http.request", "body": b""})
+    sent = [await server.receive_output(timeout=10)]
+    while sent[-1]["type"] == "http.response.start" or sent[-1].get("more_body"):
+        sent.append(await server.receive_output(timeout=10))
+    await server.wait(timeout=10)
+    (meter,) = meters
+    assert (meter.queries, meter.rows) == (3, ROWS + 5)
+    assert meter.bytes == sum(len(event.get("body", b"")) for event in sent)
+    assert [(cost.scope, cost.calls) for cost in dearest(site.look())] == [(name, 1)]
+
+
+async def test_requests_at_once_have_meters_of_their_own(settings: Any, site: RouteCosts) -> None:
+    settings.MIDDLEWARE = [MIDDLEWARE]
+    await asyncio.gather(*(AsyncClient().get("/awaited") for _ in range(8)))
+    assert [(meter.queries, meter.rows) for meter in meters] == [(3, ROWS + 5)] * 8
+
+
+def test_several_doors_have_one_meter(settings: Any, site: RouteCosts) -> None:
+    settings.MIDDLEWARE = [MIDDLEWARE]
+    Client().get("/search")
+    assert meters[0].queries == 3
+    assert [cost.calls for cost in dearest(site.look())] == [1]
+
+
+def test_what_a_stream_computes_is_its_time_on_the_processor(settings: Any, site: RouteCosts) -> None:
+    settings.MIDDLEWARE = [MIDDLEWARE]
+    body = b"".join(Client().get("/computed"))  # type: ignore[arg-type]
+    assert body == b"done"
+    assert meters[0].cpu_ms >= 50
+
+
+def test_what_outer_middleware_uses_counts_too(settings: Any, site: RouteCosts) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.outer", MIDDLEWARE]
+    Client().get("/plain")
+    assert meters[0].queries == 4
+
+
+def outer(get_response: Any) -> Any:
+    def answered(request: HttpRequest) -> HttpResponse:
+        response: HttpResponse = get_response(request)
+        Group.objects.count()
+        return response
+
+    return answered
+
+
+def replaced(get_response: Any) -> Any:
+    def answered(request: HttpRequest) -> HttpResponse:
+        get_response(request)
+        return HttpResponse("another")
+
+    return answered
+
+
+@pytest.mark.parametrize("middleware", ["replaced", "failed"])
+def test_a_response_that_outer_middleware_replaces(middleware: str, settings: Any, site: RouteCosts) -> None:
+    """Django closes the request then, and not what the view returned."""
+    settings.MIDDLEWARE = [f"{__name__}.{middleware}", MIDDLEWARE]
+    Client(raise_request_exception=False).get("/plain")
+    assert [(cost.scope, cost.spreads["queries"].mean) for cost in dearest(site.look())] == [("plain", 3)]
+    assert in_use.get() is None
+
+
+def failed(get_response: Any) -> Any:
+    def answered(request: HttpRequest) -> HttpResponse:
+        get_response(request)
+        raise RuntimeError("the site's")
+
+    return answered
+
+
+def test_requests_that_no_view_answers_are_of_one_scope(settings: Any, site: RouteCosts) -> None:
+    settings.MIDDLEWARE = [MIDDLEWARE]
+    for number in range(3):
+        Client().get(f"/nowhere/{number}")
+    assert [(cost.scope, cost.calls) for cost in dearest(site.look())] == [("404", 3)]
+
+
+def test_a_page_that_is_rendered_late(settings: Any, site: RouteCosts) -> None:
+    settings.MIDDLEWARE = [MIDDLEWARE]
+    response = Client().get("/page")
+    (cost,) = dearest(site.look())
+    assert cost.spreads["response_bytes"].mean == len(response.content) > 0
+
+
+def test_a_view_that_is_called_directly_has_its_meter_too(site: RouteCosts) -> None:
+    request = RequestFactory().get("/")
+    decorators.throttle("api")(plain)(request).close()
+    assert isinstance(request.throttle, RequestThrottle)  # type: ignore[attr-defined]
+    assert (meters[0].queries, meters[0].rows) == (3, ROWS + 5)
+    assert not site.look()  # it is of no route
+
+
+@pytest.mark.parametrize("name", ["plain", "decorated", "search"])
+def test_a_response_can_be_cached_and_is_then_of_no_cost(name: str, settings: Any, site: RouteCosts) -> None:
+    """Django's cache pickles it, with what closes it."""
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": name}}
+    cached = "django.middleware.cache.UpdateCacheMiddleware", "django.middleware.cache.FetchFromCacheMiddleware"
+    settings.MIDDLEWARE = [cached[0], *([MIDDLEWARE] if name == "plain" else []), cached[1]]
+    first, second = (Client().get(f"/{name}") for _ in range(2))
+    assert first.content == second.content != b""
+    assert len(meters) == 1
+    assert sum(cost.calls for cost in dearest(site.look())) == (2 if name == "plain" else 1)
+
+
+def test_switched_off(enforce: Enforce, settings: Any, site: RouteCosts) -> None:
+    enforce(api={"rate": "1000/h", "key": "ip"}, METER=False)
+    settings.MIDDLEWARE = [MIDDLEWARE]
+    Client().get("/plain")
+    Client().get("/dfailing")
+    assert ([meter.queries for meter in meters], in_use.get()) == ([0, 0], None)
+    assert not site.look()
+
+
+ABOVE = {"queries": 2, "rows": 1000, "response_bytes": 60}
+
+
+class TestLog:
+    @pytest.fixture(autouse=True)
+    def costs(self, enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        settings.MIDDLEWARE = [MIDDLEWARE]
+        monkeypatch.setattr(cost_log, "log_throttle", cost_log.LogThrottle(seconds=10.0))
+        enforce(api={"rate": "1000/h", "key": "ip"}, LOG_COST_ABOVE=ABOVE)
+
+    def test_one_line_says_what_a_costly_request_used(self, caplog: Any) -> None:
+        with caplog.at_level(logging.WARNING, "django_throttle.costs"):
+            Client().get("/plain")
+        (line,) = caplog.messages
+        assert line.startswith(
+            "a request used more than LOG_COST_ABOVE allows (queries over 2, response_bytes over 60): scope 'plain', "
+            "GET; 3 queries, 35 rows, "
+        )
+        assert "(default: 3 queries 35 rows " in line
+        assert " ms, auth.Group 3 queries 35 rows " in line
+        assert " 70 bytes; left out since the last such line: 0" in line
+        (record,) = caplog.records
+        assert (record.scope, record.queries, record.rows, record.above) == (
+            "plain", 3, 35, ["queries", "response_bytes"],
+        )  # fmt: skip
+
+    def test_lines_about_a_route_are_few_and_receivers_hear_of_each(self, caplog: Any) -> None:
+        heard = []
+
+        def note(sender: Any, **told: Any) -> None:
+            heard.append((told["scope"], told["meter"].queries, told["above"]))
+
+        costly.connect(note)
+        try:
+            for _ in range(5):
+                Client().get("/plain")
+            Client().get("/awaited")
+        finally:
+            costly.disconnect(note)
+        assert heard == [("plain", 3, ("queries", "response_bytes"))] * 5 + [
+            ("awaited", 3, ("queries", "response_bytes"))
+        ]
+        assert [record.scope for record in caplog.records if record.name == "django_throttle.costs"] == [
+            "plain",
+            "awaited",
+        ]
+
+    def test_a_request_within_it_is_not_worth_a_line(self, caplog: Any) -> None:
+        Client().get("/small")
+        assert not [record for record in caplog.records if record.name == "django_throttle.costs"]

@@ -1,0 +1,83 @@
+"""Counters in memory: what is written is read, what a flood makes forgotten, and what each takes."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore
+from django_throttle.stores.counters import Counters
+from tests.clock import FrozenClock
+
+NUMBERS = st.integers(-(2**53), 2**53)
+COUNTERS = st.tuples(st.lists(NUMBERS, max_size=20).map(tuple), st.integers(0, 2**53))
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from("ab"), st.text(max_size=3)), COUNTERS))
+def test_what_is_written_is_read(found: dict[tuple[str, str], tuple[tuple[int, ...], int]]) -> None:
+    counters = Counters()
+    for key, (state, expires) in found.items():
+        counters.write(key, state, expires, is_spent=False)
+    assert dict(counters) == found and len(counters) == len(found)
+    for key, counter in found.items():
+        counters[key] = counter
+        assert counters.pop(key) == counter
+    assert counters == {} and len(counters) == 0
+
+
+@given(st.lists(st.integers(0, 2**53), max_size=20), st.integers(0, 2**53))
+def test_what_is_over_is_dropped(ends: list[int], now: int) -> None:
+    counters = Counters()
+    for number, expires in enumerate(ends):
+        counters.write(("rule", str(number)), (1,), expires, is_spent=False)
+    counters.drop_expired(now)
+    kept = [str(number) for number, expires in enumerate(ends) if expires > now]
+    assert [ident for _, ident in counters] == kept and len(counters) == len(kept)
+
+
+def test_what_is_spent_is_forgotten_last() -> None:
+    counters = Counters()
+    for number in range(100):
+        counters.write(("rule", str(number)), (number,), 1, is_spent=number % 3 == 0)
+    counters.make_room(50)
+    assert {ident for _, ident in counters} >= {str(number) for number in range(0, 100, 3)}
+    counters.make_room(40)
+    assert len(counters) == 10, "there is no room for all of them"
+
+
+def test_idents_of_one_rule_make_none_of_another_forgotten() -> None:
+    counters = Counters()
+    counters.write(("login", "a"), (1,), 1, is_spent=False)
+    for number in range(100):
+        counters.write(("page", str(number)), (1,), 1, is_spent=True)
+    counters.make_room(90)
+    assert ("login", "a") in counters and len(counters) == 11
+
+
+@pytest.mark.row("A20")
+def test_who_is_refused_stays_refused_in_a_flood_of_others(clock: FrozenClock) -> None:
+    store = MemoryStore(clock=clock, max_entries=2000)
+    limiter = Limiter([Rule("login", "3/h")], store)
+    assert [limiter.acquire("user:1").allowed for _ in range(4)] == [True] * 3 + [False]
+    for number in range(20_000):
+        limiter.acquire(f"flood:{number}")
+        clock.step(0.001)
+    assert not limiter.acquire("user:1").allowed
+
+
+@pytest.mark.row("A20")
+def test_an_ident_takes_few_bytes() -> None:
+    limiter = Limiter([Rule("api", "10/h")], MemoryStore())
+    limiter.acquire("user:0")
+    tracemalloc.start()
+    for number in range(50_000):
+        limiter.acquire(f"user:{number}")
+    taken = tracemalloc.get_traced_memory()[0] / 50_000
+    tracemalloc.stop()
+    print(f"{taken:.0f} bytes")
+    assert taken <= 220

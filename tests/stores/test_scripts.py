@@ -1,0 +1,185 @@
+"""The value of an ident: records of its rules, written together, kept and dropped apart."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from django_throttle.core import Rule
+from django_throttle.core.commands import charge
+from django_throttle.core.decide import decide_charges
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.base import run
+from django_throttle.stores.scripts import MOST_CHARGES
+from tests.clock import FrozenClock
+from tests.records import VERSION, Record, records, written
+from tests.servers import RedisServer
+from tests.stores.conftest import RATES
+
+FIVE = (
+    Rule("second", "10/h"),
+    Rule("minute", "10/h", algorithm="fixed_window"),
+    Rule("hour", "10/h", algorithm="gcra"),
+    Rule("day", "10/h", resolution=4),
+    Rule("week", "10/h", algorithm="fixed_window", timezone="UTC"),
+)
+
+
+@pytest.fixture
+def raw(redis_server: RedisServer) -> Any:
+    with redis_server.client(decode_responses=False) as client:
+        client.flushall()
+        yield client
+
+
+def inside(store: RedisStore, raw: Redis, ident: str = "user:1") -> dict[str, Record]:
+    value: Any = raw.get(store.key("", ident))
+    return records(value or VERSION)
+
+
+def test_five_rules_of_an_ident_are_one_small_value(store: RedisStore, raw: Redis) -> None:
+    for _ in range(2):
+        assert Limiter(FIVE, store).acquire("user:1").allowed
+    (key,) = [key for key in raw.scan_iter("dt:*") if b"{p}" not in key and b"{m" not in key]
+    assert list(inside(store, raw)) == [rule.id for rule in FIVE]
+    used: Any = raw.memory_usage(key)
+    assert used <= 260
+
+
+def test_records_of_other_rules_are_kept_as_they_are(store: RedisStore, raw: Redis) -> None:
+    Limiter(RATES, store).acquire("user:1")
+    before = inside(store, raw)
+    for rule in reversed(RATES):
+        assert Limiter([rule], store).acquire("user:1", 2).remaining == rule.plan.limit - 3
+        after = inside(store, raw)
+        assert after.pop(rule.id) != before.pop(rule.id)
+        assert after == before
+        before = inside(store, raw)
+    assert Limiter(RATES, store).reset("user:1") == len(RATES)
+    assert raw.exists(store.key("", "user:1")) == 0
+
+
+def test_a_reset_leaves_the_records_of_other_rules(store: RedisStore, raw: Redis) -> None:
+    Limiter(RATES, store).acquire("user:1")
+    before, lives = inside(store, raw), raw.pttl(store.key("", "user:1"))
+    assert Limiter(RATES[1:3], store).reset("user:1") == 2
+    assert inside(store, raw) == {rule.id: before[rule.id] for rule in (RATES[0], *RATES[3:])}
+    assert 0 < raw.pttl(store.key("", "user:1")) <= lives
+
+
+def test_records_that_ran_out_are_left_away_when_the_value_is_written(redis_url: str, raw: Redis) -> None:
+    clock = FrozenClock()
+    store = RedisStore(redis_url, clock=clock, deadline=5.0)
+    short, long, other = (
+        Rule(name, f"10/{unit}", algorithm="gcra") for name, unit in (("a", "s"), ("b", "h"), ("c", "h"))
+    )
+    Limiter([short, long], store).acquire("user:1", 5)
+    clock.step(1)
+    assert not Limiter([other], store).acquire("user:1", 11).allowed
+    assert list(inside(store, raw)) == [short.id, long.id]
+    Limiter([other], store).acquire("user:1")
+    assert list(inside(store, raw)) == [other.id, long.id]
+
+
+def test_other_records_are_looked_at_only_when_one_has_run_out(redis_url: str, raw: Redis) -> None:
+    """Until then a record that tells of them is enough."""
+    clock = FrozenClock()
+    store = RedisStore(redis_url, clock=clock, deadline=5.0)
+    rules = [Rule(f"rule {at}", f"10/{10 + at}s", algorithm="gcra") for at in range(8)]
+    asked = Rule("asked", "1000/day", algorithm="gcra")
+    for rule in rules:
+        Limiter([rule], store).acquire("user:1", 10)
+    for gone in range(9):
+        for _ in range(2):
+            assert Limiter([asked], store).acquire("user:1").allowed
+            assert list(inside(store, raw)) == [asked.id, *(rule.id for rule in reversed(rules[gone:]))]
+        clock.step(10 if gone == 0 else 1)
+    raw.delete(store.key("", "user:1"))
+    Limiter(rules[:3], store).acquire("user:1")
+    Limiter(rules[2:], store).acquire("user:1")
+    assert Limiter(rules, store).reset("user:1") == 8
+    assert raw.exists(store.key("", "user:1")) == 0
+
+
+def test_the_value_lives_as_long_as_its_longest_record(store: RedisStore, raw: Redis) -> None:
+    minute, day = Rule("minute", "10/min", algorithm="gcra"), Rule("day", "10/day", algorithm="gcra")
+    Limiter([day], store).acquire("user:1", 10)
+    for rules in ([minute], [minute, day], [day, minute]):
+        Limiter(rules, store).acquire("user:1", 0)
+        Limiter([minute], store).acquire("user:1")
+        assert 86_390_000 < raw.pttl(store.key("", "user:1")) <= 86_400_001
+
+
+@pytest.mark.parametrize("cut", [1, 14, 16, 40])
+def test_what_follows_a_sound_record_may_be_anything(
+    cut: int, store: RedisStore, raw: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = RATES[0], RATES[3]
+    Limiter([first, second], store).acquire("user:1", 3)
+    Limiter([first, second], store).acquire("user:2", 3)
+    key = store.key("", "user:1")
+    value: Any = raw.get(key)
+    raw.set(key, value[: len(value) - (len(value) - 1) // 2 + 1] + b"\xff" * cut, keepttl=True)
+    decision = Limiter([first, second], store).acquire("user:1")
+    assert [outcome.remaining for outcome in decision.outcomes] == [6, 9]
+    assert "1 invalid counts in Redis begin at 0" in caplog.text
+    assert list(inside(store, raw)) == [first.id, second.id]
+    assert Limiter([first, second], store).peek("user:2").remaining == 7
+
+
+def test_a_state_of_another_length_counts_as_nothing(store: RedisStore, raw: Redis) -> None:
+    key = store.key("", "user:1")
+    for rule in RATES:
+        raw.set(key, written({rule.id: Record(2**53, b"\0" * 99), "aaaaaaaa": Record(2**53, b"12")}), px=60_000)
+        assert Limiter([rule], store).acquire("user:1").remaining == rule.plan.limit - 1
+        assert inside(store, raw).keys() == {rule.id, "aaaaaaaa"}
+
+
+def test_two_idents_of_a_call_have_a_value_each(store: RedisStore, raw: Redis) -> None:
+    by_user, by_address = RATES[:3], (RATES[3], RATES[0])
+    charges = [charge(rule, "user:1", 1) for rule in by_user] + [charge(rule, "ip:a", 1) for rule in by_address]
+    mixed = tuple(charges[at] for at in (0, 3, 1, 4, 2))
+    for left in (9, 8):
+        decision = run(decide_charges(mixed), store)
+        assert [outcome.remaining for outcome in decision.outcomes] == [left] * 5
+    assert list(inside(store, raw)) == [rule.id for rule in by_user]
+    assert list(inside(store, raw, "ip:a")) == [rule.id for rule in by_address]
+
+
+@pytest.mark.parametrize("number", [8, 9, 10, 12, 13, 32, 33, 70])
+def test_any_number_of_rules_is_decided_as_one(number: int, redis_url: str) -> None:
+    """Past 32 in parts, what is granted in vain is given back, and then a bucket is full a little later."""
+    clock = FrozenClock()
+    kinds: Any = [
+        {},
+        {"algorithm": "gcra"},
+        {"resolution": 3},
+        {"algorithm": "sliding_log"},
+        {"algorithm": "fixed_window"},
+    ]
+    rules = [Rule(f"rule {at}", f"{20 + at}/h", **kinds[at % 5]) for at in range(number - 1)]
+    limiters = [
+        Limiter([*rules, Rule("least", "4/min", algorithm="gcra")], store)
+        for store in (MemoryStore(clock), RedisStore(redis_url, clock=clock, deadline=20.0))
+    ]
+    for _ in range(7):
+        here, there = (limiter.acquire("user:1") for limiter in limiters)
+        assert (here.allowed, here.rule, here.remaining) == (there.allowed, there.rule, there.remaining)
+        assert number > MOST_CHARGES or here._replace(paid=None) == there._replace(paid=None)
+        clock.step(1.5)
+    assert not here.allowed
+    here, there = limiters[0].peek("user:1"), asyncio.run(limiters[1].apeek("user:1"))
+    assert number > MOST_CHARGES or here == there
+
+
+def test_an_id_within_a_state_is_no_record(store: RedisStore, raw: Redis) -> None:
+    rule = RATES[0]
+    decoy = written({rule.id: Record(2**53, b"\0" * 16)})[1:]
+    raw.set(store.key("", "user:1"), written({"aaaaaaaa": Record(2**53, decoy)}), px=60_000)
+    assert Limiter([rule], store).acquire("user:1").remaining == rule.plan.limit - 1
+    assert list(inside(store, raw)) == [rule.id, "aaaaaaaa"]
+    assert inside(store, raw)["aaaaaaaa"].state == decoy

@@ -1,0 +1,279 @@
+"""What corrects a charge when the call is over: exactly what was measured, once, and debt where that is too much."""
+
+from __future__ import annotations
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import Refund, Settle, charge, settlement
+from django_throttle.core.decide import decide_charges, settle_charges
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.base import run
+from tests.bounds import measured_most
+from tests.clock import FrozenClock
+from tests.servers import RedisServer, wait_until
+
+WINDOWS: list[dict[str, Any]] = [
+    {"algorithm": "fixed_window"},
+    {"algorithm": "fixed_window", "timezone": "Europe/Berlin", "rate": "100/h"},
+    {"algorithm": "sliding_log"},
+    {"algorithm": "sliding_window"},
+    {"algorithm": "sliding_window", "resolution": 4, "strict": True},
+]
+BUCKETS: list[dict[str, Any]] = [
+    {"algorithm": "gcra"},
+    {"algorithm": "token_bucket", "rate": "70/min", "burst": 100},
+    {"algorithm": "leaky_bucket"},
+]
+MEASURED: dict[str, Any] = {"rate": "100/min", "unit": "rows", "reserve": 10}
+KINDS = [Rule.from_options(f"kind {number}", {**MEASURED, **kind}) for number, kind in enumerate(WINDOWS + BUCKETS)]
+BUCKET_KINDS = KINDS[len(WINDOWS) :]
+each_kind = pytest.mark.parametrize("rule", KINDS, ids=lambda rule: f"{rule.algorithm}-{rule.name[-1]}")
+each_bucket = pytest.mark.parametrize("rule", BUCKET_KINDS, ids=lambda rule: rule.algorithm)
+
+
+def take(store: Any, rule: Rule, cost: int = 10, *, commit: bool = True) -> Decision:
+    return run(decide_charges((charge(rule, "user:1", cost),), commit=commit), store)
+
+
+def correct(store: Any, decision: Decision, used: int) -> Settle | None:
+    assert decision.receipt is not None
+    settle = settlement([decision.receipt], lambda _: used, "search", secrets.token_hex(4))
+    run(settle_charges(settle), store)
+    return settle
+
+
+def left(store: Any, rule: Rule) -> int | None:
+    return take(store, rule, 1, commit=False).remaining
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Any:
+    if request.param == "memory":
+        return MemoryStore(clock)
+    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+
+
+@each_kind
+@pytest.mark.parametrize("used", [0, 3, 10, 11, 60, 100])
+def test_what_was_used_is_charged_in_the_end(rule: Rule, used: int, store: Any) -> None:
+    decision = take(store, rule)
+    assert decision.remaining == 90
+    correct(store, decision, used)
+    assert left(store, rule) == 100 - used
+
+
+@each_kind
+def test_a_second_time_changes_nothing(rule: Rule, store: Any) -> None:
+    for used in (4, 30):
+        settle = correct(store, take(store, rule), used)
+        before = left(store, rule)
+        run(settle_charges(settle), store)
+        assert left(store, rule) == before
+
+
+@each_kind
+def test_too_much_is_refused_for_a_while(rule: Rule, store: Any, clock: FrozenClock) -> None:
+    correct(store, take(store, rule), 150)
+    refused = take(store, rule, 1)
+    assert not refused.allowed
+    assert refused.retry_after
+    clock.step(refused.retry_after)
+    assert take(store, rule, 1).allowed
+
+
+@each_bucket
+@pytest.mark.parametrize("used", [101, 150, 200, 5000])
+def test_a_bucket_owes_what_went_beyond_it_up_to_another_one(
+    rule: Rule, used: int, store: Any, clock: FrozenClock
+) -> None:
+    correct(store, take(store, rule), used)
+    assert rule.rate is not None
+    debt = min(used, 200) - 100
+    seconds = (debt + 1) * rule.rate.window / rule.rate.limit
+    refused = take(store, rule, 1)
+    assert refused.remaining == 0
+    assert refused.retry_after == pytest.approx(seconds, abs=1e-3)
+    clock.step(refused.retry_after or 0)
+    assert take(store, rule, 1).allowed
+    assert not take(store, rule, 1).allowed
+
+
+@each_kind
+def test_several_charges_of_one_call_are_corrected_as_one(rule: Rule, store: Any) -> None:
+    first, second = take(store, rule, 10), take(store, rule, 20)
+    receipts = [one.receipt for one in (first, second) if one.receipt]
+    run(settle_charges(settlement(receipts, lambda _: 7, "search", "both")), store)
+    assert left(store, rule) == 93
+
+
+def test_nothing_reserved_is_charged_all_the_same(store: Any) -> None:
+    rule = Rule("rows", "100/min", unit="rows", reserve=0)
+    correct(store, take(store, rule, 0), 30)
+    assert left(store, rule) == 70
+
+
+def test_calls_are_left_as_they_are(store: Any) -> None:
+    rows, calls = KINDS[0], Rule("calls", "100/min", count_on=(401,))
+    decision = run(decide_charges((charge(rows, "user:1", 10), charge(calls, "user:1", 1))), store)
+    correct(store, decision, 3)
+    assert (left(store, rows), left(store, calls)) == (97, 99)
+
+
+def test_the_mean_follows_what_calls_come_to(store: Any) -> None:
+    rule = Rule("rows", "1000000/min", unit="rows", reserve="mean")
+
+    def mean(used: int) -> int:
+        receipt = take(store, rule, 1).receipt
+        assert receipt is not None
+        (found,) = run(settle_charges(settlement([receipt], lambda _: used, "search", secrets.token_hex(4))), store)
+        return found
+
+    assert [mean(80), mean(80)] == [80, 80]
+    assert mean(160) == 90
+    for _ in range(60):
+        last = mean(10)
+    assert last == 11  # rounded up
+
+
+def test_parallel_calls_come_to_the_sum_of_what_they_used(redis_url: str) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    rule = Rule("rows", "1000000/day", unit="rows", algorithm="fixed_window", reserve=10)
+
+    def call(used: int) -> None:
+        correct(store, take(store, rule), used)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(call, range(200)))
+    assert left(store, rule) == 1_000_000 - sum(range(200))
+
+
+def test_what_is_due_while_redis_is_away_is_owed_to_it(redis_server: RedisServer) -> None:
+    rule = Rule("rows", "1000000/day", unit="rows", algorithm="fixed_window", reserve=10)
+    store = RedisStore(redis_server.url, prefix="settle away", deadline=5.0)
+    assert left(store, rule) == 1_000_000
+    decision = take(store, rule)
+    assert decision.receipt is not None
+    here = Refund(decision.receipt.paid, locally=True)
+    run(settle_charges(settlement([here], lambda _: 60, "search", "here")), store)
+    store.fallback.flush()
+    assert left(store, rule) == 1_000_000 - 60
+
+
+@each_kind
+@pytest.mark.parametrize("used", [3, 30])
+def test_what_redis_lost_before_it_was_settled(rule: Rule, used: int) -> None:
+    """It restarts without its data: of what is gone nothing goes back, and what is due is charged."""
+    with RedisServer() as server:
+        store = RedisStore(server.url, prefix="settle lost", deadline=5.0)
+        decision = take(store, rule)
+        server.kill()
+        correct(store, decision, used)  # in vain, without an error
+        server.start()
+        wait_until(lambda: not take(store, rule, 1, commit=False).degraded, timeout=20)
+        assert left(store, rule) == 100
+        correct(store, decision, used)
+        assert left(store, rule) == 100 - max(0, used - 10)
+
+
+@pytest.mark.parametrize("used", [30, 95])
+def test_where_redis_is_away_a_call_reserves_no_more_than_the_share_of_its_process(used: int) -> None:
+    rule = Rule("rows", "100/day", unit="rows", algorithm="fixed_window", reserve=40)
+    with RedisServer() as server:
+        store = RedisStore(server.url, prefix="small shares", deadline=5.0)
+        correct(store, take(store, rule, 40), used)
+        assert left(store, rule) == 100 - used
+    store.fallback.processes.seen = 10
+    away = [take(store, rule, 40) for _ in range(2)]
+    assert all(decision.degraded for decision in away)
+    assert [decision.allowed for decision in away] == [used == 30, False]
+    assert away[0].retry_after is not None
+
+
+@pytest.fixture(scope="module")
+def ticking() -> FrozenClock:
+    return FrozenClock()
+
+
+@pytest.fixture(scope="module")
+def shared(redis_server: RedisServer, ticking: FrozenClock) -> RedisStore:
+    return RedisStore(redis_server.url, clock=ticking, prefix="settle", deadline=5.0)
+
+
+CALLS = st.tuples(st.integers(0, 130), st.integers(0, 260), st.floats(-1, 100))
+
+
+@given(st.sampled_from(KINDS), st.lists(CALLS, min_size=1, max_size=12))
+def test_both_stores_agree(
+    redis_server: RedisServer,
+    shared: RedisStore,
+    ticking: FrozenClock,
+    rule: Rule,
+    history: list[tuple[int, int, float]],
+) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+    stores: list[Any] = [MemoryStore(ticking), shared]
+    ticking.now = 1_700_000_000.0
+    for reserved, used, jump in history:
+        ticking.step(jump)
+        decisions = [take(store, rule, reserved) for store in stores]
+        assert decisions[0] == decisions[1]
+        if decisions[0].receipt:
+            for store, decision in zip(stores, decisions, strict=True):
+                correct(store, decision, used)
+        assert take(stores[0], rule, 1, commit=False) == take(stores[1], rule, 1, commit=False)
+
+
+EVENTS = st.lists(st.one_of(st.tuples(st.integers(1, 60), st.integers(0, 250)), st.integers(0, 5)), max_size=24)
+
+
+@given(st.sampled_from(KINDS), EVENTS)
+def test_calls_in_flight_overspend_by_no_more_than_their_reserves_were_wrong(
+    redis_server: RedisServer, shared: RedisStore, ticking: FrozenClock, rule: Rule, events: list[Any]
+) -> None:
+    """A pair begins a call that reserves and comes to so much; a number ends that one of those in flight."""
+    with redis_server.client() as client:
+        client.flushall()
+    stores: list[Any] = [MemoryStore(ticking), shared]
+    flying: list[tuple[tuple[int, int], list[Decision]]] = []
+    together: list[tuple[int, int]] = []  # in flight when the last one passed
+    passed: list[int] = []
+
+    def end(number: int) -> None:
+        (_, used), decisions = flying.pop(number)
+        for store, decision in zip(stores, decisions, strict=True):
+            correct(store, decision, used)
+
+    for event in events:
+        if isinstance(event, int):
+            if flying:
+                end(event % len(flying))
+            continue
+        decisions = [take(store, rule, event[0]) for store in stores]
+        assert decisions[0] == decisions[1]
+        if decisions[0].allowed:
+            flying.append((event, decisions))
+            together = [call for call, _ in flying]
+            passed.append(event[1])
+    while flying:
+        end(0)
+    assert sum(passed) <= measured_most(100, together)
+    for store in stores:
+        after = take(store, rule, 1, commit=False)
+        assert after.remaining == max(0, 100 - sum(passed))
+        if rule in BUCKET_KINDS:
+            assert rule.rate is not None
+            assert (after.retry_after or 0) <= 101 * rule.rate.window / rule.rate.limit + 1e-3
+
+
+def test_a_rule_that_measures_is_a_rule_of_a_limiter_too(store: Any) -> None:
+    limiter = Limiter([KINDS[0]], store)
+    assert limiter.acquire("user:1", cost=40).remaining == 60

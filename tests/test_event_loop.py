@@ -1,0 +1,108 @@
+"""What may wait for a database is done on a thread that nobody else waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_throttle import event_loop, rulebook
+from django_throttle.core import Rule
+from django_throttle.event_loop import in_thread
+from django_throttle.rulebook import Snapshot
+from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
+
+enforce = pytest.fixture(live_enforcer)
+asked: set[int] = set()
+
+
+def slowly(scope: Any) -> str:
+    """A key of the site's that asks the database."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asked.add(threading.get_ident())
+        return "somebody"
+    raise SynchronousOnlyOperation
+
+
+async def not_to_be_waited_for() -> set[int]:
+    """The thread of the event loop, and the one that every synchronous consumer runs on."""
+    return {threading.get_ident(), await sync_to_async(threading.get_ident)()}
+
+
+class TestInThread:
+    async def test_it_is_a_thread_of_its_own_and_what_comes_of_it_is_returned(self) -> None:
+        def work(one: int, *, two: int) -> tuple[int, int]:
+            return threading.get_ident(), one + two
+
+        thread, total = await in_thread(work, 1, two=2)
+        assert total == 3
+        assert thread not in await not_to_be_waited_for()
+
+    @pytest.mark.parametrize("fails", [False, True])
+    async def test_connections_that_it_opened_are_closed_there(
+        self, monkeypatch: pytest.MonkeyPatch, fails: bool
+    ) -> None:
+        done: list[tuple[str, int]] = []
+
+        def work() -> None:
+            done.append(("work", threading.get_ident()))
+            if fails:
+                raise LookupError
+
+        monkeypatch.setattr(event_loop, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
+        try:
+            await in_thread(work)
+        except LookupError:
+            assert fails
+        assert [name for name, _ in done] == ["close", "work", "close"]
+        assert len({thread for _, thread in done}) == 1
+
+    async def test_it_does_not_wait_for_synchronous_consumers(self) -> None:
+        over = threading.Event()
+        consumer = asyncio.ensure_future(sync_to_async(over.wait)(20))
+        try:
+            assert await asyncio.wait_for(in_thread(lambda: not over.is_set()), 10)
+        finally:
+            over.set()
+            await consumer
+
+
+async def test_no_socket_asks_on_the_loop_or_on_the_thread_of_consumers(enforce: Live) -> None:
+    """Neither at its handshake, nor for a message, nor when rules have changed."""
+    key = {"key": "tests.test_event_loop.slowly", "scopes": ["chat"]}
+    enforce(
+        chat={"rate": "100/h", "events": ["message"], **key},
+        sockets={"limit": 9, "algorithm": "concurrency", "events": ["connection"], **key},
+    )
+    line, steps = Line(), []
+    for step in (line.open, lambda: _echoed(line), lambda: _lowered(line)):
+        asked.clear()
+        await step()
+        steps.append(set(asked))
+    await line.close()
+    assert all(steps), "each of them asks"
+    assert not set().union(*steps) & await not_to_be_waited_for()
+
+
+async def _echoed(line: Line) -> None:
+    line.send("hello")
+    await line.until(lambda: texts(line))
+
+
+async def _lowered(line: Line) -> None:
+    rules = [
+        Rule(rule.name, limit=8, algorithm="concurrency", events=rule.events, key=rule.key)
+        for rule in rulebook.current().rules
+        if rule.is_concurrency
+    ]
+    before = rulebook.pin(Snapshot(rules))
+    try:
+        await becomes(lambda: asked)
+    finally:
+        rulebook.pin(before)

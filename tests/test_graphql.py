@@ -1,0 +1,330 @@
+"""What a GraphQL request costs: by its own parser, under hostile input too, and before real views."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.http import HttpRequest
+from django.test import AsyncClient, Client, RequestFactory
+from graphql.language.parser import Parser
+
+from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.graphql import graphql_cost, operation_cost
+from tests.doors import BOTH, Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+JSON = "application/json"
+
+
+def post(body: Any, content_type: str = JSON, query: str = "") -> HttpRequest:
+    text = body if isinstance(body, (bytes, str)) else json.dumps(body)
+    return RequestFactory().post(f"/graphql?{query}", text, content_type=content_type)
+
+
+def cost(query: Any, tuned: Any = operation_cost, **more: Any) -> int:
+    found: int = tuned(post({"query": query, **more}))
+    return found
+
+
+flat = graphql_cost(depth_factor=1)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("{ me }", 1),
+        ("{ me name }", 2),
+        ("{ a: me b: me c: me }", 3),
+        ("{ me { name } }", 2),
+        ("{ me { name age } }", 3),
+        ("{ me { __typename name } }", 2),
+        ("{ me { ... on User { name age } ... { name } } }", 4),
+        ("query { me { ...f } } fragment f on User { name age }", 3),
+        ("query { a: me { ...f } b: me { ...f } } fragment f on User { name age }", 6),
+        ("{ users(first: 10) { name } }", 11),
+        ("{ users(last: 10) { name } }", 11),
+        ("{ users(first: 2, last: 10) { name } }", 11),
+        ("{ users(limit: 10, offset: 1000) { name } }", 11),
+        ("{ users(page: {limit: 10, offset: 99}) { name } }", 11),
+        ("{ users(pages: [{limit: 3}, {limit: 10}]) { name } }", 11),
+        ("{ users(first: 10) { posts(first: 5) { title } } }", 61),
+        ("{ users(first: 0) { name } }", 2),
+        ("{ users(first: -5) { name } }", 2),
+        ('{ users(first: "10") { name } }', 2),
+        ("{ users(page: 10) { name } }", 2),
+        ("mutation { login(name: 1) { ok } }", 2),
+        ("subscription { news { title } }", 2),
+        ("{ me @skip(if: true) { name } }", 2),
+        ("{ __schema { types { name fields { name } } } }", 10),
+        ('{ __type(name: "User") { name } me }', 11),
+        ("fragment f on User { name }", 1),
+        ("{ me { ...unknown } }", 1),
+        ("type Query { me: User }", 1),
+        ("{ me { name }", 1),
+        ("}", 1),
+        ("", 1),
+        (None, 1),
+        (5, 1),
+        (["{ me }"], 1),
+    ],
+)
+def test_without_depth(query: Any, expected: int) -> None:
+    assert cost(query, flat) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("{ me { name } }", 2),
+        ("{ users(first: 10) { name } }", 11),
+        ("query($n: Int = 7) { users(first: $n) { name } }", 8),
+        ("{ users(first: $n) { name } }", 2),
+    ],
+)
+def test_by_a_parser_that_leaves_out_what_is_empty(query: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """graphql-core 3.3 has None where 3.2, the newest that graphene takes, has an empty list."""
+    read = Parser.optional_many
+    monkeypatch.setattr(Parser, "optional_many", lambda *args: read(*args) or None)
+    assert cost(query, flat) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [("{ me }", 1), ("{ me { name } }", 3), ("{ a { b { c { d { e } } } } }", 14), ("{ a b c d e }", 5)],
+)
+def test_depth_makes_dearer(query: str, expected: int) -> None:
+    """Five fields one below the other cost 1 + 1.5 + 2.25 + 3.375 + 5.0625."""
+    assert cost(query) == expected
+
+
+def test_fields_have_prices() -> None:
+    tuned = graphql_cost(depth_factor=2, field_costs={"login": 10, "name": 0}, list_arguments=["size"], introspection=3)
+    assert cost("mutation { a: login { name ok } b: login { ok } }", tuned) == 24
+    assert cost("{ users(size: 4, first: 100) { age } __schema { types { name } } }", tuned) == 12
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"depth_factor": 0}, {"depth_factor": float("nan")}, {"field_costs": {"a": -1}}),
+        *({"list_arguments": "first"}, {"introspection": -1}, {"max_length": 0}),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="are"):
+        graphql_cost(**given)
+
+
+class TestVariables:
+    QUERY = "query($n: Int = 7) { users(first: $n) { name } }"
+
+    @pytest.mark.parametrize(
+        ("variables", "expected"),
+        [
+            ({"n": 20}, 21),
+            ('{"n": 20}', 21),
+            ({}, 8),
+            (None, 8),
+            ({"n": None}, 2),
+            ({"n": 0}, 2),
+            ({"n": True}, 2),
+            ({"n": "many"}, 2),
+            ("gibberish", 8),
+            ([1], 8),
+            ({"n": 10**400}, TOO_COSTLY),
+            ({"n": 1e300}, TOO_COSTLY),
+        ],
+    )
+    def test_of_a_list(self, variables: Any, expected: int) -> None:
+        assert cost(self.QUERY, flat, variables=variables) == expected
+
+    def test_no_number_at_all(self) -> None:
+        assert flat(post(b'{"query": "query($n: Int) { a(first: $n) { b } }", "variables": {"n": NaN}}')) == 2
+
+    def test_in_an_input_object(self) -> None:
+        query = "query($page: Page, $n: Int) { a: users(page: $page) { name } b: users(page: {limit: $n}) { name } }"
+        assert cost(query, flat, variables={"page": {"limit": 10}, "n": 20}) == 32
+
+
+class TestWhichOperation:
+    QUERY = "query Cheap { me } query Dear { a b c d }"
+
+    @pytest.mark.parametrize(
+        ("name", "expected"), [("Cheap", 1), ("Dear", 4), (None, 4), ("", 4), ("Other", 4), (5, 4), ("null", 4)]
+    )
+    def test_the_one_that_is_named_else_the_dearest(self, name: Any, expected: int) -> None:
+        assert cost(self.QUERY, operationName=name) == expected
+
+    def test_a_name_in_the_url_may_be_the_one_that_holds(self) -> None:
+        body = {"query": self.QUERY, "operationName": "Cheap"}
+        assert operation_cost(post(body, query="operationName=Dear")) == 4
+        assert operation_cost(post({"query": "{ a }"}, query=urlencode({"query": "{ a b c }"}))) == 3
+        assert operation_cost(post({"query": "{ a b c }"}, query=urlencode({"query": "{ a }"}))) == 3
+
+    def test_a_batch_is_the_sum(self) -> None:
+        batch = [{"query": "{ a b }"}, {"query": "{ a b c }"}, {"id": "persisted"}, 5, None]
+        assert operation_cost(post(batch)) == 8
+        assert operation_cost(post([])) == 1
+
+
+class TestRequests:
+    def test_get(self) -> None:
+        sent = {"query": "query($n: Int) { a(first: $n) { b } }", "variables": '{"n": 4}'}
+        assert flat(RequestFactory().get("/graphql", sent)) == 5
+        assert flat(RequestFactory().get("/graphql")) == 1
+
+    @pytest.mark.parametrize("body", [b"", b"null", b"5", b'"text"', b"{", b"\xff\xfe\x00", b"[" * 100, b"{}"])
+    def test_a_body_that_says_nothing(self, body: bytes) -> None:
+        assert operation_cost(post(body)) == 1
+
+    def test_a_query_by_itself(self) -> None:
+        assert operation_cost(post("{ a b c }", "application/graphql")) == 3
+
+    def test_forms(self) -> None:
+        assert operation_cost(post(urlencode({"query": "{ a b }"}), "application/x-www-form-urlencoded")) == 2
+        assert operation_cost(RequestFactory().post("/graphql", {"query": "{ a b }"})) == 2
+        files = {"operations": json.dumps({"query": "mutation { a b c }"}), "map": "{}"}
+        assert operation_cost(RequestFactory().post("/graphql", files)) == 3
+
+    def test_what_cannot_be_read(self, settings: Any) -> None:
+        read = post({"query": "{ a b }"})
+        read.read()
+        assert operation_cost(read) == 1
+        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+        assert operation_cost(post({"query": "{ a b c d e f }"})) == 1
+        assert operation_cost(post(b"gibberish", "multipart/form-data; boundary=x")) == 1
+
+
+class TestHostile:
+    def quick(self, request: HttpRequest) -> int:
+        began = time.process_time()
+        found = operation_cost(request)
+        assert time.process_time() - began < 2.0
+        return found
+
+    def test_a_circle_of_fragments(self) -> None:
+        assert cost("{ ...a } fragment a on Q { x ...b } fragment b on Q { y ...a }") == 2
+        assert cost("{ ...a } fragment a on Q { ...a ...a }") == 1
+
+    def test_fragments_that_double(self) -> None:
+        """Two hundred of them have 2^200 fields."""
+        parts = " ".join(f"fragment f{n} on Q {{ ...f{n + 1} ...f{n + 1} }}" for n in range(200))
+        found = self.quick(post({"query": f"{{ ...f0 }} {parts} fragment f200 on Q {{ x }}"}))
+        assert found == TOO_COSTLY
+
+    def test_a_long_chain_of_fragments(self) -> None:
+        parts = " ".join(f"fragment f{n} on Q {{ ...f{n + 1} }}" for n in range(400))
+        assert self.quick(post({"query": f"{{ ...f0 }} {parts} fragment f400 on Q {{ x }}"})) in (1, TOO_COSTLY)
+
+    @pytest.mark.parametrize("levels", [20, 200, 3000, 7000])
+    def test_depth(self, levels: int) -> None:
+        found = self.quick(post({"query": "{a" * levels + "}" * levels}))
+        assert 3000 < found <= TOO_COSTLY
+
+    @pytest.mark.parametrize("open_", ["[", '{"a":'])
+    def test_depth_of_json(self, open_: str) -> None:
+        assert self.quick(post(f'{{"query": "{{ a }}", "variables": {open_ * 100_000}')) in (1, TOO_COSTLY)
+
+    def test_more_text_than_is_read(self) -> None:
+        assert self.quick(post({"query": "{" + "a " * 7_400 + "}"})) == 7_400
+        assert self.quick(post({"query": "{" + "a " * 1_000_000 + "}"})) == TOO_COSTLY
+        assert self.quick(post([{"query": "{ a }" + " " * 5_000}] * 4)) == TOO_COSTLY
+        assert self.quick(post([{}] * 200_000)) == 200_000
+
+    def test_one_text_in_the_url_for_many_operations(self) -> None:
+        sent = urlencode({"query": "{ a }", "variables": json.dumps({"n": [0] * 1000})})
+        assert self.quick(post([{}] * 10_000, query=sent)) == TOO_COSTLY
+
+    def test_a_large_variable_used_often(self) -> None:
+        query = f"query($v: V) {{ {' '.join(f'a{n}: u(v: $v) {{ x }}' for n in range(500))} }}"
+        assert self.quick(post({"query": query, "variables": {"v": [{"first": 3}] * 100_000}})) == 500 * 5.5
+
+    def test_numbers_without_an_end(self) -> None:
+        assert cost(f"{{ a(first: {'9' * 5_000}) {{ b }} }}") == TOO_COSTLY
+        assert cost("{ a(first: 99999999) { b(first: 99999999) { c(first: 99999999) { d } } } }") == TOO_COSTLY
+        assert cost(f"{{ a(first: {'9' * 400}) {{ __typename }} }}") == 1
+
+
+ME = "{ me { name } }"
+FRIENDS = "{ me { friends(first: 10) { name } } }"  # 1 + 1.5 × (1 + 10 × 1.5)
+
+
+@BOTH
+@pytest.mark.urls("tests.graphql_site")
+class TestViews:
+    """Real ones, behind the middleware and under the decorator."""
+
+    @pytest.fixture(autouse=True)
+    def _site(self, settings: Any) -> None:
+        settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+        settings.ALLOWED_HOSTS = ["testserver"]
+
+    def rules(self, enforce: Enforce) -> None:
+        priced = {"rate": "60/min", "key": "everyone", "algorithm": "fixed_window", "scopes": ["*"]}
+        enforce(
+            priced={**priced, "cost": "django_throttle.graphql.operation_cost"},
+            decorated={**priced, "scopes": ["decorated"]},
+        )
+
+    @pytest.mark.parametrize("path", ["graphene", "strawberry"])
+    def test_behind_the_middleware(self, enforce: Enforce, path: str) -> None:
+        self.rules(enforce)
+        client = Client()
+        answer = client.post(f"/{path}", {"query": ME}, content_type=JSON)
+        assert answer.json()["data"] == {"me": {"name": "Anna"}} and "r=57" in answer["RateLimit"]
+        answer = client.post(f"/{path}", {"query": FRIENDS}, content_type=JSON)
+        assert len(answer.json()["data"]["me"]["friends"]) == 10 and "r=32" in answer["RateLimit"]
+        assert "r=29" in client.get(f"/{path}", {"query": ME})["RateLimit"]
+        assert client.post(f"/{path}", {"query": "{ nonsense"}, content_type=JSON)["RateLimit"].count("r=28")
+        two = {"query": f"query Small {ME} query Large {FRIENDS}", "operationName": "Large"}
+        assert "r=3" in client.post(f"/{path}", two, content_type=JSON)["RateLimit"]
+        refused = client.post(f"/{path}", {"query": FRIENDS}, content_type=JSON)
+        assert refused.status_code == 429 and int(refused["Retry-After"]) >= 1
+
+    @pytest.mark.parametrize("path", ["graphene-batch", "strawberry"])
+    def test_a_batch(self, enforce: Enforce, path: str) -> None:
+        self.rules(enforce)
+        answer = Client().post(f"/{path}", [{"query": ME}, {"query": FRIENDS}], content_type=JSON)
+        assert len(answer.json()) == 2 and "r=32" in answer["RateLimit"]
+
+    def test_an_asynchronous_view(self, enforce: Enforce) -> None:
+        self.rules(enforce)
+
+        async def twice() -> Any:
+            client = AsyncClient()
+            first = await client.post("/strawberry-async", {"query": FRIENDS}, content_type=JSON)
+            return first, [
+                (await client.post("/strawberry-async", {"query": FRIENDS}, content_type=JSON)).status_code
+                for _ in range(2)
+            ]
+
+        first, rest = asyncio.run(twice())
+        assert len(first.json()["data"]["me"]["friends"]) == 10 and "r=35" in first["RateLimit"]
+        assert rest == [200, 429]
+
+    def test_too_much_for_any_time(self, enforce: Enforce) -> None:
+        self.rules(enforce)
+        dear = {"query": "{ me { friends(first: 1000) { name } } }"}
+        answer = Client().post("/graphene", dear, content_type=JSON)
+        assert answer.status_code == 429 and "Retry-After" not in answer
+
+    @pytest.mark.parametrize("path", ["decorated", "decorated-async"])
+    def test_under_the_decorator(self, enforce: Enforce, settings: Any, path: str) -> None:
+        self.rules(enforce)
+        settings.MIDDLEWARE = []
+
+        async def call() -> list[int]:
+            client = AsyncClient()
+            sent = [await client.post(f"/{path}", {"query": FRIENDS}, content_type=JSON) for _ in range(3)]
+            return [answer.status_code for answer in sent]
+
+        def call_sync() -> list[int]:
+            client = Client()
+            return [client.post(f"/{path}", {"query": FRIENDS}, content_type=JSON).status_code for _ in range(3)]
+
+        assert (asyncio.run(call()) if path.endswith("async") else call_sync()) == [200, 200, 429]

@@ -1,0 +1,406 @@
+"""Transports for httpx: turns under a rule over all processes, and what the other side asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from math import ceil
+from typing import Any
+
+import httpx
+import pytest
+
+from django_throttle.core import Decision
+from django_throttle.exceptions import Refused, ThrottleError
+from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
+from django_throttle.observe.reports import Report
+from django_throttle.signals import throttled
+from django_throttle.stores import MemoryStore, RedisStore
+from tests.crew import Crew
+from tests.inside import count_in
+from tests.other_side import OtherSide, aclient, call, client, other_side
+from tests.servers import free_port, wait_until
+
+DEAD = "redis://127.0.0.1:{}/0"
+Rules = Callable[..., Any]
+
+
+@pytest.fixture
+def other() -> Iterator[OtherSide]:
+    with other_side() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "redis"])
+def rules(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Rules:
+    """Puts rules in force, counted by a clock that runs."""
+
+    def enforce(**given: Any) -> Any:
+        settings.DJANGO_THROTTLE = {"RULES": given, "DATABASE_RULES": False, "AGENT": False}
+        memory = request.param == "memory"
+        store = MemoryStore() if memory else RedisStore(request.getfixturevalue("redis_url"), deadline=5.0)
+        count_in(store, monkeypatch)
+        return store
+
+    return enforce
+
+
+@pytest.fixture
+def away(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Rules:
+    """The same where nobody answers as Redis."""
+
+    def enforce(**given: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": given, "DATABASE_RULES": False, "AGENT": False}
+        count_in(RedisStore(DEAD.format(free_port()), deadline=0.2), monkeypatch)
+
+    return enforce
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    found = Crew(3)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["sync", "async"])
+def ask(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes calls one after another; what came of each is returned."""
+
+    def sync(url: str, calls: int = 1, body: Any = None, **options: Any) -> list[Any]:
+        found: list[Any] = []
+        with client(**options) as caller:
+            for _ in range(calls):
+                try:
+                    found.append(caller.post(url, content=body() if callable(body) else body))
+                except CallRefused as error:
+                    found.append(error)
+        return found
+
+    async def awaited(url: str, calls: int = 1, body: Any = None, **options: Any) -> list[Any]:
+        found: list[Any] = []
+        async with aclient(**options) as caller:
+            for _ in range(calls):
+                content = body() if callable(body) else body
+                try:
+                    found.append(await caller.post(url, content=_later(content) if callable(body) else content))
+                except CallRefused as error:
+                    found.append(error)
+        return found
+
+    if request.param == "sync":
+        return sync
+    return lambda *args, **options: asyncio.run(awaited(*args, **options))
+
+
+reports: list[Report] = []
+
+
+def note_report(report: Report) -> None:
+    reports.append(report)
+
+
+async def _later(parts: Iterator[bytes]) -> Any:
+    for part in parts:
+        yield part
+
+
+LOG = {"algorithm": "sliding_log"}
+
+
+class TestTurns:
+    def test_a_call_waits_for_its_turn(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "2/s", **LOG})
+        assert [answer.status_code for answer in ask(other.url, 5)] == [200] * 5
+        assert other.arrivals[4] - other.arrivals[0] >= 1.9
+        assert other.most_in(0.9) == 2
+
+    def test_waiting_is_no_refusal(
+        self, rules: Rules, ask: Any, other: OtherSide, settings: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def note(decision: Decision, **_: Any) -> None:
+            refused.append(decision)
+
+        rules(crm={"rate": "2/s", **LOG})
+        settings.DJANGO_THROTTLE |= {"HOOKS": [f"{__name__}.note_report"]}
+        refused: list[Decision] = []
+        reports.clear()
+        throttled.connect(note)
+        with caplog.at_level(logging.WARNING, "django_throttle.decisions"):
+            assert len(ask(other.url, 3)) == 3
+            assert [report.decision.allowed for report in reports] == [True] * 3
+            assert not refused and not caplog.records
+            _, error = ask(other.url, 2, max_wait=0.01)
+        assert isinstance(error, CallRefused)
+        assert [report.decision.allowed for report in reports if not report.decision.allowed] == [False]
+        assert refused == [error.decision]
+        throttled.disconnect(note)
+
+    def test_but_no_longer_than_max_wait(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "1/min", **LOG})
+        began = time.monotonic()
+        answer, error = ask(other.url, 2, max_wait=5)
+        assert answer.status_code == 200 and time.monotonic() - began < 4
+        assert isinstance(error, httpx.TransportError) and isinstance(error, ThrottleError)
+        assert isinstance(error.__cause__, Refused) and error.__cause__.decision is error.decision
+        assert 50 < error.decision.retry_after <= 60 and error.request.url == other.url
+        assert str(error).startswith("not sent: a call to 127.0.0.1 under rule 'crm' has its turn in ")
+        copy = pickle.loads(pickle.dumps(error))
+        assert (copy.decision, str(copy)) == (error.decision, str(error))
+
+    def test_a_queue_keeps_the_order(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "5/s", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 60})
+        assert [answer.status_code for answer in ask(other.url, 3)] == [200] * 3
+        assert other.most_in(0.17) == 1
+
+    def test_a_place_too_far_back_in_a_queue_is_not_taken(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "6/min", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 60})
+        answer, *errors = ask(other.url, 3, max_wait=3)
+        assert answer.status_code == 200 and len(other.arrivals) == 1
+        assert [round(error.decision.retry_after) for error in errors] == [7, 7]
+
+    def test_each_host_has_a_count(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm={"rate": "1/min", **LOG})
+        with client(max_wait=0) as caller:
+            local = other.url.replace("127.0.0.1", "localhost")
+            assert caller.get(other.url).status_code == caller.get(local).status_code == 200
+            with pytest.raises(CallRefused):
+                caller.get(local)
+
+    def test_or_what_a_function_says(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm={"rate": "1/min", **LOG})
+        with client(max_wait=0, ident=lambda request: request.headers.get("account")) as caller:
+            assert [caller.get(other.url).status_code for _ in range(3)] == [200] * 3, "None is not limited"
+            assert caller.get(other.url, headers={"account": "a"}).status_code == 200
+            assert caller.get(other.url, headers={"account": "b"}).status_code == 200
+            with pytest.raises(CallRefused):
+                caller.get(other.url, headers={"account": "a"})
+
+    def test_a_rule_that_is_not_in_force_limits_nothing(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "1/min", "enabled": False})
+        assert [answer.status_code for answer in ask(other.url, 3, max_wait=0)] == [200] * 3
+
+    def test_what_no_wait_helps_is_refused_at_once(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "1/min", "on_store_failure": "deny", **LOG})
+        first, second = ask(other.url, 2, max_wait=0)
+        assert first.status_code == 200 and isinstance(second, CallRefused)
+
+    @pytest.mark.parametrize(
+        ("given", "error"),
+        [
+            ({"rule": ""}, TypeError),
+            ({"rule": None}, TypeError),
+            ({"ident": ""}, TypeError),
+            ({"ident": 5}, TypeError),
+            ({"max_wait": -1}, ValueError),
+            ({"max_wait": "5"}, ValueError),
+            ({"retries": None}, ValueError),
+            ({"retries": -1}, ValueError),
+            ({"longest_pause": float("nan")}, ValueError),
+            ({"retries": 1.5}, ValueError),
+        ],
+    )
+    def test_options_that_make_no_sense(self, given: dict[str, Any], error: type[Exception]) -> None:
+        with pytest.raises(error):
+            ThrottledTransport(**{"rule": "crm", **given})
+
+    def test_another_transport_is_closed_with_it(self) -> None:
+        closed: list[str] = []
+
+        class Inner(httpx.BaseTransport):
+            def close(self) -> None:
+                closed.append("sync")
+
+        class AsyncInner(httpx.AsyncBaseTransport):
+            async def aclose(self) -> None:
+                closed.append("async")
+
+        async def close() -> None:
+            async with AsyncThrottledTransport("crm", AsyncInner()):
+                pass
+
+        with ThrottledTransport("crm", Inner()):
+            pass
+        asyncio.run(close())
+        assert closed == ["sync", "async"]
+
+
+class TestWhatTheOtherSideAsks:
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            (429, {"Retry-After": "1"}),
+            (503, {"Retry-After": "1"}),
+            (429, {}),
+            (200, {"RateLimit": '"burst";r=0;t=1', "RateLimit-Policy": '"burst";q=10;w=1'}),
+        ],
+        ids=["429", "503", "plain 429", "nothing left"],
+    )
+    def test_is_heeded(self, rules: Rules, ask: Any, other: OtherSide, answer: Any) -> None:
+        rules(crm={"rate": "100/s"})
+        other.answers = [answer]
+        assert [one.status_code for one in ask(other.url, 3)] == [answer[0], 200, 200]
+        assert 0.99 <= other.arrivals[1] - other.arrivals[0] < 3
+        assert other.arrivals[2] - other.arrivals[1] < 0.9
+
+    def test_is_refused_where_it_is_longer_than_a_call_waits(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "100/s"})
+        other.answers = [(429, {"Retry-After": "30"})]
+        first, second = ask(other.url, 2, max_wait=5)
+        assert first.status_code == 429 and 28 < second.decision.retry_after <= 30
+        assert second.decision.rule == "crm" and len(other.arrivals) == 1
+
+    async def test_calls_whose_turn_came_meanwhile_take_a_new_one(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm={"rate": "5/s", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 60})
+        other.answers = [(429, {"Retry-After": "1"})]
+        async with aclient() as caller:
+            answers = await asyncio.gather(*(caller.get(other.url) for _ in range(4)))
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 429]
+        first, *others = sorted(other.arrivals)
+        assert others[0] - first >= 0.95 and other.most_in(0.15) == 1
+
+    def test_holds_for_that_host_only(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm={"rate": "100/s"})
+        other.answers = [(429, {"Retry-After": "30"})]
+        with client(max_wait=0) as caller:
+            assert caller.get(other.url).status_code == 429
+            assert caller.get(other.url.replace("127.0.0.1", "localhost")).status_code == 200
+
+    def test_the_longest_holds(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm={"rate": "100/s"})
+        other.answers = [(429, {"Retry-After": "30"}), (429, {"Retry-After": "3"})]
+        other.go_on.clear()
+
+        async def two_at_once() -> Any:
+            async with aclient(max_wait=0) as caller:
+                calls = [asyncio.ensure_future(caller.get(other.url)) for _ in range(2)]
+                await asyncio.to_thread(wait_until, lambda: len(other.arrivals) == 2)
+                other.go_on.set()
+                await asyncio.gather(*calls)
+                with pytest.raises(CallRefused) as refused:
+                    await caller.get(other.url)
+                return refused.value.decision.retry_after
+
+        assert 28 < asyncio.run(two_at_once()) <= 30
+
+    @pytest.mark.parametrize("fields", [{"Retry-After": "31536000"}, {"RateLimit": '"a";r=0;t=99999999999999999'}])
+    def test_a_year_is_capped_and_said(
+        self, rules: Rules, other: OtherSide, caplog: pytest.LogCaptureFixture, fields: dict[str, str], monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr("django_throttle.log_throttling.LogThrottle.due", lambda *_: True)
+        store = rules(crm={"rate": "100/s"})
+        other.answers = [(429, fields)]
+        with caplog.at_level(logging.WARNING), client(max_wait=0, longest_pause=60) as caller:
+            caller.get(other.url)
+            with pytest.raises(CallRefused) as refused:
+                caller.get(other.url)
+        assert 58 < (refused.value.decision.retry_after or 0) <= 60
+        assert "calls go on after 60 s (longest_pause)" in caplog.text and "127.0.0.1" not in caplog.text
+        if isinstance(store, RedisStore):
+            keys = list(store.transport.client.scan_iter(f"{store.prefix}:*"))
+            assert keys and all(0 < store.transport.client.pttl(key) <= 120_000 for key in keys)
+
+    def test_retries_are_for_those_who_ask_for_them(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "100/s"})
+        other.answers = [(429, {"Retry-After": "0"}), (503, {"Retry-After": "1"})]
+        (answer,) = ask(other.url, body=b"whole", retries=2)
+        assert answer.status_code == 200 and answer.content == b"ok"
+        assert other.bodies == [b"whole"] * 3 and other.arrivals[2] - other.arrivals[1] >= 0.99
+
+    def test_a_retry_that_would_wait_too_long_is_left(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "100/s"})
+        other.answers = [(429, {"Retry-After": "30"})]
+        (answer,) = ask(other.url, retries=5, max_wait=2)
+        assert answer.status_code == 429 and answer.content == b"ok"
+
+    def test_a_body_that_can_be_sent_once_is_sent_once(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        rules(crm={"rate": "100/s"})
+        other.answers = [(429, {"Retry-After": "0"})]
+        (answer,) = ask(other.url, body=lambda: iter([b"in ", b"parts"]), retries=2)
+        assert answer.status_code == 429 and other.bodies == [b"in parts"]
+
+
+class TestSlots:
+    SLOT = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"]}
+
+    def test_are_held_until_the_answer_is_closed(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm=self.SLOT)
+        with client(max_wait=0) as caller:
+            with caller.stream("GET", other.url) as answer:
+                with pytest.raises(CallRefused):
+                    caller.get(other.url)
+                assert answer.read() == b"ok"
+            assert caller.get(other.url).status_code == 200
+
+    def test_go_back_when_the_call_fails(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm=self.SLOT)
+        with client(max_wait=0, ident="everything") as caller:
+            with pytest.raises(httpx.ConnectError):
+                caller.get(f"http://127.0.0.1:{free_port()}/")
+            assert caller.get(other.url).status_code == 200
+
+    async def test_go_back_when_the_call_is_cancelled(self, rules: Rules, other: OtherSide) -> None:
+        rules(crm=self.SLOT)
+        other.go_on.clear()
+        async with aclient(max_wait=30) as caller:
+            under_way = asyncio.ensure_future(caller.get(other.url))
+            await asyncio.to_thread(wait_until, lambda: other.arrivals)
+            waits = asyncio.ensure_future(caller.get(other.url))
+            await asyncio.sleep(0.05)
+            for one in (waits, under_way):
+                one.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await one
+            other.go_on.set()
+            assert (await caller.get(other.url)).status_code == 200
+
+
+class TestProcesses:
+    def test_three_never_exceed_the_rule_together(self, crew: Crew, redis_url: str, other: OtherSide) -> None:
+        throttle = {"REDIS": redis_url, "RULES": {"crm": {"rate": "10/s", **LOG}}}
+        crew.run(_first_only, other.url, {"RULES": {}})  # so that all have started
+        other.arrivals.clear()
+        began = time.monotonic()
+        answers = crew.run(call, other.url, throttle, 12, {"max_wait": 30})
+        assert answers == [[200] * 12] * 3 and len(other.arrivals) == 36
+        for number, at in enumerate(sorted(other.arrivals)):
+            assert number < 10 * ceil(at - began), "calls may travel, but none is early"
+
+    def test_what_one_hears_holds_back_the_others(self, crew: Crew, redis_url: str, other: OtherSide) -> None:
+        throttle = {"REDIS": redis_url, "RULES": {"crm": {"rate": "1000/s"}}}
+        other.answers = [(429, {"Retry-After": "60"})]
+        first = crew.run(_first_only, other.url, throttle)
+        assert sorted(map(str, first)) == ["[429]", "[]", "[]"]
+        assert all(
+            -60 <= one < -30 for found in crew.run(call, other.url, throttle, 3, {"max_wait": 1}) for one in found
+        )
+        assert len(other.arrivals) == 1
+
+
+def _first_only(number: int, url: str, throttle: dict[str, Any]) -> list[Any]:
+    return call(number, url, throttle, 1, {}) if number == 0 else []
+
+
+class TestWithoutRedis:
+    def test_the_rules_policy_decides(self, away: Rules, ask: Any, other: OtherSide) -> None:
+        away(crm={"rate": "1/min", "on_store_failure": "allow"})
+        assert [answer.status_code for answer in ask(other.url, 3, max_wait=0)] == [200] * 3
+
+    def test_deny(self, away: Rules, ask: Any, other: OtherSide) -> None:
+        away(crm={"rate": "1/min", "on_store_failure": "deny"})
+        (error,) = ask(other.url, max_wait=0)
+        assert isinstance(error, CallRefused) and error.decision.unavailable and not other.arrivals
+
+    def test_local(self, away: Rules, ask: Any, other: OtherSide) -> None:
+        away(crm={"rate": "1/min", "on_store_failure": "local"})
+        answer, error = ask(other.url, 2, max_wait=0)
+        assert answer.status_code == 200 and isinstance(error, CallRefused)
+
+    def test_what_the_process_has_heard_itself_holds(self, away: Rules, ask: Any, other: OtherSide) -> None:
+        away(crm={"rate": "1/min", "on_store_failure": "allow"})
+        other.answers = [(429, {"Retry-After": "30"})]
+        answer, error = ask(other.url, 2, max_wait=5)
+        assert answer.status_code == 429 and 28 < error.decision.retry_after <= 30

@@ -1,0 +1,290 @@
+"""Rules of measured units at the doors of HTTP: a reserve beforehand, what the request has used in the end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.auth.models import Group
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.template import engines
+from django.template.response import TemplateResponse
+from django.test import Client
+from django.urls import path
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle import measured
+from django_throttle.core import Rule
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle
+from django_throttle.exceptions import Refused
+from django_throttle.limiter import Limiter
+from django_throttle.measured import learned_means
+from django_throttle.meter import in_use
+from django_throttle.stores import get_store
+from tests.doors import BOTH, Enforce, enforcer
+from tests.inside import unsaid
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
+enforce = pytest.fixture(enforcer)
+QUERIES: dict[str, Any] = {"rate": "100/h", "unit": "queries", "reserve": 10, "key": "everyone"}
+DOORS = ["plain", "decorated", "drf"]
+
+
+def ask(request: HttpRequest) -> HttpResponse:
+    for _ in range(int(request.GET["queries"])):
+        Group.objects.count()
+    if "fail" in request.GET:
+        raise ZeroDivisionError
+    return HttpResponse("é" * 10, status=int(request.GET.get("status", 200)))
+
+
+class View(APIView):
+    throttle_classes = [RuleThrottle]
+
+    def get(self, request: Request) -> Response:
+        return Response(status=ask(request._request).status_code)
+
+
+urlpatterns = [
+    path("plain", ask, name="plain"),
+    path("decorated", throttle("api")(ask), name="decorated"),
+    path("drf", View.as_view(), name="drf"),
+]
+
+
+RENDERED = 0.2  # seconds
+
+
+@throttle("api")
+def page(request: HttpRequest) -> HttpResponse:
+    def slowly() -> str:
+        time.sleep(RENDERED)
+        return "done"
+
+    return TemplateResponse(request, engines["django"].from_string("{{ slowly }}"), {"slowly": slowly})
+
+
+urlpatterns.append(path("page", page, name="page"))
+
+
+def twice(request: Any) -> int:
+    return int(request.GET["queries"]) * 2
+
+
+def of_both(request: Any, response: Any) -> int:
+    return int(request.GET["queries"]) + response.status_code
+
+
+def left(**options: Any) -> int | None:
+    return Limiter([Rule("api", **{**QUERIES, **options})], get_store()).peek("everyone").remaining
+
+
+@pytest.fixture(autouse=True)
+def _unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsaid(measured, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _middleware(settings: Any, request: pytest.FixtureRequest) -> None:
+    learned_means.clear()
+    door = request.node.callspec.params.get("door") if hasattr(request.node, "callspec") else None
+    if "render" in request.node.name:
+        door = "decorated"
+    settings.MIDDLEWARE = [] if door in ("decorated", "drf") else ["django_throttle.middleware.ThrottleMiddleware"]
+
+
+def get(door: str, queries: int, **query: Any) -> Any:
+    return Client(raise_request_exception=False).get(f"/{door}", {"queries": queries, **query})
+
+
+@BOTH
+@pytest.mark.parametrize("door", DOORS)
+def test_a_request_is_charged_its_queries_in_the_end(enforce: Enforce, door: str) -> None:
+    enforce(api=QUERIES)
+    assert get(door, 3).headers["RateLimit"].startswith('"api";r=90')
+    assert left() == 97
+    get(door, 25)
+    assert left() == 72
+    get(door, 80)
+    assert left() == 0
+    assert get(door, 1).status_code == 429
+
+
+@BOTH
+@pytest.mark.parametrize("door", DOORS)
+def test_what_fails_is_charged_what_it_has_used(enforce: Enforce, door: str) -> None:
+    enforce(api=QUERIES)
+    assert get(door, 4, fail=1).status_code == 500
+    assert left() == 96
+
+
+@BOTH
+@pytest.mark.parametrize("door", DOORS)
+def test_a_result_that_is_refunded_uses_up_nothing(enforce: Enforce, door: str) -> None:
+    options = {"refund_on": [304, "5xx"]}
+    enforce(api={**QUERIES, **options})
+    for status in (304, 500, 503):
+        get(door, 4, status=status)
+        assert left(**options) == 100
+    get(door, 4, status=404)
+    assert left(**options) == 96
+
+
+@BOTH
+def test_calls_are_refunded_by_their_result(enforce: Enforce) -> None:
+    options = {"unit": "calls", "reserve": "", "refund_on": ["5xx"]}
+    enforce(api={**QUERIES, **options})
+    get("plain", 0, status=500)
+    assert left(**options) == 100
+    get("plain", 0)
+    assert left(**options) == 99
+
+
+@BOTH
+def test_functions_say_what_is_reserved_and_what_was_measured(enforce: Enforce) -> None:
+    options = {"unit": "units", "reserve": f"{__name__}.twice", "measure": f"{__name__}.of_both", "rate": "1000/h"}
+    enforce(api={**QUERIES, **options})
+    assert get("plain", 30).headers["RateLimit"].startswith('"api";r=940')
+    assert left(**options) == 1000 - 230
+
+
+@BOTH
+def test_the_mean_is_reserved_once_it_is_known(enforce: Enforce) -> None:
+    options = {"reserve": "mean", "rate": "1000/h"}
+    enforce(api={**QUERIES, **options})
+    assert get("plain", 16).headers["RateLimit"].startswith('"api";r=999')
+    assert get("plain", 16).headers["RateLimit"].startswith('"api";r=968')
+    assert left(**options) == 968
+
+
+@BOTH
+def test_no_more_is_reserved_than_the_rule_allows(enforce: Enforce) -> None:
+    options = {"unit": "units", "reserve": f"{__name__}.twice", "measure": f"{__name__}.twice_of_both"}
+    enforce(api={**QUERIES, **options})
+    assert get("plain", 90).headers["RateLimit"].startswith('"api";r=0')
+
+
+@BOTH
+def test_without_a_meter_the_reserve_stays(enforce: Enforce) -> None:
+    enforce(api=QUERIES, METER=False)
+    get("plain", 3)
+    assert left() == 90
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("unit", "said"), [("response_bytes", "content-bytes"), ("rows", "rows"), ("db_ms", "db_ms"), ("calls", "")]
+)
+def test_the_policy_names_the_unit(enforce: Enforce, unit: str, said: str) -> None:
+    enforce(api={**QUERIES, "unit": unit, **({"reserve": ""} if unit == "calls" else {})})
+    named = f'qu="{said}";' if said else ""
+    assert get("plain", 0).headers["RateLimit-Policy"] == f'"api";q=100;{named}w=3600'
+
+
+def fails(request: Any, response: Any) -> int:
+    raise ZeroDivisionError
+
+
+def negative(request: Any, response: Any) -> int:
+    return -1
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        (f"{__name__}.fails", f"measure {__name__}.fails: it raised ZeroDivisionError"),
+        (f"{__name__}.negative", f"measure {__name__}.negative: a cost must be a whole number from 0 on, not -1"),
+        ("tests.nowhere.fails", "measure tests.nowhere.fails: it raised ModuleNotFoundError"),
+    ],
+)
+def test_where_nothing_could_be_measured_the_reserve_stays(
+    enforce: Enforce, measure: str, said: str, caplog: Any
+) -> None:
+    options = {"unit": "units", "measure": measure}
+    enforce(api={**QUERIES, **options}, rows={**QUERIES, "unit": "rows"})
+    assert get("plain", 4).status_code == 200
+    assert left(**options) == 90
+    assert Limiter([Rule("rows", **{**QUERIES, "unit": "rows"})], get_store()).peek("everyone").remaining == 96
+    assert f"{said}; under rule 'api' what was reserved stays charged" in caplog.text
+
+
+def unmodified(get_response: Any) -> Any:
+    """Answers as ConditionalGetMiddleware does: by another response, while nobody closes the view's."""
+
+    def answered(request: HttpRequest) -> HttpResponse:
+        get_response(request)
+        return HttpResponseNotModified()
+
+    return answered
+
+
+@BOTH
+@pytest.mark.parametrize("door", DOORS)
+def test_what_is_replaced_by_another_response_is_settled_too(enforce: Enforce, door: str, settings: Any) -> None:
+    enforce(api=QUERIES)
+    settings.MIDDLEWARE = [f"{__name__}.unmodified", *settings.MIDDLEWARE]
+    assert get(door, 25).status_code == 304
+    assert left() == 75
+    assert in_use.get() is None
+
+
+@BOTH
+def test_what_an_answer_takes_to_render_counts(enforce: Enforce) -> None:
+    enforce(api={**QUERIES, "unit": "wall_ms", "rate": "10000/h"})
+    Client().get("/page", {"queries": 3})
+    used = 10_000 - (left(unit="wall_ms", rate="10000/h") or 0)
+    assert RENDERED * 1000 <= used < RENDERED * 1000 + 500
+
+
+@BOTH
+def test_bytes_of_answers(enforce: Enforce) -> None:
+    options = {"unit": "response_bytes"}
+    enforce(api={**QUERIES, **options})
+    get("plain", 0)
+    assert left(**options) == 80
+
+
+def ask_often(queries: int) -> None:
+    for _ in range(queries):
+        Group.objects.count()
+    if queries == 13:
+        raise ZeroDivisionError
+
+
+@BOTH
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_callable_is_charged_what_it_has_used(enforce: Enforce, is_async: bool) -> None:
+    enforce(api=QUERIES)
+    if is_async:
+
+        @throttle("api", ident="everyone")
+        async def aask(queries: int) -> None:
+            await sync_to_async(ask_often)(queries)
+
+        ask: Any = async_to_sync(aask)
+    else:
+        ask = throttle("api", ident="everyone")(ask_often)
+    ask(3)
+    assert left() == 97
+    ask(20)
+    assert left() == 77
+    with pytest.raises(ZeroDivisionError):
+        ask(13)
+    assert left() == 64
+    ask(90)
+    assert left() == 0
+    with pytest.raises(Refused):
+        ask(1)
+
+
+@BOTH
+def test_a_callable_that_cannot_spend_is_charged_its_reserve(enforce: Enforce) -> None:
+    enforce(api={**QUERIES, "unit": "units"})
+    throttle("api", ident="everyone")(ask_often)(3)
+    assert left(unit="units") == 90

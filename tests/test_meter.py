@@ -1,0 +1,355 @@
+"""The meter: what it counts is what Django's query log lists and what was fetched, wherever a query is made from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group, User
+from django.db import DatabaseError, Error, OperationalError, connection, connections, transaction
+from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.test.utils import CaptureQueriesContext
+
+from django_throttle.meter import Meter, Use, count_query, in_use, label_of, metered, table_of
+from django_throttle.models import ThrottleRule
+
+UNCOUNTED = ("BEGIN", "COMMIT", "ROLLBACK")
+ROWS = 250  # more than Django fetches at a time
+
+
+def logged(captured: CaptureQueriesContext) -> list[str]:
+    """What Django's query log lists, but for the beginnings and ends of transactions."""
+    found = [one["sql"] or "" for one in captured.captured_queries]  # psycopg knows none that a wrapper refused
+    return [sql for sql in found if not sql.startswith(UNCOUNTED)]
+
+
+@pytest.fixture
+def groups(transactional_db: None) -> None:
+    Group.objects.bulk_create(Group(name=f"group {number}") for number in range(ROWS))
+
+
+@pytest.fixture
+def other(groups: None, tmp_path: Any) -> Iterator[str]:
+    """The alias of a second database, of SQLite, which has a table of groups."""
+    # Not in the settings, as a test may use only the databases that were there before it began.
+    mine = {**connection.settings_dict, "NAME": str(tmp_path / "other.sqlite3"), "OPTIONS": {}}
+    connections["other"] = found = DatabaseWrapper(mine, "other")
+    try:
+        with found.cursor() as cursor:
+            cursor.execute("CREATE TABLE auth_group (id integer PRIMARY KEY, name varchar(150))")
+        yield "other"
+    finally:
+        found.close()
+        del connections["other"]
+
+
+def first() -> int:
+    return len(Group.objects.order_by("pk")[:1])
+
+
+def every() -> int:
+    return len(Group.objects.all())
+
+
+def piecewise() -> int:
+    return sum(1 for _ in Group.objects.iterator(chunk_size=20))
+
+
+def number() -> int:
+    Group.objects.count()
+    return 1
+
+
+def nothing() -> int:
+    return len(Group.objects.filter(name="nobody"))
+
+
+def missing() -> int:
+    return int(Group.objects.filter(name="nobody").exists())
+
+
+def names() -> int:
+    return len(Group.objects.values_list("name", flat=True)[:30])
+
+
+def write() -> int:
+    one = Group.objects.create(name="one more")
+    Group.objects.filter(pk=one.pk).update(name="renamed")
+    return 1 if connection.features.can_return_columns_from_insert else 0
+
+
+def remove() -> int:
+    Group.objects.filter(name="nobody").delete()
+    return 0
+
+
+def in_transaction() -> int:
+    with transaction.atomic(), transaction.atomic():
+        return len(Group.objects.all()[:3])
+
+
+def rolled_back() -> int:
+    with transaction.atomic():
+        found = len(Group.objects.all()[:3])
+        transaction.set_rollback(True)
+    return found
+
+
+def failing() -> int:
+    with pytest.raises(DatabaseError), connection.cursor() as cursor:
+        cursor.execute("SELECT nothing FROM nowhere")
+    return len(Group.objects.all()[:2])
+
+
+def by_cursor() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM auth_group ORDER BY id")
+        found = [cursor.fetchone(), *cursor.fetchmany(7), *cursor.fetchmany(size=3), *cursor.fetchall()]
+        assert (len(found), cursor.fetchone()) == (ROWS, None)
+        cursor.execute("SELECT id FROM auth_group ORDER BY id")
+        found += [row for _, row in zip(range(11), cursor, strict=False)]
+    return len(found)
+
+
+def by_many() -> int:
+    with connection.cursor() as cursor:
+        cursor.executemany("UPDATE auth_group SET name = %s WHERE id = %s", [("x", -1), ("y", -2), ("z", -3)])
+    return 0
+
+
+def raw() -> int:
+    return len(list(Group.objects.raw("SELECT id, name FROM auth_group WHERE name LIKE %s", ["group 1%"])))
+
+
+WAYS = (
+    first, every, piecewise, number, nothing, missing, names, write, remove, in_transaction, rolled_back, failing,
+    by_cursor, by_many, raw,
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("groups")
+class TestQueriesAndRows:
+    @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+    def test_are_those_of_the_log_and_those_fetched(self, way: Callable[[], int]) -> None:
+        with CaptureQueriesContext(connection) as captured, metered() as meter:
+            fetched = way()
+        assert meter.queries == len(logged(captured)) > 0
+        assert meter.rows == fetched
+        assert meter.seconds > 0.0
+
+    @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+    async def test_the_same_from_an_event_loop(self, way: Callable[[], int]) -> None:
+        def captured() -> tuple[int, int]:
+            with CaptureQueriesContext(connection) as captured:
+                return way(), len(logged(captured))
+
+        with metered() as meter:
+            fetched, queries = await sync_to_async(captured)()
+        assert (meter.queries, meter.rows) == (queries, fetched)
+
+    async def test_of_asynchronous_queries(self) -> None:
+        with metered() as meter:
+            found = [group async for group in Group.objects.all()[:120]]
+            assert await Group.objects.acount() == ROWS
+            await Group.objects.aget(name="group 7")
+        assert (meter.queries, meter.rows) == (3, len(found) + 2)
+
+    async def test_of_tasks_at_once_go_to_the_meter_of_each(self) -> None:
+        async def ask(number: int) -> tuple[int, int]:
+            with metered() as meter:
+                for _ in range(number):
+                    await sync_to_async(names)()
+            return meter.queries, meter.rows
+
+        assert await asyncio.gather(*map(ask, range(6))) == [(number, 30 * number) for number in range(6)]
+
+    def test_of_a_thread_count_where_it_has_the_context(self) -> None:
+        def ask() -> None:
+            try:
+                every()
+            finally:
+                connection.close()
+
+        with metered() as meter:
+            contexts = contextvars.copy_context(), contextvars.Context()
+            threads = [threading.Thread(target=context.run, args=(ask,)) for context in contexts]
+            for thread in threads:
+                thread.start()
+            every()
+            for thread in threads:
+                thread.join()
+        if connection.is_in_memory_db() if connection.vendor == "sqlite" else False:
+            pytest.skip("a thread has another database in memory")
+        assert (meter.queries, meter.rows) == (2, 2 * ROWS)
+
+    def test_are_told_by_alias_and_model(self, other: str) -> None:
+        with CaptureQueriesContext(connections[other]) as captured, metered() as meter:
+            Group.objects.using(other).create(name="there")
+            list(Group.objects.using(other).all())
+            Group.objects.count()
+            User.objects.count()
+            list(User.objects.filter(groups__name="x"))
+            list(ThrottleRule.objects.all())
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+                cursor.fetchone()
+        found = meter.databases
+        assert set(found) == {"default", other}
+        assert found[other].queries == len(logged(captured))
+        assert {name: (use.queries, use.rows) for name, use in found[other].models.items()} == {"auth.Group": (2, 2)}
+        assert (found["default"].queries, found["default"].rows) == (5, 3)
+        assert {name: (use.queries, use.rows) for name, use in found["default"].models.items()} == {
+            "auth.Group": (1, 1),
+            "auth.User": (2, 1),
+            "django_throttle.ThrottleRule": (1, 0),
+        }
+        assert meter.queries == sum(use.queries for use in found.values())
+
+    def test_without_a_meter_nothing_is_counted(self) -> None:
+        in_use.set(None)  # of a request that another test has not ended
+        with metered() as meter:
+            pass
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            assert type(cursor) in (CursorWrapper, type(connection.cursor()))
+        assert (meter.queries, in_use.get()) == (0, None)
+
+    def test_of_a_meter_inside_another_go_to_both(self) -> None:
+        with metered() as outer:
+            every()
+            with metered() as inner:
+                names()
+            assert in_use.get() is outer
+        assert (inner.queries, inner.rows) == (1, 30)
+        assert (outer.queries, outer.rows) == (2, 30 + ROWS)
+
+    @pytest.mark.skipif("connection.vendor != 'postgresql'", reason="SQLite has no cursors on the server")
+    def test_of_a_cursor_on_the_server_are_one_query_and_what_was_fetched_so_far(self) -> None:
+        with CaptureQueriesContext(connection) as captured, metered() as meter:
+            rows = Group.objects.iterator(chunk_size=20)
+            for _ in range(21):
+                next(rows)
+            assert meter.rows == 40
+            rows.close()
+        assert meter.queries == len(logged(captured)) == 1
+
+
+@pytest.mark.usefixtures("groups")
+class TestConnections:
+    def test_one_that_is_opened_anew_is_counted_once(self, other: str) -> None:
+        for _ in range(2):
+            connections[other].close()
+            connections[other].ensure_connection()
+        assert connections[other].execute_wrappers == [count_query]
+
+    def test_one_opened_under_a_wrapper_of_the_site_keeps_both_as_they_were(self, other: str) -> None:
+        connections[other].close()
+        connections[other].execute_wrappers.clear()
+        seen = []
+
+        def wrapper(execute: Any, *call: Any) -> Any:
+            seen.append(call[0])
+            return execute(*call)
+
+        with connections[other].execute_wrapper(wrapper), metered() as meter:
+            Group.objects.using(other).count()
+        assert connections[other].execute_wrappers == [count_query]
+        assert meter.queries == len(seen) == 1
+
+    def test_a_query_that_a_wrapper_of_the_site_refuses_is_counted_as_in_the_log(self) -> None:
+        def refuse(*call: Any) -> Any:
+            raise OperationalError("not now")
+
+        refused = pytest.raises(OperationalError)
+        with CaptureQueriesContext(connection) as log, metered() as meter, connection.execute_wrapper(refuse), refused:
+            number()
+        assert meter.queries == len(logged(log)) == 1
+
+    def test_a_cursor_that_fetches_in_a_way_of_its_own_keeps_it(self) -> None:
+        class Own(CursorWrapper):
+            def fetchone(self) -> Any:
+                return "its own"
+
+        with metered() as meter, connection.cursor() as cursor, Own(cursor.cursor, connection) as own:
+            own.execute("SELECT 1")
+            assert own.fetchone() == "its own"
+        assert (meter.queries, meter.rows) == (1, 0)
+
+    def test_errors_while_rows_are_fetched_are_those_of_django(self) -> None:
+        with metered(), connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.cursor.close()
+            with pytest.raises(Error):
+                cursor.fetchone()
+
+
+class TestTimes:
+    def test_wall_and_cpu_time_go_on_until_it_stops(self) -> None:
+        meter = Meter()
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+        before = meter.cpu_ms, meter.wall_ms
+        assert meter.stop()
+        assert before[0] <= meter.cpu_ms
+        assert before[1] <= meter.wall_ms
+        assert 20 <= meter.cpu_ms <= meter.wall_ms + 1
+        stood = meter.measures
+        assert not meter.stop()
+        assert meter.measures == stood
+
+    def test_another_thread_adds_no_cpu_time(self) -> None:
+        meter = Meter()
+        before = meter.cpu_ms
+        thread = threading.Thread(target=lambda: [sum(range(200_000)), meter.cpu_ms])
+        thread.start()
+        thread.join()
+        assert meter.cpu_ms - before < 50
+
+    def test_all_measures_by_name(self) -> None:
+        meter = Meter(bytes=12)
+        meter.uses["default", "", 0] = Use(3, 40, 0.25)
+        found = meter.measures
+        assert (found["queries"], found["rows"], found["db_ms"], found["response_bytes"]) == (3, 40, 250.0, 12)
+        assert set(found) == {"queries", "rows", "db_ms", "wall_ms", "cpu_ms", "response_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "table"),
+    [
+        ('SELECT "a"."b" FROM "auth_user" WHERE "a"."b" = %s', '"auth_user"'),
+        ("select b from auth_user", "auth_user"),
+        ("SELECT `a` FROM `auth_user`", "`auth_user`"),
+        ("SELECT [a] FROM [dbo].[auth_user]", "[dbo].[auth_user]"),
+        ('SELECT EXTRACT(YEAR FROM "x") FROM "auth_user"', '"auth_user"'),
+        ('SELECT (SELECT U0."x" FROM "auth_group" U0) AS "y" FROM "auth_user"', '"auth_user"'),
+        ('SELECT COUNT(*) FROM (SELECT DISTINCT "x" FROM "auth_user") subquery', '"auth_user"'),
+        ('(SELECT "x" FROM "auth_user") UNION (SELECT "x" FROM "auth_group")', '"auth_user"'),
+        ('SELECT "x" FROM ONLY "auth_user"', '"auth_user"'),
+        ('INSERT INTO "auth_user" ("x") VALUES (%s) RETURNING "id"', '"auth_user"'),
+        ('INSERT OR IGNORE INTO "auth_user" ("x") SELECT "x" FROM "auth_group"', '"auth_user"'),
+        ('UPDATE "auth_user" SET "x" = %s', '"auth_user"'),
+        ('DELETE FROM "auth_user" WHERE "id" IN (%s)', '"auth_user"'),
+        ('SELECT "date_from" FROM "auth_user"', '"auth_user"'),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", ""),
+        ("SAVEPOINT x", ""),
+        ("SELECT 1", ""),
+        ("", ""),
+    ],
+)
+def test_the_table_of_a_statement(sql: str, table: str) -> None:
+    assert table_of(sql) == table
+
+
+def test_only_tables_of_models_have_a_label() -> None:
+    assert label_of('SELECT 1 FROM "auth_user"') == "auth.User"
+    assert label_of('SELECT 1 FROM "public"."auth_user"') == "auth.User"
+    assert label_of('INSERT INTO "auth_user_groups" VALUES (1)') == "auth.User_groups"
+    assert label_of("SELECT 1 FROM elsewhere") == ""

@@ -1,0 +1,344 @@
+"""Prepaid rules on a real Redis: few commands, nothing above the limit, nearly all of it used, and true answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from django_throttle import agent, limiter, signals
+from django_throttle.call_facts import Facts
+from django_throttle.core import Decision, Reason, Rule
+from django_throttle.core.algorithms.base import LONGEST_HOLD
+from django_throttle.core.commands import Charge, Refund
+from django_throttle.core.decide import refund_charges, reset_charges
+from django_throttle.core.prepaid import SHARE
+from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.local_limits import SWEEP_SECONDS
+from django_throttle.prepaid import give_back
+from django_throttle.stores import RedisStore
+from django_throttle.stores.base import arun, run
+from tests.bounds import most
+from tests.callers import SameByEveryKey
+from tests.forks import holds_in_child
+from tests.hot import hot, most_in
+from tests.inside import commands_to
+from tests.servers import RedisServer, wait_until
+
+HOT = Rule("hot", "100000/h", algorithm="fixed_window", prepaid=True)
+EXACT = Rule("hot", "100000/h", algorithm="fixed_window")
+ALGORITHMS = ("fixed_window", "sliding_window", "sliding_log", "gcra")
+
+
+@pytest.fixture
+def store(redis_url: str) -> RedisStore:
+    """Nothing goes back before a test has it go back."""
+    store = RedisStore(redis_url, deadline=5.0)
+    agent.disable_for(store)
+    return store
+
+
+def used(store: RedisStore, rule: Rule = EXACT, ident: str = "everyone") -> int:
+    """What Redis has counted."""
+    decision = Limiter([rule], store).peek(ident)
+    assert decision.limit is not None and decision.remaining is not None
+    return decision.limit - decision.remaining
+
+
+def warm(limiter: Limiter, calls: int = 100) -> list[Decision]:
+    return [limiter.acquire("everyone") for _ in range(calls)]
+
+
+class TestOneProcess:
+    def test_most_calls_ask_nobody(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        limits = Limiter([HOT], store)
+        commands = commands_to(store, monkeypatch)
+        assert all(decision.allowed for decision in warm(limits, 1000))
+        assert len(commands) <= 10
+        assert used(store) >= 1000
+
+    async def test_nor_do_those_on_an_event_loop(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        limits = Limiter([HOT], store)
+        commands = commands_to(store, monkeypatch)
+        decisions = await asyncio.gather(*(limits.aacquire("everyone") for _ in range(1000)))
+        assert all(decision.allowed for decision in decisions)
+        assert len(commands) <= 10, "whoever comes while one buys waits for that"
+
+    def test_nor_those_of_many_threads(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        limits = Limiter([HOT], store)
+        commands = commands_to(store, monkeypatch)
+        threads = [threading.Thread(target=warm, args=(limits, 50)) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(commands) <= 12
+        assert used(store) >= 1000
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    async def test_a_small_limit_is_exact(self, store: RedisStore, algorithm: str) -> None:
+        limits = Limiter([Rule("small", "7/h", algorithm=algorithm, prepaid=True)], store)
+        decisions = [limits.acquire("everyone") for _ in range(5)]
+        decisions += await asyncio.gather(*(limits.aacquire("everyone") for _ in range(5)))
+        assert [decision.allowed for decision in decisions] == [True] * 7 + [False] * 3
+        assert decisions[-1].retry_after is not None and decisions[-1].retry_after > 1
+
+    def test_remaining_has_what_the_process_holds(self, store: RedisStore) -> None:
+        limits = Limiter([HOT], store)
+        told = [decision.remaining for decision in warm(limits)]
+        assert told == list(range(99_999, 99_899, -1))
+        assert limits.peek("everyone").remaining == 99_900
+        assert used(store) > 100
+
+    def test_a_peek_has_it_too_where_nothing_else_is_left(self, store: RedisStore) -> None:
+        limits = Limiter([HOT], store)
+        warm(limits)
+        assert Limiter([EXACT], store).acquire("everyone", 100_000 - used(store)).allowed
+        seen = limits.peek("everyone")
+        assert seen.allowed and seen.remaining and not Limiter([EXACT], store).peek("everyone").allowed
+
+    def test_what_is_not_used_goes_back_in_a_second(self, redis_url: str, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"AGENT": True}
+        store = RedisStore(redis_url, deadline=5.0)
+        limits = Limiter([HOT], store)
+        warm(limits)
+        assert used(store) > 100
+        assert LONGEST_HOLD / 1_000_000 + SWEEP_SECONDS < 1
+        wait_until(lambda: used(store) == 100)
+        agent.stop_for(store)
+
+    def test_all_goes_back_at_the_end(self, store: RedisStore) -> None:
+        warm(Limiter([HOT], store))
+        give_back(store, everything=True)
+        assert used(store) == 100
+
+    def test_a_shadow_lets_all_pass_and_says_what_it_would_refuse(self, store: RedisStore) -> None:
+        shadow = Rule("shadow", "20/h", prepaid=True, action="shadow")
+        decisions = warm(Limiter([shadow], store))
+        assert all(decision.allowed for decision in decisions)
+        assert sum(decision.outcomes[0].allowed for decision in decisions) == 20
+
+    def test_a_warning_is_sent_when_the_share_is_bought(self, store: RedisStore) -> None:
+        rule = Rule("quota", "200/h", algorithm="fixed_window", prepaid=True, warn_at=[0.5])
+        decisions = warm(Limiter([rule], store), 200)
+        assert [crossing.share for decision in decisions for crossing in decision.crossed] == [0.5]
+
+    def test_receivers_are_told_once(self, redis_url: str, settings: Any) -> None:
+        rule = {"rate": "100/hour", "algorithm": "fixed_window", "prepaid": True, "warn_at": [0.5], "enforce_at": 2.5}
+        given = {"REDIS": redis_url, "RULES": {"hourly": rule}, "DATABASE_RULES": False, "AGENT": False}
+        settings.DJANGO_THROTTLE = given
+        told: list[float] = []
+
+        def tell(share: float, **_: Any) -> None:
+            told.append(share)
+
+        signals.quota_warning.connect(tell)
+        try:
+            facts = Facts("chat", ("request",), SameByEveryKey(), 1)
+            decisions = [limiter.decide(facts) for _ in range(251)]
+        finally:
+            signals.quota_warning.disconnect(tell)
+        assert told == [0.5]
+        assert [decision.allowed for decision in decisions] == [True] * 250 + [False], "tolerated to 2.5 times as much"
+        assert (decisions[0].limit, decisions[99].remaining, decisions[150].remaining) == (100, 0, 0)
+
+    def test_a_child_begins_with_nothing(self, store: RedisStore) -> None:
+        warm(Limiter([HOT], store))
+        budgets = store.local_limits.prepaid
+        assert budgets.held(Charge(HOT, "everyone", 1)) > 0
+        assert holds_in_child(lambda: len(budgets) == 0)
+
+
+class TestSeveralRules:
+    def test_who_is_refused_by_another_rule_has_taken_nothing(self, store: RedisStore) -> None:
+        both = Limiter([HOT, Rule("few", "3/h")], store)
+        warm(Limiter([HOT], store), 10)
+        assert [decision.allowed for decision in warm(both, 5)] == [True] * 3 + [False] * 2
+        give_back(store, everything=True)
+        assert used(store) == 13
+
+    def test_a_prepaid_rule_refuses_before_others_are_charged(self, store: RedisStore) -> None:
+        other = Rule("other", "100/h")
+        both = Limiter([other, Rule("hot", "3/h", prepaid=True)], store)
+        decisions = warm(both, 5)
+        assert [decision.allowed for decision in decisions] == [True] * 3 + [False] * 2
+        assert decisions[-1].rule == "hot"
+        assert [one.rule for one in decisions[0].outcomes] == ["other", "hot"]
+        assert used(store, other) == 3
+
+    def test_beside_a_damper_and_a_slot(self, store: RedisStore) -> None:
+        rules = [
+            HOT,
+            Rule("damper", "1000/s", algorithm="damper"),
+            Rule("slot", limit=2, algorithm="concurrency", events=("connection",)),
+            Rule("second", "1000/h", algorithm="gcra", prepaid=True),
+        ]
+        limits = Limiter(rules, store)
+        decisions = warm(limits, 4)
+        assert [decision.allowed for decision in decisions] == [True, True, False, False]
+        assert [one.rule for one in decisions[0].outcomes] == ["hot", "damper", "slot", "second"]
+        for decision in decisions:
+            limits.release(decision.lease)
+        give_back(store, everything=True)
+        assert used(store) == 2
+
+    async def test_a_receipt_of_the_whole_gives_units_back(self, store: RedisStore) -> None:
+        """As a door needs that decides before the view."""
+        warm(Limiter([HOT], store), 10)
+        charges = (Charge(HOT, "everyone", 2), Charge(Rule("other", "100/h"), "everyone", 1))
+        decision = await arun(decide_flow(charges, store, whole=True), store)
+        receipt = decision.receipt
+        assert isinstance(receipt, Refund)
+        assert sorted((one.charge.rule.name, one.charge.cost) for one in receipt.paid) == [("hot", 2), ("other", 1)]
+        run(refund_charges(receipt), store)
+        give_back(store, everything=True)
+        assert used(store) == 10
+
+
+class TestChanges:
+    def test_a_reset_is_heard_of(self, redis_url: str, store: RedisStore, settings: Any) -> None:
+        """Within a second, by the agent; what was bought before is neither spent nor given back."""
+        settings.DJANGO_THROTTLE = {"AGENT": True}
+        other = RedisStore(redis_url, deadline=5.0)
+        limits = Limiter([Rule("hot", "300/h", algorithm="fixed_window", prepaid=True)], other)
+        small = Rule("hot", "300/h", algorithm="fixed_window")
+        try:
+            warm(limits, 301)
+            assert not limits.acquire("everyone").allowed
+            run(reset_charges((Charge(small, "everyone", 0),)), store)
+            until = time.monotonic() + 5
+            while not limits.acquire("everyone").allowed:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            assert used(store, small) <= 300
+        finally:
+            agent.stop_for(other)
+
+    def test_a_reset_here_is_in_force_at_once(self, store: RedisStore) -> None:
+        limits = Limiter([Rule("hot", "50/h", prepaid=True)], store)
+        assert sum(decision.allowed for decision in warm(limits, 60)) == 50
+        limits.reset("everyone")
+        assert sum(decision.allowed for decision in warm(limits, 60)) == 50
+
+    def test_another_edition_of_the_rule(self, store: RedisStore) -> None:
+        """What was bought under the old one goes back."""
+        warm(Limiter([HOT], store), 100)
+        smaller = Rule("hot", "150/h", algorithm="fixed_window", prepaid=True)
+        assert not Limiter([smaller], store).acquire("everyone").allowed, "as more than that is bought"
+        give_back(store)
+        assert used(store) == 100
+        wait_until(lambda: Limiter([smaller], store).acquire("everyone").allowed, every=0.1)
+        decisions = warm(Limiter([smaller], store), 100)
+        assert sum(decision.allowed for decision in decisions) == 49
+
+    async def test_a_call_that_is_cancelled_as_it_buys(
+        self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What it has bought is there for others."""
+        limits = Limiter([HOT], store)
+        execute, go = store.aexecute, asyncio.Event()
+
+        async def slow(command: Any) -> Any:
+            answer = await execute(command)
+            await go.wait()
+            return answer
+
+        monkeypatch.setattr(store, "aexecute", slow)
+        first = asyncio.ensure_future(limits.aacquire("everyone"))
+        second = asyncio.ensure_future(limits.aacquire("everyone"))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await asyncio.wait([first])
+        go.set()
+        assert (await second).allowed
+        assert used(store) == 1
+
+
+class TestWithoutTheStore:
+    @pytest.mark.parametrize("policy", ["allow", "deny", "local"])
+    async def test_the_policy_of_each_rule_decides(self, policy: str) -> None:
+        store = RedisStore("redis://127.0.0.1:1/0", deadline=0.5)
+        agent.disable_for(store)
+        rule = Rule("hot", "100/h", prepaid=True, on_store_failure=policy)
+        limits = Limiter([rule, Rule("other", "50/h")], store)
+        decisions = [limits.acquire("everyone"), await limits.aacquire("everyone")]
+        decisions += await asyncio.gather(*(limits.aacquire("everyone") for _ in range(20)))
+        assert all(decision.degraded for decision in decisions)
+        assert all(decision.allowed == (policy != "deny") for decision in decisions)
+        if policy == "deny":
+            assert all(
+                decision.unavailable and decision.outcomes[0].reason is Reason.STORE_FAILED for decision in decisions
+            )
+
+    def test_what_is_held_is_spent_meanwhile(self) -> None:
+        with RedisServer() as server:
+            store = RedisStore(server.url, deadline=5.0)
+            agent.disable_for(store)
+            limits = Limiter(
+                [Rule("hot", "100000/h", algorithm="fixed_window", prepaid=True, on_store_failure="deny")], store
+            )
+            warm(limits)
+        assert limits.acquire("everyone").allowed
+
+
+def unequal(processes: int, together: float) -> list[float]:
+    """Demands of which the first is a half of all, the next about a fifth."""
+    parts = [1 / (number + 1) ** 1.5 for number in range(processes)]
+    return [max(1.0, together * part / sum(parts)) for part in parts]
+
+
+def commands(server: RedisServer) -> int:
+    """The counters that scripts have read."""
+    with server.client() as client:
+        stats: Any = client.info("commandstats")
+    return stats.get("cmdstat_get", {"calls": 0})["calls"]
+
+
+class TestProcesses:
+    @pytest.mark.parametrize("processes", [2, 8, 32])
+    def test_nearly_all_of_the_limit_is_used(self, processes: int) -> None:
+        rate, seconds = 300, 8.0
+        rule = {"rate": f"{rate}/s", "algorithm": "gcra", "prepaid": True}
+        with RedisServer() as server:
+            demands = unequal(processes, 1.5 * rate)
+            with hot(server.url, rule, demands, seconds) as (_, ended):
+                calls = ended()
+            asked = commands(server) / processes / seconds
+        passed = sum(len(one.passed) for one in calls)
+        share = passed / (rate * seconds)
+        fair = [round(len(one.passed) / one.tried, 2) for one in calls]
+        print(f"{processes} processes: {share:.1%} used, {asked:.1f} commands a second each; passed of tried: {fair}")
+        assert share >= 0.97
+        assert most_in(1.0, calls) <= most(Rule("hot", f"{rate}/s", algorithm="gcra"))
+        assert asked <= 10 + 10 / seconds
+        assert not any(one.held for one in calls), "an idle process holds nothing after a second"
+
+    def test_a_process_that_is_killed_takes_no_more_than_its_share(self) -> None:
+        limit = 2000
+        rule = {"rate": f"{limit}/h", "algorithm": "sliding_log", "prepaid": True}
+        with RedisServer() as server, hot(server.url, rule, [400.0, 400.0, 400.0], 4.0) as (pids, ended):
+            time.sleep(1.5)
+            os.kill(pids[0], signal.SIGKILL)
+            calls = ended()
+        passed = sum(len(one.passed) for one in calls)
+        print(f"{passed} of {limit} passed; the killed process had {len(calls[0].passed)}")
+        assert limit - limit // SHARE <= passed <= limit
+
+    def test_a_process_that_is_stopped_spends_nothing_that_counts_no_more(self) -> None:
+        limit = 400
+        rule = {"rate": f"{limit}/s", "algorithm": "sliding_log", "prepaid": True}
+        with RedisServer() as server, hot(server.url, rule, [300.0, 200.0, 100.0], 5.0) as (pids, ended):
+            for _ in range(3):
+                time.sleep(0.7)
+                os.kill(pids[0], signal.SIGSTOP)
+                time.sleep(0.9)
+                os.kill(pids[0], signal.SIGCONT)
+            calls = ended()
+        found = most_in(1.0, calls)
+        print(f"at most {found} of {limit} in a second; passed {[len(one.passed) for one in calls]}")
+        assert limit // 2 < found <= limit

@@ -1,0 +1,273 @@
+"""What is spent while a request runs: by its reserve, then in batches, and settled as one when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import Decide, Settle
+from django_throttle.exceptions import InvalidCost
+from django_throttle.limiter import Limiter
+from django_throttle.signals import throttled
+from django_throttle.stores import get_store
+from tests.doors import BOTH, Enforce, enforcer
+from tests.inside import commands_to
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
+enforce = pytest.fixture(enforcer)
+TOKENS: dict[str, Any] = {"rate": "1000/h", "unit": "units", "reserve": 50, "key": "everyone"}
+DOINGS: dict[str, Any] = {}
+
+
+def view(request: HttpRequest) -> Any:
+    return DOINGS["view"](request)
+
+
+async def aview(request: HttpRequest) -> Any:
+    return await DOINGS["view"](request)
+
+
+urlpatterns = [path("sync", view, name="sync"), path("async", aview, name="async")]
+
+
+@pytest.fixture(autouse=True)
+def _middleware(settings: Any) -> None:
+    settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+
+
+def left(**options: Any) -> int | None:
+    return Limiter([Rule("tokens", **{**TOKENS, **options})], get_store()).peek("everyone").remaining
+
+
+def get(view: Callable[[HttpRequest], Any]) -> Any:
+    DOINGS["view"] = view
+    response = Client(raise_request_exception=False).get("/sync")
+    if response.streaming:
+        response.read = b"".join(response.streaming_content)
+    return response
+
+
+def spending(*units: int, status: int = 200) -> tuple[Any, list[Decision]]:
+    """The response of a view that spends these one by one, and what it was told."""
+    told: list[Decision] = []
+
+    def spend(request: Any) -> HttpResponse:
+        told.extend(request.throttle.spend(each) for each in units)
+        return HttpResponse(status=status)
+
+    return get(spend), told
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Enforce, Any], list[Any]]:
+    """Puts rules in force, and notes the commands that their store is sent."""
+
+    def enforced(enforce: Enforce, **rules: Any) -> list[Any]:
+        return commands_to(enforce(**rules), monkeypatch)
+
+    return enforced
+
+
+def costs(commands: list[Any]) -> list[int]:
+    return [one.charges[0].cost for one in commands if isinstance(one, Decide)]
+
+
+@BOTH
+def test_the_reserve_covers_the_start(enforce: Enforce, asked: Any) -> None:
+    commands = asked(enforce, tokens=TOKENS)
+    response, told = spending(*[5] * 10)
+    assert response.headers["RateLimit"].startswith('"tokens";r=950')
+    assert all(one.allowed for one in told)
+    assert costs(commands) == [50]
+    assert left() == 950
+
+
+@BOTH
+def test_beyond_it_batches_are_paid_for(enforce: Enforce, asked: Any) -> None:
+    commands = asked(enforce, tokens=TOKENS)
+    spending(*[3] * 24)
+    assert costs(commands) == [50, 10, 10, 10]  # 1 % of the limit, what is spent first in it
+    assert sum(isinstance(one, Settle) for one in commands) == 1
+    assert left() == 1000 - 72
+
+
+@BOTH
+def test_large_chunks_are_batches_of_their_own(enforce: Enforce, asked: Any) -> None:
+    commands = asked(enforce, tokens=TOKENS)
+    spending(70, 60)
+    assert costs(commands) == [50, 70, 60]
+    assert left() == 870
+
+
+@BOTH
+def test_the_end_of_a_budget_is_said_and_what_went_beyond_it_is_owed(enforce: Enforce) -> None:
+    options = {"algorithm": "token_bucket"}
+    enforce(tokens={**TOKENS, **options})
+    told_of: list[Any] = []
+    throttled.connect(lambda **said: told_of.append(said["facts"].cost), weak=False, dispatch_uid="spending")
+    response, told = spending(940, 55, 5, 7, 7)
+    throttled.disconnect(dispatch_uid="spending")
+    assert [one.allowed for one in told] == [True, True, True, False, False]
+    assert response.status_code == 200
+    refused = told[-1]
+    assert refused.rule == "tokens"
+    assert refused.retry_after
+    assert told_of == [7, 7]
+    debt = Limiter([Rule("tokens", **{**TOKENS, **options})], get_store()).peek("everyone")
+    assert debt.retry_after == pytest.approx(15 * 3.6, abs=0.1)  # 14 are owed
+
+
+@BOTH
+def test_the_last_units_of_a_budget_are_had(enforce: Enforce, asked: Any) -> None:
+    commands = asked(enforce, tokens={**TOKENS, "reserve": 995})
+    _, told = spending(995, 2, 2, 1)
+    assert [one.allowed for one in told] == [True] * 4
+    assert costs(commands) == [995, 10, 2, 10, 2, 10, 1]
+    assert left() == 0
+
+
+@BOTH
+def test_without_a_rule_nothing_is_charged(enforce: Enforce, asked: Any) -> None:
+    commands = asked(enforce, tokens={**TOKENS, "unit": "calls", "reserve": ""})
+    _, told = spending(5, 5000)
+    assert [one.allowed for one in told] == [True, True]
+    assert costs(commands) == [1]
+
+
+@BOTH
+def test_a_result_that_is_refunded_has_spent_nothing(enforce: Enforce) -> None:
+    options = {"refund_on": ["5xx"]}
+    enforce(tokens={**TOKENS, **options})
+    spending(500, status=503)
+    assert left(**options) == 1000
+
+
+@BOTH
+def test_every_rate_is_charged_what_it_lacks(enforce: Enforce) -> None:
+    narrow = {**TOKENS, "rate": "300/min", "reserve": 200}
+    enforce(tokens=TOKENS, narrow=narrow)
+    _, told = spending(120, 60, 100, 100)
+    assert [one.allowed for one in told] == [True, True, True, False]
+    assert told[-1].rule == "narrow"
+    assert left() == 1000 - 380
+
+
+@BOTH
+def test_streams_spend_until_they_are_closed(enforce: Enforce) -> None:
+    enforce(tokens=TOKENS)
+
+    def stream(request: Any) -> StreamingHttpResponse:
+        def parts() -> Iterator[str]:
+            for _ in range(30):
+                assert request.throttle.spend(7).allowed
+                yield "part "
+
+        return StreamingHttpResponse(parts())
+
+    response = get(stream)
+    assert left() == 1000 - 210
+    response.close()
+    assert left() == 1000 - 210
+
+
+@BOTH
+def test_on_an_event_loop_spending_is_awaited(enforce: Enforce) -> None:
+    enforce(tokens=TOKENS)
+
+    async def stream(request: Any) -> StreamingHttpResponse:
+        with pytest.raises(RuntimeError, match="await aspend"):
+            request.throttle.spend(5)
+
+        async def parts() -> AsyncIterator[str]:
+            for _ in range(30):
+                assert (await request.throttle.aspend(7)).allowed
+                yield "part "
+
+        return StreamingHttpResponse(parts())
+
+    async def ask() -> None:
+        response: Any = await AsyncClient().get("/async")
+        assert len([part async for part in response]) == 30
+        response.close()
+        while asyncio.all_tasks() - {asyncio.current_task()}:  # noqa: ASYNC110 - what settles it
+            await asyncio.sleep(0)
+
+    DOINGS["view"] = stream
+    asyncio.run(ask())
+    assert left() == 1000 - 210
+
+
+@BOTH
+def test_what_is_spent_after_the_end_is_charged_one_by_one(enforce: Enforce, asked: Any) -> None:
+    commands = asked(enforce, tokens=TOKENS)
+    requests: list[Any] = []
+    get(lambda request: requests.append(request) or HttpResponse())
+    assert left() == 1000
+    for units in (3, 4):
+        assert requests[0].throttle.spend(units).allowed
+    assert costs(commands)[-2:] == [3, 4]
+    assert left() == 993
+
+
+@BOTH
+def test_threads_of_one_request_lose_nothing(enforce: Enforce) -> None:
+    enforce(tokens={**TOKENS, "rate": "100000/h"})
+
+    def spend(request: Any) -> HttpResponse:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(request.throttle.spend, [3] * 2000))
+        return HttpResponse()
+
+    get(spend)
+    assert left(rate="100000/h") == 100_000 - 6000
+
+
+@BOTH
+@pytest.mark.parametrize("units", [-1, 1.5, "1", True])
+def test_what_is_no_number_of_units_is_an_error(enforce: Enforce, units: Any) -> None:
+    enforce(tokens=TOKENS)
+
+    def spend(request: Any) -> HttpResponse:
+        with pytest.raises(InvalidCost):
+            request.throttle.spend(units)
+        return HttpResponse()
+
+    assert get(spend).status_code == 200
+
+
+async def test_a_batch_that_is_on_its_way_when_its_stream_is_cancelled_goes_back(
+    enforce: Enforce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = enforce(tokens=TOKENS)
+    aexecute, on_its_way, goes_on = store.aexecute, asyncio.Event(), asyncio.Event()
+
+    async def slowly(command: Any) -> Any:
+        answer = await aexecute(command)
+        if isinstance(command, Decide) and command.charges[0].cost == 60:
+            on_its_way.set()
+            await goes_on.wait()
+        return answer
+
+    monkeypatch.setattr(store, "aexecute", slowly)
+
+    async def parts(request: Any) -> HttpResponse:
+        waiting = asyncio.ensure_future(request.throttle.aspend(60))
+        await on_its_way.wait()
+        waiting.cancel()
+        return HttpResponse()
+
+    DOINGS["view"] = parts
+    response = await AsyncClient().get("/async")
+    response.close()
+    goes_on.set()
+    while asyncio.all_tasks() - {asyncio.current_task()}:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert left() == 940
