@@ -35,6 +35,9 @@ VALUES: Final = {
     "audience": "a list, see below",
     "shares": "a list of shares, such as 0.8",
     "statuses": "a list of HTTP statuses",
+    "reserve": "a whole number, ``mean``, or the path of a function",
+    "path": "the path of a function",
+    "results": "a list of HTTP statuses, of classes such as ``5xx``, and ``cancelled``",
 }
 
 
@@ -59,7 +62,7 @@ def _values(row: Option) -> str:
 
 def _default(row: Option) -> str:
     default = row.default if row.initial is None else row.initial
-    if default in (None, ()):
+    if default in (None, (), ""):
         return "none"
     if isinstance(default, bool):
         return str(default).lower()

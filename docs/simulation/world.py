@@ -122,8 +122,8 @@ class Damped:
     """Ours: the very meters that a process has."""
 
     def __init__(self, rule: Rule, clock: Callable[[], float], random: Random, interval: float, nodes: int) -> None:
-        self.meters = LocalLimits(clock, random.random, interval=interval)
-        self.meters.processes = nodes
+        self.limits = LocalLimits(clock, random.random, interval=interval)
+        self.limits.processes = nodes
         self._charges = {cost: Charge(rule, IDENT, cost) for cost in (1,)}
         self._rule = rule
         self._factor = 0.0
@@ -136,19 +136,19 @@ class Damped:
         charge = self._charges.get(cost)
         if charge is None:
             charge = self._charges[cost] = Charge(self._rule, IDENT, cost)
-        decision = self.meters.decide_damper(charge)
+        decision = self.limits.decide_damper(charge)
         self._factor = decision.outcomes[0].factor
         return decision.allowed
 
     def collect(self) -> Any:
-        return self.meters.collect()
+        return [one for batch in self.limits.collect() for one in batch]
 
     def take(self, sent: Any, replies: Any, sent_at: float) -> bool:
-        self.meters.take(sent, replies, sent_at)
+        self.limits.take(sent, replies, sent_at)
         return any(report.sent_at is None for _, report in sent)
 
     def lose(self, sent: Any) -> None:
-        self.meters.fail(sent)
+        self.limits.fail(sent)
 
 
 class Told(NamedTuple):
@@ -375,7 +375,7 @@ class World:
         spread = setting.interval * (1 + self._random.uniform(-JITTER, JITTER))
         self._send(number, offset)
         if isinstance(node, Damped):
-            node.meters.due = self.now + offset + spread
+            node.limits.due = self.now + offset + spread
         self._at(self.now + spread, lambda: self._flush(number, offset))
 
     def _send(self, number: int, offset: float) -> None:
