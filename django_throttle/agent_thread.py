@@ -29,7 +29,8 @@ watched: Final[set[int]] = set()
 
 def ensure(store: Store, *, rules: bool = False) -> None:
     """Start what serves this store in the background, and watches its ``rules``, unless it runs already."""
-    _agent().ensure(store, rules=rules)
+    if rules or id(store) not in services:  # on the hot path
+        _agent().ensure(store, rules=rules)
 
 
 @cache

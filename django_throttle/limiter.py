@@ -52,19 +52,25 @@ class Limiter:
         self._set = rule_set(tuple(part for rule in self.rules if rule.enabled for part in rule.parts))
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
         self._shares = (
-            store.is_remote and conf().AGENT and any(part.on_store_failure == "local" for part in self._set.rules)
+            store.is_remote
+            and conf().AGENT
+            and any(part.on_store_failure == "local" or part.is_damper for part in self._set.rules)
         )
-        self._is_prepaid = store.is_costly and len(self._set.rules) == 1 and self._set.has_prepaid
+        is_held = self._set.has_dampers or (self._set.has_prepaid and store.is_costly)
+        self._is_local = len(self._set.rules) == 1 and is_held
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")
 
     def acquire(self, ident: str, cost: int = 1) -> Decision:
         """Charge one call; a refused one charges nothing. Cost 0 charges nothing and takes no lease."""
-        return self._spend(ident, cost) or run(decide_flow(self._charges(ident, cost), self.store), self.store)
+        charges = self._charges(ident, cost)
+        return self._locally(charges) or run(decide_flow(charges, self.store), self.store)
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
-        return await arun(decide_flow(self._charges(ident, cost), self.store), self.store)
+        charges = self._charges(ident, cost)
+        known = self._locally(charges)
+        return await arun(decide_flow(charges, self.store), self.store) if known is None else known
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
         """What acquire would answer now; charges nothing, and ``remaining`` is what is there."""
@@ -108,12 +114,12 @@ class Limiter:
         finally:
             await self.arelease(decision.lease)
 
-    def _spend(self, ident: str, cost: int) -> Decision | None:
-        """The decision by what is held, where the only rule is prepaid and that is enough."""
-        if not self._is_prepaid:
+    def _locally(self, charges: Charges) -> Decision | None:
+        """The decision where the only rule is a damper, or is prepaid and enough is held."""
+        if not self._is_local:
             return None
-        charges = self._charges(ident, cost)
-        return self.store.local_limits.prepaid.spend(self._set.rules[0], ident, charges.costs[0])
+        (charge,), limits = charges, self.store.local_limits
+        return limits.decide_damper(charge) if charge.rule.is_damper else limits.prepaid.spend(*charge)
 
     def _charges(self, ident: str, cost: int) -> Charges:
         check_ident(ident)
@@ -143,7 +149,7 @@ def decide_flow(
     prepaid = rules.has_prepaid and store.is_costly
     if not (rules.has_leases or rules.has_dampers or prepaid):
         return decide_charges(charges, commit=commit, whole=whole, denials=denials)
-    leased = commit and any(rule.is_concurrency and cost > 0 for rule, _, cost in charges)
+    leased = commit and rules.has_leases and any(rule.is_concurrency and cost > 0 for rule, _, cost in charges)
     if leased or rules.has_dampers:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
