@@ -21,7 +21,7 @@ from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import Deferral, Payload, deferral
 from django_throttle.http.request_state import django_request, facts_of
-from django_throttle.http.serve import serve
+from django_throttle.http.serve import at_once, serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
@@ -70,10 +70,10 @@ def throttle(
             for name in _methods_around(function):
                 function = method_decorator(decorate, name=name)(function)
             return function
-        answer: Any = arun if _is_awaited(function) else run
+        awaits = _is_awaited(function)
 
         def decided(args: Any, kwargs: Any) -> Any:
-            return answer(_Call(rule, cost, ident, later, function, args, kwargs).steps(), get_store())
+            return _Call(rule, cost, ident, later, function, args, kwargs).answer(awaits)
 
         return _wrapped(function, decided)
 
@@ -125,21 +125,22 @@ class _Call:
         found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
         self.subject: Any = found[0] if found and isinstance(django_request(found[0]), HttpRequest) else None
 
-    def steps(self) -> Steps[Any]:
-        """Decide the call, then make it or refuse it."""
+    def answer(self, awaits: bool) -> Any:
+        """Decide the call, then make it or refuse it; what this returns is to be awaited where the function is."""
         go = partial(self._function, *self._args, **self._kwargs)
         if self.subject is None:
             if self._later is not None:
                 raise TypeError("defer_to goes with views: a function that gets no request has nobody to tell of it")
-            return _call_unless_refused(self._facts(self._caller_in_arguments()), Step(go, go))
+            caller = self._caller_in_arguments()
+            steps = _call_unless_refused(Step(partial(self.facts, caller), partial(self.afacts, caller)), Step(go, go))
+            return (arun if awaits else run)(steps, get_store())
         who, instead = HttpWho(self.subject), None
         if self._later is not None:
             rest = self._args[isinstance(self._args[0], View) + 1 :]
             instead = self._later.answered(who, rest, self._kwargs)
-        return serve(django_request(self.subject), who, self._facts(who), Step(go, go), instead)
-
-    def _facts(self, caller: Caller | None) -> Step:
-        return Step(partial(self.facts, caller), partial(self.afacts, caller))
+        facts = partial(self.afacts if awaits else self.facts, who)
+        answered = serve(django_request(self.subject), who, facts, go, instead, awaits=awaits)
+        return answered if awaits else at_once(answered)
 
     def facts(self, caller: Caller | None) -> Facts:
         """Raises InvalidIdent for a call without a request whose ident is not given."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -16,10 +16,8 @@ from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.exceptions import Refused
 from django_throttle.http.request_state import facts_of, scope_of, scope_of_match, state_of
-from django_throttle.http.serve import refusal_by_rules, refusal_of_error, serve
+from django_throttle.http.serve import at_once, refusal_by_rules, refusal_of_error, serve
 from django_throttle.identity import HttpWho
-from django_throttle.stores import get_store
-from django_throttle.stores.base import Step, Steps, arun, run
 
 __all__ = ["ThrottleMiddleware"]
 
@@ -45,21 +43,26 @@ class ThrottleMiddleware:
             logger.warning(UNINSTALLED)
         self.get_response: Any = get_response
         self.is_async = iscoroutinefunction(get_response)
+        self._facts: Callable[[HttpRequest, HttpWho], Any] = _afacts if self.is_async else _facts
         if self.is_async:
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
 
     def __call__(self, request: HttpRequest) -> Any:
         who = HttpWho(request)
-        answered = serve(request, who, _facts(request, who), Step(*(partial(self.get_response, request),) * 2))
-        return (arun if self.is_async else run)(answered, get_store())
+        facts, view = partial(self._facts, request, who), partial(self.get_response, request)
+        answered = serve(request, who, facts, view, awaits=self.is_async)
+        return answered if self.is_async else at_once(answered)
 
     def process_view(self, request: HttpRequest, *view: Any) -> Any:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""
-        return run(_refused_elsewhere(request), get_store()) if _goes_elsewhere(request) else None
+        return at_once(self._refused_elsewhere(request)) if _goes_elsewhere(request) else None
 
     async def _aprocess_view(self, request: HttpRequest, *view: Any) -> Any:
-        return await arun(_refused_elsewhere(request), get_store()) if _goes_elsewhere(request) else None
+        return await self._refused_elsewhere(request) if _goes_elsewhere(request) else None
+
+    def _refused_elsewhere(self, request: HttpRequest) -> Coroutine[Any, Any, HttpResponseBase | None]:
+        return refusal_by_rules(request, partial(self._facts, request, HttpWho(request)), awaits=self.is_async)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request."""
@@ -71,19 +74,13 @@ def _goes_elsewhere(request: HttpRequest) -> bool:
     return match is not None and scope_of_match(match) != state_of(request).scope
 
 
-def _refused_elsewhere(request: HttpRequest) -> Steps[HttpResponseBase | None]:
-    return refusal_by_rules(request, _facts(request, HttpWho(request)))
+def _facts(request: HttpRequest, who: HttpWho) -> Facts:
+    scope = state_of(request).scope = scope_of(request)
+    return facts_of(request, scope, who, early=True)
 
 
-def _facts(request: HttpRequest, who: HttpWho) -> Step:
-    def facts() -> Facts:
-        scope = state_of(request).scope = scope_of(request)
-        return facts_of(request, scope, who, early=True)
-
-    async def afacts() -> Facts:
-        found = facts()
-        if (await rulebook.acurrent()).asks_user(found):
-            await who.aload()
-        return found
-
-    return Step(facts, afacts)
+async def _afacts(request: HttpRequest, who: HttpWho) -> Facts:
+    found = _facts(request, who)
+    if (rulebook.present() or await rulebook.acurrent()).asks_user(found):
+        await who.aload()
+    return found

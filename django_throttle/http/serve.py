@@ -1,27 +1,31 @@
 """Serves a request for the doors of HTTP, written once for sync and async: decides, answers or refuses, finishes.
 
+A coroutine, which a synchronous door runs to its end at once: then the way to a view costs no step of a generator.
+
 Bytes that a view reads from the server's own input, past Django's request, are charged here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.http import HttpRequest, HttpResponse
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts, Who
-from django_throttle.core import Decision
+from django_throttle.call_facts import Who
 from django_throttle.core.decide import NO_CHARGES
 from django_throttle.exceptions import Refused
 from django_throttle.http.finalize import afinish_failed, finish_failed, finish_flow, status_of_error
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import record, state_of
 from django_throttle.http.request_throttle import RequestThrottle
-from django_throttle.stores.base import Step, Steps
+from django_throttle.stores import get_store
+from django_throttle.stores.base import Steps, arun, run
+
+T = TypeVar("T")
 
 WSGI_INPUT: Final = "wsgi.input"
 # Where a view asks for everything at once, this much is read, and charged, at a time.
@@ -85,54 +89,70 @@ class _Metered:
         return part
 
 
-def serve(
-    request: HttpRequest, who: Who, facts: Step, view: Step, instead: Steps[HttpResponse | None] | None = None
-) -> Steps[Any]:
+async def serve(
+    request: HttpRequest,
+    who: Who,
+    facts: Callable[[], Any],
+    view: Callable[[], Any],
+    instead: Steps[HttpResponse | None] | None = None,
+    *,
+    awaits: bool,
+) -> Any:
     """Answer a request by its ``view``, or refuse it; the first door that it comes to finishes it.
 
-    ``facts`` makes those of the request. A refusal that the view lets pass, of something it called, is one of the
-    request. ``instead`` may answer an allowed request in the view's place.
+    Where it ``awaits``, what ``facts`` and ``view`` return is awaited; else nothing is, and ``at_once`` returns the
+    response. ``facts`` makes those of the request. A refusal that the view lets pass, of something it called, is one of
+    the request. ``instead`` may answer an allowed request in the view's place.
     """
     state = state_of(request)
     finishes = state.become_finisher(who)
     if "throttle" not in request.__dict__:
         request.__dict__["throttle"] = RequestThrottle(state)
     try:
-        response = yield from refusal_by_rules(request, facts)
+        response = await refusal_by_rules(request, facts, awaits=awaits)
         if response is None and instead is not None:
-            response = yield from instead
+            response = await arun(instead, get_store()) if awaits else run(instead, get_store())
         if response is None:
-            response = yield view
+            response = await view() if awaits else view()
     except Refused as error:
         if not finishes:
             raise
         response = refusal_of_error(request, error)
     except BaseException as error:
-        if finishes:
-            status = status_of_error(error)
-            yield Step(partial(finish_failed, request, status), partial(afinish_failed, request, status))
+        if finishes and awaits:
+            await afinish_failed(request, status_of_error(error))
+        elif finishes:
+            finish_failed(request, status_of_error(error))
         raise
     if finishes and (owed := finish_flow(request, response, state)):
-        yield from owed
+        _ = await arun(owed, get_store()) if awaits else run(owed, get_store())
     return response
 
 
-def refusal_by_rules(request: HttpRequest, facts: Step) -> Steps[HttpResponse | None]:
+async def refusal_by_rules(request: HttpRequest, facts: Callable[[], Any], *, awaits: bool) -> HttpResponse | None:
     """Decide a request under the rules that match it: None where it is allowed, else its refusal."""
-    call, decision = yield Step(partial(_decide, facts), partial(_adecide, facts))
+    if awaits:
+        call = await facts()
+        decision = await limiter.adecide(call)
+    else:
+        call = facts()
+        decision = limiter.decide(call)
     if record(request, decision, call).byte_facts:
         meter_input(request, call.size)
     return None if decision.allowed else refusal(request, decision)
 
 
-def _decide(facts: Step) -> tuple[Facts, Decision]:
-    call = facts.do()
-    return call, limiter.decide(call)
-
-
-async def _adecide(facts: Step) -> tuple[Facts, Decision]:
-    call = await facts.ado()
-    return call, await limiter.adecide(call)
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that awaits nothing but others like it; a synchronous door calls this."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        if isinstance(error.__cause__, StopIteration):  # the view's own, of which Python has made a RuntimeError
+            raise error.__cause__ from None
+        raise
+    raise RuntimeError("a synchronous door awaits nothing")
 
 
 def refusal_of_error(request: HttpRequest, error: Refused) -> HttpResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from io import BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -21,6 +22,7 @@ from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
 from django_throttle.http.request_state import size_of
+from django_throttle.http.serve import at_once
 from django_throttle.middleware import ThrottleMiddleware
 from tests.doors import Enforce, enforcer
 from tests.sockets.guarded import Line, texts
@@ -202,3 +204,25 @@ def caught(door: ThrottleMiddleware) -> Any:
 
     door.get_response = get_response
     return door
+
+
+async def paused(answer: str) -> str:
+    await asyncio.sleep(0)
+    return answer
+
+
+async def called(answer: str) -> str:
+    return answer
+
+
+async def calling(answer: str) -> str:
+    return await called(answer)
+
+
+class TestAtOnce:
+    def test_a_coroutine_that_waits_for_nothing_returns(self) -> None:
+        assert at_once(calling("done")) == "done"
+
+    def test_one_that_waits_is_an_error_of_ours(self) -> None:
+        with pytest.raises(RuntimeError, match="awaits nothing"):
+            at_once(paused("done"))
