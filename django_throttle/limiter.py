@@ -57,20 +57,19 @@ class Limiter:
             and any(part.on_store_failure == "local" or part.is_damper for part in self._set.rules)
         )
         is_held = self._set.has_dampers or (self._set.has_prepaid and store.is_costly)
-        self._is_local = len(self._set.rules) == 1 and is_held
+        self._local = self._set.rules[0] if len(self._set.rules) == 1 and is_held else None
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")
 
     def acquire(self, ident: str, cost: int = 1) -> Decision:
         """Charge one call; a refused one charges nothing. Cost 0 charges nothing and takes no lease."""
-        charges = self._charges(ident, cost)
-        return self._locally(charges) or run(decide_flow(charges, self.store), self.store)
+        return self._locally(ident, cost) or run(decide_flow(self._charges(ident, cost), self.store), self.store)
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
-        charges = self._charges(ident, cost)
-        known = self._locally(charges)
-        return await arun(decide_flow(charges, self.store), self.store) if known is None else known
+        if (known := self._locally(ident, cost)) is not None:
+            return known
+        return await arun(decide_flow(self._charges(ident, cost), self.store), self.store)
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
         """What acquire would answer now; charges nothing, and ``remaining`` is what is there."""
@@ -114,12 +113,19 @@ class Limiter:
         finally:
             await self.arelease(decision.lease)
 
-    def _locally(self, charges: Charges) -> Decision | None:
+    def _locally(self, ident: str, cost: int) -> Decision | None:
         """The decision where the only rule is a damper, or is prepaid and enough is held."""
-        if not self._is_local:
+        rule = self._local
+        if rule is None:
             return None
-        (charge,), limits = charges, self.store.local_limits
-        return limits.decide_damper(charge) if charge.rule.is_damper else limits.prepaid.spend(*charge)
+        limits = self.store.local_limits
+        if rule.is_damper:
+            (charge,) = self._charges(ident, cost)
+            return limits.decide_damper(charge)
+        if type(ident) is not str or type(cost) is not int or cost < 0:
+            return None
+        # For an ident that holds something there is nothing more to check, nor to start.
+        return limits.prepaid.spend(rule, ident, cost * rule.factor)
 
     def _charges(self, ident: str, cost: int) -> Charges:
         check_ident(ident)

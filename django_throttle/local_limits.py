@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
 from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Refund
-from django_throttle.core.decision import Decision, Outcome, passing
+from django_throttle.core.decision import Decision, Outcome
 from django_throttle.core.prepaid import Buying, Claim, PrepaidBudget, Purchase
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import Reply, Report
@@ -162,10 +162,7 @@ class PrepaidBudgets:
         """The decision of a call by this charge alone, where enough is held; it asks nobody."""
         with self._lock:
             budget = self._known.get((rule.id, ident))
-            if budget is None or budget.rule is not rule:
-                return None
-            answer = budget.spend(cost, self.clock())
-        return None if answer is None else passing(rule, ident, cost, answer)
+            return budget.spend(cost, self.clock()) if budget is not None and budget.rule is rule else None
 
     def spend_all(self, charges: Sequence[Charge]) -> bool:
         """Take what a call is charged; False, and nothing is taken, where it takes another look."""
@@ -231,6 +228,10 @@ class PrepaidBudgets:
             for one in [one for taken in claim.taken.values() for one in taken]:
                 if one.purchase.put_back(one) and one.purchase.is_over:
                     self._give_back([one.purchase])
+            for place in claim.taken:
+                rule, ident, _ = claim.charges[place]
+                if (budget := self._known.get((rule.id, ident))) is not None:
+                    budget.look_again()
             claim.taken.clear()
 
     def forget(self, is_meant: Callable[[PrepaidBudget], bool]) -> None:

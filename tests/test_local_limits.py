@@ -7,9 +7,10 @@ import tracemalloc
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge
+from django_throttle.core.commands import Answer, Charge
+from django_throttle.core.prepaid import Claim
 from django_throttle.damper.aggregate import Count, Reply, Report
-from django_throttle.local_limits import IDLE, MOST
+from django_throttle.local_limits import IDLE, MOST, Pending, PrepaidBudgets
 from tests.clock import START, FrozenClock
 from tests.damper.conftest import RULE, Away, Process, away, one_process
 from tests.forks import holds_in_child
@@ -197,3 +198,30 @@ def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
 def test_a_child_is_no_hostage_to_a_lock(process: Process) -> None:
     with lock_of(process.limits):
         assert holds_in_child(lambda: process.attempt().allowed)
+
+
+def test_what_a_refused_call_had_taken_is_said_to_be_left(clock: FrozenClock) -> None:
+    """Also where another purchase has paid meanwhile."""
+    budgets, hot = PrepaidBudgets(clock), Rule("hot", "100000/h", prepaid=True)
+
+    def buy(cost: int) -> None:
+        pending = budgets.look(Claim((Charge(hot, "u", cost),)))
+        assert isinstance(pending, Pending)
+        command = pending.buying.command(clock())
+        budgets.bought(pending.buying, command, [Answer(0, 1000, 0)], clock())
+        budgets.end(pending, None)
+
+    def left() -> int | None:
+        decision = budgets.spend(hot, "u", 1)
+        return decision and decision.remaining
+
+    buy(1)
+    buy(1)
+    first = budgets.held(Charge(hot, "u", 0))
+    buy(first + 1)
+    held = budgets.held(Charge(hot, "u", 0))
+    claim = Claim((Charge(hot, "u", first),))
+    assert budgets.look(claim) is None, "it has taken all of the first purchase"
+    assert left() == 1000 + held - first - 1
+    budgets.release(claim)
+    assert left() == 1000 + held - 2

@@ -178,7 +178,7 @@ class Decision:
         for name in (*TIMES, "answered"):
             known.pop(name, None)
         known["_make"] = self._later, (seconds,)
-        decision = Decision.__new__(Decision)
+        decision = object.__new__(type(self))
         decision.__dict__.update(known)
         return decision
 
@@ -210,11 +210,19 @@ class Decision:
 
 
 FIELDS: Final = tuple(name for name in Decision.__annotations__ if name != "answered")
-# What every plain decision has, read without making the rest.
-PLAIN: Final = {
-    "allowed": True, "delay": 0.0, "lease": None, "degraded": False, "crossed": (), "cause": None, "is_ordinary": True,
-}  # fmt: skip
 TIMES: Final = "retry_after", "reset_after", "outcomes"
+
+
+class PlainDecision(Decision):
+    """One that passes and has nothing to tell: what all of them have in common is read without making the rest."""
+
+    allowed = True
+    delay = 0.0
+    lease = None
+    degraded = False
+    crossed = ()
+    cause = None
+    is_ordinary = True
 
 
 def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
@@ -223,10 +231,11 @@ def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = No
     if not (isinstance(answers, Answers) and isinstance(charges, Charges)):
         return _decided(command, answers, lease)
     if answers.fits and charges.rules.is_quiet:
-        decision = Decision.__new__(Decision)
+        decision: Decision = object.__new__(PlainDecision)
         values = decision.__dict__
-        values.update(PLAIN)
-        values["lease"], values["_make"] = lease, (_decided, (command, answers, lease))
+        values["_make"] = _decided, (command, answers, lease)
+        if lease is not None:
+            values["lease"] = lease
         if charges.rules.is_settled:
             values["paid"] = Paid(command, answers) if command.commit else None
     else:
@@ -236,16 +245,17 @@ def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = No
     return decision
 
 
-def passing(rule: Rule, ident: str, cost: int, answer: Answer) -> Decision:
-    """The decision of a call that passes under one rule that refuses, and owes nothing; made when it is read."""
-    decision = Decision.__new__(Decision)
-    values = decision.__dict__
-    values.update(PLAIN)
-    values["paid"], values["_make"] = None, (_passing, (rule, ident, cost, answer))
-    return decision
+class PaidDecision(PlainDecision):
+    """One of a call that passes under one rule that refuses, by units that were bought before."""
+
+    paid = None
+
+    def __init__(self, rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> None:
+        self.__dict__["_make"] = _passing, (rule, ident, cost, remaining, reset_after)
 
 
-def _passing(rule: Rule, ident: str, cost: int, answer: Answer) -> Decision:
+def _passing(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
+    answer = Answer(0, remaining, max(0, int(reset_after * 1_000_000)))
     return conclude(outcomes_of(Decide((Charge(rule, ident, cost),)), (answer,)))
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Decide, Paid, PastCharge, passes
 from django_throttle.core.decide import crossings
-from django_throttle.core.decision import Crossing, Decision, conclude, outcomes_of
+from django_throttle.core.decision import Crossing, Decision, PaidDecision, conclude, outcomes_of
 from django_throttle.core.rule import Rule
 
 # A purchase is for what will be spent in AHEAD seconds, at most GROWTH times the last one, three quarters of what is
@@ -86,8 +86,8 @@ class PrepaidBudget:
     """What one process knows and holds of one ident's budget under one rule. Its caller holds a lock."""
 
     __slots__ = (
-        "_asked_at", "_asks_at", "_is_scarce", "_purchases", "_refusal", "_resets_at", "_size", "demand", "ident",
-        "known_left", "rule",
+        "_asked_at", "_asks_at", "_elsewhere", "_is_scarce", "_paying", "_purchases", "_refusal", "_resets_at", "_size",
+        "_until", "demand", "ident", "known_left", "rule",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, ident: str, now: float) -> None:
@@ -99,26 +99,43 @@ class PrepaidBudget:
         self._asked_at = now - 2 * PERIOD
         self._size, self.demand = 1, 0  # units that calls have asked for since the last purchase
         self._is_scarce = False  # the last purchase was no larger as too little was left
+        # The purchase that pays, what the others have left, and when one of them ends; None once they have changed.
+        self._paying: Purchase | None = None
+        self._elsewhere, self._until = 0, now
 
-    def paying(self, cost: int, now: float) -> Purchase | None:
-        """The purchase that is enough for a call by itself; None where it takes another look."""
-        for one in self._purchases:
-            if one.left >= cost and now < one.until:
-                return None if self.rule.is_shadow or one.turn is not None else one
-        return None
-
-    def spend(self, cost: int, now: float) -> Answer | None:
-        """How the budget stands after a call that one purchase is enough for; None where it takes another look."""
-        if (paying := self.paying(cost, now)) is None:
-            return None
+    def spend(self, cost: int, now: float) -> Decision | None:
+        """The decision of a call that one purchase is enough for, which pays; None where it takes another look."""
+        paying = self._paying
+        if paying is None or paying.left < cost or now >= self._until:
+            paying = self.paying(cost, now)
+            if paying is None:
+                return None
         paying.left -= cost
         self.demand += cost
-        return Answer(0, self.known_left + self.held(now), max(0, int((self._resets_at - now) * 1_000_000)))
+        left = self.known_left + self._elsewhere + paying.left
+        return PaidDecision(self.rule, self.ident, cost, left, self._resets_at - now)
+
+    def paying(self, cost: int, now: float) -> Purchase | None:
+        """The purchase that is enough for a call by itself, the oldest first; None where it takes another look."""
+        live = [one for one in self._purchases if now < one.until]
+        for one in live:
+            if one.left >= cost:
+                if self.rule.is_shadow or one.turn is not None:
+                    return None
+                self._paying, self._until = one, min([each.until for each in live])
+                self._elsewhere = sum([each.left for each in live]) - one.left
+                return one
+        return None
+
+    def look_again(self) -> None:
+        """What is held has changed."""
+        self._paying = None
 
     def take(self, cost: int, now: float) -> list[Taken] | None:
         """Take units that are held; None where these are too few. The oldest go first."""
         if self.held(now) < cost:
             return None
+        self.look_again()
         taken = []
         for one in self._purchases:
             if now < one.until and (some := min(one.left, cost)):
@@ -198,6 +215,7 @@ class PrepaidBudget:
         paid = PastCharge(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
         purchase = Purchase(paid, sent_at + (lasts - 1) / 1_000_000, turn)  # a microsecond less, for the roundings
         self._purchases.append(purchase)
+        self.look_again()
         self.note(answer, sent_at)
         self._refusal = None
         return purchase
@@ -213,6 +231,7 @@ class PrepaidBudget:
         """Forget the purchases that may be spent no longer; returns those of which something is to be refunded."""
         gone = [one for one in self._purchases if now >= one.until]
         self._purchases = [one for one in self._purchases if now < one.until]
+        self.look_again()
         for one in gone:
             one.is_over = True
         return [one for one in gone if one.left]

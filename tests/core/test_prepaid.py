@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from django_throttle.core import Rule
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Refund, Reset
+from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import (
     ASKED_A_SECOND,
     GROWTH,
@@ -100,6 +101,15 @@ class Process:
         claim = self.claim(hot, cost)
         return self.hear() if self.asked else claim
 
+    def spend(self, hot: Rule, cost: int) -> Decision | None:
+        """By one purchase that is enough, as most calls; what it says is left is what is known and held."""
+        before = self.of(hot).held(self.now)
+        if (decision := self.of(hot).spend(cost, self.now)) is not None:
+            assert self.of(hot).held(self.now) == before - cost >= 0
+            assert decision.allowed
+            assert decision.remaining == self.of(hot).answer(self.now).remaining
+        return decision
+
     def sweep(self) -> None:
         if self.budget is not None and (gone := self.budget.leftover(self.now)):
             self.budget.note_command(self.now)
@@ -146,6 +156,13 @@ class Machine(RuleBasedStateMachine):
         for _ in range(times):
             if process.asked is None:
                 self._count(process.acquire(self.hot, cost), self.clock.now_us)
+
+    @rule(who=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 30))
+    def spends(self, who: int, cost: int, times: int) -> None:
+        """Also while an answer is on its way."""
+        for _ in range(times if self.hot.prepaid else 0):
+            if self.processes[who].spend(self.hot, cost) is not None:
+                self.passed.append((self.clock.now_us, cost))
 
     @rule(who=st.integers(0, 2), cost=st.integers(1, 3))
     def asks(self, who: int, cost: int) -> None:
@@ -266,6 +283,36 @@ def test_a_first_burst_buys_no_more_than_sixteen_times_the_last(process: Process
     process.acquire(hot)
     process.acquire(hot)
     assert used(store, hot) == 1 + GROWTH
+
+
+def test_what_is_said_to_be_left_is_all_that_is_held() -> None:
+    """However that has changed since the call before. Each purchase may be spent for 0.4 seconds."""
+    budget = PrepaidBudget(HOT, IDENT, 0.0)
+
+    def buy(cost: int, left: int, at: float) -> Purchase:
+        return budget.bought(cost, Answer(0, left, 10_000_000), at)
+
+    def left_after(cost: int, now: float) -> int | None:
+        decision = budget.spend(cost, now)
+        return None if decision is None else decision.remaining
+
+    assert left_after(1, 0.0) is None
+    buy(5, 100, at=0.0)
+    assert left_after(1, 0.0) == 104
+    buy(3, 97, at=0.1)
+    assert left_after(3, 0.1) == 97 + 1 + 3
+    assert left_after(4, 0.1) is None, "no purchase is enough by itself"
+    assert left_after(2, 0.1) == 97 + 1 + 1, "the second pays"
+    assert budget.take(1, 0.1) is not None
+    assert left_after(1, 0.1) == 97
+    buy(4, 95, at=0.2)
+    buy(7, 88, at=0.3)
+    assert left_after(3, 0.3) == 88 + 1 + 7
+    assert left_after(2, 0.3) == 88 + 1 + 5
+    assert left_after(2, 0.55) == 88 + 1 + 3
+    assert left_after(1, 0.65) == 88 + 2, "one that does not pay has ended"
+    assert [one.left for one in budget.leftover()] == [1, 2]
+    assert left_after(1, 0.65) is None
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
