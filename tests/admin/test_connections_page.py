@@ -99,6 +99,23 @@ def is_closed(socket: ClientConnection) -> None:
     wait_until(lambda: socket.close_code == 4410, timeout=ANSWER)
 
 
+def test_a_button_pressed_while_the_page_waits_for_its_rows_is_not_taken_away(page: Page, visit: Open) -> None:
+    socket = visit()
+    total(page, "1 open connection")
+    rows_of_page, held = re.compile("part=rows"), []
+    page.route(rows_of_page, lambda route: held.append(route))  # noqa: PLW0108  (Playwright sets an attribute on it)
+    with page.expect_request(rows_of_page):
+        pass
+    page.get_by_role("button", name="Close", exact=True).hover()
+    page.mouse.down()
+    with page.expect_response(rows_of_page) as answered:
+        held[0].continue_()
+    answered.value.finished()
+    page.unroute(rows_of_page)
+    page.mouse.up()
+    is_closed(socket)
+
+
 def test_it_shows_what_happens_without_being_loaded_again(page: Page, visit: Open) -> None:
     """And closes a socket, whichever process holds it, however long the button is pressed."""
     socket = visit()

@@ -7,7 +7,7 @@ document.addEventListener("DOMContentLoaded", () => {
   let busy = false;
 
   async function renew() {
-    // What is being pressed is not taken away: the click would be lost.
+    // What is being pressed is not taken away, now or when the answer comes: the click would be lost.
     if (busy || document.hidden || part.querySelector(":active")) return;
     busy = true;
     try {
@@ -15,7 +15,8 @@ document.addEventListener("DOMContentLoaded", () => {
       address.searchParams.set("part", "rows");
       const answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "error" });
       part.classList.toggle("connections-stale", !answer.ok);
-      if (answer.ok) show(await answer.text());
+      const rows = await answer.text();
+      if (answer.ok && !part.querySelector(":active")) show(rows);
     } catch {
       part.classList.add("connections-stale");
     } finally {
