@@ -10,11 +10,7 @@ local known = redis.call('ZSCORE', live, uid)
 if not known and introduction == '' then return 0 end
 redis.call('PEXPIRE', live, ttl) -- needs no memory: after it a full Redis accepts the others
 if not known then
-  local now = tonumber(ARGV[1])
-  if not now then
-    local time = redis.call('TIME')
-    now = time[1] * 1000000 + time[2]
-  end
+  --- use clock
   redis.call('ZADD', live, string.format('%.0f', now), uid)
   redis.call('HSET', meta, uid, introduction)
 end

@@ -12,11 +12,7 @@ local live, dead, meta = KEYS[1], KEYS[2], KEYS[3]
 local silence, claim, expires, most = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1', tonumber(ARGV[5])
 local ttl, report, expected, wrote, living = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local FIRST = 11 -- of the uids
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 
 local function text(number) return string.format('%.0f', number) end
 

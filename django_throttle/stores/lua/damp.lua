@@ -9,11 +9,7 @@
 -- pace of the sub-interval in progress and the three before it.
 local SUB, KEPT, TOLERANCE, RESET = 6000000, 4, 1500000, 48000000
 local counter, meter, since, sent = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local now, least_lifetime = tonumber(ARGV[1]), 3600000
-if not now then
-  local time = redis.call('TIME')
-  now, least_lifetime = time[1] * 1000000 + time[2], 0
-end
+--- use clock
 local current = (now - now % SUB) / SUB
 
 local reset_at = redis.pcall('GET', counter .. ':reset')

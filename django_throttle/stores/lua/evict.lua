@@ -6,11 +6,7 @@
 -- Reply: 1 when the new socket has its slot, else 0; then uid and lease of each that has lost its own.
 local index, uid, lease, ttl, limit = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local MOST, SOME, TILDE, REMEMBERED = 100, 50, 126, 1000 -- 126 is "~", which begins a socket's lease
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 local gone = index .. ':!'
 if redis.call('EXISTS', index .. ':' .. lease) == 1 then return { 0 } end -- no process would close what it evicts
 local owners = redis.pcall('SMEMBERS', index)

@@ -11,11 +11,7 @@ local found = redis.pcall('ZCARD', mine)
 if type(found) ~= 'number' or type(redis.pcall('SADD', index, uid)) ~= 'number' then return { 0 } end
 redis.call('PEXPIRE', index, ttl)
 if found <= expected then return { found } end
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 local reply = redis.call('ZRANGEBYSCORE', mine, '-inf', string.format('%.0f', now - grace))
 table.insert(reply, 1, found)
 return reply

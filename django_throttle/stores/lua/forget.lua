@@ -2,11 +2,7 @@
 -- ARGV: now in microseconds ("" for the server's clock), then for each key what begins the records to be removed, eight
 -- bytes each; "" removes the key. Reply: the number of records that had not run out, and of keys.
 local decode, sub = struct.unpack, string.sub
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 --- use seek
 --- use unsummed
 local removed = 0

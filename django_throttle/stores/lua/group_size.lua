@@ -2,11 +2,8 @@
 -- KEYS: the group (HASH process: "members:moment in microseconds").
 -- ARGV: now in microseconds ("" for the server's clock), process that asks, silence that means dead in microseconds.
 -- Reply: the number.
-local now, silence = tonumber(ARGV[1]), tonumber(ARGV[3])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
+local silence = tonumber(ARGV[3])
 local told = redis.pcall('HGETALL', KEYS[1])
 if told.err then -- a foreign value
   redis.call('DEL', KEYS[1])

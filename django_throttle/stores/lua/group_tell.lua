@@ -2,13 +2,8 @@
 -- KEYS: one a group (HASH process: "members:moment in microseconds"); one slot.
 -- ARGV: now in microseconds ("" for the server's clock), process, TTL in milliseconds, then a number for each key.
 -- Reply: 1.
-local now, process, ttl = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
--- Keys expire by the server's clock, not by a test's: then they get an hour.
-if now then ttl = math.max(ttl, 3600000) end
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
+local process, ttl = ARGV[2], math.max(tonumber(ARGV[3]), least_lifetime)
 for i, group in ipairs(KEYS) do
   local left = redis.pcall('HDEL', group, process)
   if type(left) == 'table' then redis.call('DEL', group) end -- a foreign value

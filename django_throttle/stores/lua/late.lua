@@ -7,19 +7,14 @@
 -- The sections "late" of the algorithms, see decide.lua, change the state, and set is_made. One with a key of its own
 -- writes, and counts `made`, by itself.
 local decode, encode, sub = struct.unpack, struct.pack, string.sub
-local now = tonumber(ARGV[1])
-local least_lifetime = now and 3600000000 or 1000 -- keys expire by the server's clock, not by a test's
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 local MAX_COUNT = 999999999999999
 if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', ARGV[2]) then return 0 end
 --- use seek
 --- use unsummed
 
 local function lifetime(time)
-  return math.ceil(math.max(time, least_lifetime) / 1000)
+  return math.max(least_lifetime, math.ceil(time / 1000))
 end
 
 local place, made = 1, 0

@@ -2,17 +2,11 @@
 -- KEYS[1] what is to be said: until when it counts as said, in microseconds
 -- ARGV[1] now in microseconds ("" for the server's clock), ARGV[2] its lifetime in microseconds
 -- Reply: 1 for the first, 0 for everyone after
-local now = tonumber(ARGV[1])
--- Keys expire by the server's clock, not by a test's: then they get an hour.
-local least = now and 3600000 or 1
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 local lasts = tonumber(ARGV[2])
 local state = redis.pcall('GET', KEYS[1])
 local stands = type(state) == 'string' and tonumber(string.match(state, '^%d+$')) or 0
 if stands <= now or stands > now + lasts then -- the latter: the clock went back
-  redis.call('SET', KEYS[1], string.format('%d', now + lasts), 'PX', math.max(least, math.ceil(lasts / 1000)))
+  redis.call('SET', KEYS[1], string.format('%d', now + lasts), 'PX', math.max(least_lifetime, math.ceil(lasts / 1000)))
 end
 return stands <= now and 1 or 0

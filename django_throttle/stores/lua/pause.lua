@@ -2,19 +2,13 @@
 -- KEYS[1] the moment, in microseconds
 -- ARGV[1] now in microseconds ("" for the server's clock), ARGV[2] for how many microseconds, 0 to ask
 -- Reply: how many microseconds are left
-local now = tonumber(ARGV[1])
--- Keys expire by the server's clock, not by a test's: then they get an hour.
-local least = now and 3600000 or 1
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 local lasts = tonumber(ARGV[2])
 local state = redis.pcall('GET', KEYS[1])
 local stands = type(state) == 'string' and #state <= 16 and tonumber(string.match(state, '^%d+$')) or 0
 local left = math.max(0, stands - now)
 if lasts > left then
-  redis.call('SET', KEYS[1], string.format('%d', now + lasts), 'PX', math.max(least, math.ceil(lasts / 1000)))
+  redis.call('SET', KEYS[1], string.format('%d', now + lasts), 'PX', math.max(least_lifetime, math.ceil(lasts / 1000)))
   left = lasts
 end
 return left

@@ -8,11 +8,7 @@
 -- The sections "refund" of the algorithms, see decide.lua, change the state and set goes_back; expires is 0 when nothing
 -- is left to store. One with a key of its own writes, and counts `refunded`, by itself.
 local decode, encode, sub = struct.unpack, struct.pack, string.sub
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 if ARGV[3] and not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', ARGV[3]) then return 0 end
 --- use seek
 --- use unsummed

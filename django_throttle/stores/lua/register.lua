@@ -6,11 +6,7 @@
 -- for each lease. Doing it twice changes nothing. Reply: the number of leases of this uid, then those taken away.
 local index, uid, ttl, former = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local mine = index .. ':' .. uid
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 local function is(kind, key)
   local found = redis.call('TYPE', key).ok
   return found == kind or found == 'none'

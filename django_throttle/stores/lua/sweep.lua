@@ -12,10 +12,6 @@ if #left == 0 then
   redis.call('HDEL', meta, uid)
   return left
 end
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 redis.call('ZADD', dead, 'XX', string.format('%.0f', now + tonumber(ARGV[3])), uid)
 return left

@@ -3,10 +3,6 @@
 -- ARGV: now in microseconds ("" for the server's clock), uid, then lease and microseconds since it was active for
 -- each lease. Reply: the number of leases given; one that is gone is not added.
 local mine = KEYS[1] .. ':' .. ARGV[2]
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--- use clock
 for i = 3, #ARGV, 2 do redis.pcall('ZADD', mine, 'XX', string.format('%.0f', now - tonumber(ARGV[i + 1])), ARGV[i]) end
 return (#ARGV - 2) / 2

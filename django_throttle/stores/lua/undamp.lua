@@ -2,11 +2,7 @@
 -- KEYS: counters, as for damp.lua; what is derived of them has the same hash tags, so is in the same slots.
 -- ARGV: now in microseconds ("" for the server's clock). Reply: the number of sub-intervals removed.
 local SUB, KEPT, RESET = 6000000, 4, 48000
-local now, least_lifetime = tonumber(ARGV[1]), 3600000
-if not now then
-  local time = redis.call('TIME')
-  now, least_lifetime = time[1] * 1000000 + time[2], 0
-end
+--- use clock
 local current, removed = (now - now % SUB) / SUB, 0
 for _, counter in ipairs(KEYS) do
   for index = current - KEPT + 1, current + 1 do
