@@ -70,6 +70,8 @@ class CallRefused(ThrottleError, httpx.TransportError):
 class _Turns:
     """What both transports do with a call, written once."""
 
+    _default: Callable[[], Any]
+
     def __init__(
         self,
         rule: str,
@@ -90,10 +92,6 @@ class _Turns:
         self.transport = self._default() if transport is None else transport
         self.max_wait, self.retries, self.longest_pause = max_wait, retries, longest_pause
         self._heard_here = MemoryStore(max_entries=MOST_IDENTS)  # while Redis is away
-
-    @staticmethod
-    def _default() -> Any:
-        raise NotImplementedError
 
     def _steps(self, request: httpx.Request, send: Send, close: Send) -> Steps[Any]:
         """Send a call in its turn, and heed the answer; ``send`` and ``close`` are both sync, or both async."""
@@ -218,9 +216,7 @@ class ThrottledTransport(_Turns, httpx.BaseTransport):
     options that make no sense.
     """
 
-    @staticmethod
-    def _default() -> httpx.BaseTransport:
-        return httpx.HTTPTransport()
+    _default = httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the call's turn, then send it."""
@@ -234,9 +230,7 @@ class ThrottledTransport(_Turns, httpx.BaseTransport):
 class AsyncThrottledTransport(_Turns, httpx.AsyncBaseTransport):
     """The same on an event loop; ``transport`` is an ``httpx.AsyncHTTPTransport`` unless given."""
 
-    @staticmethod
-    def _default() -> httpx.AsyncBaseTransport:
-        return httpx.AsyncHTTPTransport()
+    _default = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the call's turn, then send it."""

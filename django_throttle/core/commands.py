@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from django_throttle.core.algorithms import StepResult
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.exceptions import InvalidCost
 from django_throttle.core.options import MEAN
 from django_throttle.core.rule import Rule
+
+T = TypeVar("T")
 
 
 def check_cost(cost: object) -> int:
@@ -95,7 +97,25 @@ def charges_of(rule: Rule, ident: str, cost: int) -> Charges:
     return rule_set(rule.parts).charges((ident,) * len(rule.parts), cost)
 
 
-class Charges(Sequence[Charge]):
+class _Row(Sequence[T]):
+    """A sequence that makes each entry when somebody reads it, and equals others of the same entries."""
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        return tuple(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Charges(_Row[Charge]):
     """What a call is charged under a set of rules; each ``Charge`` is made when somebody reads it.
 
     ``key`` is equal for equal charges, and quick to look up.
@@ -120,18 +140,6 @@ class Charges(Sequence[Charge]):
     def __iter__(self) -> Iterator[Charge]:
         return map(Charge, self.rules.rules, self.idents, self.costs)
 
-    def __getitem__(self, place: Any) -> Any:
-        return tuple(self)[place]
-
-    def __eq__(self, other: object) -> bool:
-        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
 
 class Answer(NamedTuple):
     """What the store says of one charge; times in microseconds.
@@ -146,7 +154,7 @@ class Answer(NamedTuple):
     at: int = 0
 
 
-class Answers(Sequence[Answer]):
+class Answers(_Row[Answer]):
     """What the store says of all charges of a call; each ``Answer`` is made when somebody reads it.
 
     ``numbers`` are the first three of each answer, in one row; ``fits`` is True where every charge does.
@@ -161,21 +169,9 @@ class Answers(Sequence[Answer]):
     def __len__(self) -> int:
         return len(self.numbers) // 3
 
-    def __getitem__(self, place: Any) -> Any:
-        return tuple(self)[place]
-
     def __iter__(self) -> Iterator[Answer]:
         numbers, at = map(int, self.numbers), int(self.at)
         return (Answer(retry, remaining, reset, at) for retry, remaining, reset in zip(*[numbers] * 3, strict=True))
-
-    def __eq__(self, other: object) -> bool:
-        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
 
 
 def passes(charge: Charge, answer: Answer | StepResult) -> bool:
