@@ -15,6 +15,8 @@ from django.test import override_settings
 
 from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 
+CLOCKS = 0.02  # seconds by which the clocks of Redis and of a process may differ over a test
+
 
 class OtherSide(ThreadingHTTPServer):
     """``arrivals`` are the moments at which calls came; each takes its answer from ``answers``, at last plain 200s."""
@@ -34,10 +36,9 @@ class OtherSide(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
 
-    def most_in(self, seconds: float) -> int:
-        """The most calls that came in so many seconds."""
-        times = sorted(self.arrivals)
-        return max(sum(begin <= one < begin + seconds for one in times) for begin in times)
+    def leads(self, *turns: float) -> list[float]:
+        """By how much each call came before its turn; late ones are no fault of who sent them."""
+        return [turn - came for turn, came in zip(turns, sorted(self.arrivals), strict=True) if came < turn - CLOCKS]
 
 
 class _Handler(BaseHTTPRequestHandler):

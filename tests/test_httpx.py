@@ -114,9 +114,9 @@ LOG = {"algorithm": "sliding_log"}
 class TestTurns:
     def test_a_call_waits_for_its_turn(self, rules: Rules, ask: Any, other: OtherSide) -> None:
         rules(crm={"rate": "2/s", **LOG})
+        start = time.monotonic()
         assert [answer.status_code for answer in ask(other.url, 5)] == [200] * 5
-        assert other.arrivals[4] - other.arrivals[0] >= 1.9
-        assert other.most_in(0.9) == 2
+        assert not other.leads(start, start, start + 1, start + 1, start + 2)
 
     def test_waiting_is_no_refusal(
         self, rules: Rules, ask: Any, other: OtherSide, settings: Any, caplog: pytest.LogCaptureFixture
@@ -153,8 +153,9 @@ class TestTurns:
 
     def test_a_queue_keeps_the_order(self, rules: Rules, ask: Any, other: OtherSide) -> None:
         rules(crm={"rate": "5/s", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 60})
+        start = time.monotonic()
         assert [answer.status_code for answer in ask(other.url, 3)] == [200] * 3
-        assert other.most_in(0.17) == 1
+        assert not other.leads(start, start + 0.2, start + 0.4)
 
     def test_a_place_too_far_back_in_a_queue_is_not_taken(self, rules: Rules, ask: Any, other: OtherSide) -> None:
         rules(crm={"rate": "6/min", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 60})
@@ -259,8 +260,8 @@ class TestWhatTheOtherSideAsks:
         async with aclient() as caller:
             answers = await asyncio.gather(*(caller.get(other.url) for _ in range(4)))
         assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 429]
-        first, *others = sorted(other.arrivals)
-        assert others[0] - first >= 0.95 and other.most_in(0.15) == 1
+        first = min(other.arrivals)
+        assert not other.leads(first, first + 1, first + 1.2, first + 1.4)
 
     def test_holds_for_that_host_only(self, rules: Rules, other: OtherSide) -> None:
         rules(crm={"rate": "100/s"})
