@@ -11,11 +11,10 @@ from time import perf_counter, thread_time
 from types import MappingProxyType
 from typing import Any, Final
 
-from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core.handlers.wsgi import LimitedStream
 from django.http import HttpRequest
-from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, get_urlconf
+from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver
 from django.utils.translation import get_language
 
 from django_throttle.call_facts import Facts, Who
@@ -47,10 +46,11 @@ def scope_of(request: HttpRequest) -> str:
 
     Those of short paths are remembered: where a route depends on more than its path, ``process_view`` sees another.
     """
-    path, urlconf = request.path_info, getattr(request, "urlconf", None) or get_urlconf() or settings.ROOT_URLCONF
+    path, resolver = request.path_info, get_resolver(getattr(request, "urlconf", None))  # as Django's handler does
+    urlconf: Any = resolver.urlconf_name
     language = get_language() if is_language_prefix_patterns_used(urlconf)[0] else None
     find = _scope_of_path if len(path) <= LONGEST_PATH else _scope_of_path.__wrapped__
-    return find(get_resolver(urlconf), path, language)
+    return find(resolver, path, language)
 
 
 LONGEST_PATH: Final = 200  # of those whose scope is remembered
@@ -181,7 +181,7 @@ class RequestState:
             self.unsettled += self.paid
         self._to_pay = self._paid = self.paid_apart = ()
 
-    def note_end(self) -> None:
+    def note_end(self, response: object = None) -> None:
         """The answer has been made."""
         self.ended = perf_counter(), thread_time() if self.meter.thread == get_ident() else None
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
-from django.urls import include, path, re_path
+from django.urls import include, path, re_path, set_urlconf
 from django.views import View
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -242,6 +242,14 @@ class TestScopes:
         settings.MIDDLEWARE = [f"{__name__}.elsewhere", *site.MIDDLEWARE]
         enforce(api={"rate": "1/min", "scopes": ["view"], "key": "everyone"})
         assert [client("/middleware/ok").status_code for _ in range(2)] == [200, 429]
+
+    def test_a_urlconf_that_only_links_are_made_by(self, settings: Any) -> None:
+        settings.ROOT_URLCONF = __name__
+        set_urlconf("tests.http.site")  # Django's handler goes by that of the request, or the setting
+        try:
+            assert scope_of(RequestFactory().get("/middleware/ok")) == NO_ROUTE
+        finally:
+            set_urlconf(None)
 
 
 def elsewhere(get_response: Any) -> Any:
