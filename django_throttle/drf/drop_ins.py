@@ -99,7 +99,7 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         who = HttpWho(request)
         rule = _rule_of_rate(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
         inner = django_request(request)
-        scope, method = scope_of_view(request, view), method_of(inner)
+        scope, method = scope_of_view(inner, view), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
         facts = Facts(scope, ("request",), who, rule=rule, method=method, early=True, ident=ident)
         state = record_apart(inner, decision := limiter.decide(facts), who)

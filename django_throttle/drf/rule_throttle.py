@@ -189,7 +189,7 @@ class RuleThrottle(DecidedThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
         cost = 1 if cost == 1 else cost_of(cost, request, what="request")
-        facts = facts_of(inner, scope_of_view(request, view), who, cost, early=True)
+        facts = facts_of(inner, scope_of_view(inner, view), who, cost, early=True)
         decision = limiter.decide(facts)
         state = record(inner, decision, facts, who)
         if state.byte_facts:
@@ -198,7 +198,7 @@ class RuleThrottle(DecidedThrottle):
         return self.answer(decision, view)
 
 
-def scope_of_view(request: Request, view: APIView) -> str:
+def scope_of_view(request: HttpRequest, view: APIView) -> str:
     """The view's ``throttle_scope``, else its route's name, else its route."""
     if scope := getattr(view, "throttle_scope", None):
         return str(scope)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
@@ -33,7 +34,7 @@ from django_throttle.core.headers import (
 )
 from django_throttle.core.options import CANCELLED
 from django_throttle.event_loop import is_on_event_loop, spawn
-from django_throttle.http.request_costs import WhenClosed, close_meter, watch_stream
+from django_throttle.http.request_costs import close_meter, watch_stream
 from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.http.slots import hold_until_closed, release_slots
 from django_throttle.log_throttling import LogThrottle
@@ -115,8 +116,9 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     if decisions := getattr(request, "throttle_decisions", ()):
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = [after_refunds(one, state.refunds, released=state.is_refused) for one in decisions]
-        for name, value in header_fields(decisions, state.is_known).items():
-            response.headers[name] = value
+        # As setting each does, less the search for what is to be encoded: all of them are in ASCII.
+        fields = header_fields(decisions, state.is_known)
+        response.headers._store.update({name.lower(): (name, value) for name, value in fields.items()})
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -136,27 +138,49 @@ def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, stat
     elif response.streaming:
         _ = state.meter.cpu_ms  # as far as it can be read: it is not over before it is closed, by another thread maybe
     else:
-        response.add_post_render_callback(lambda _: state.note_end())  # type: ignore[attr-defined]
+        response.add_post_render_callback(state.note_end)  # type: ignore[attr-defined]
     # Only who still has to charge for the request holds it, as the request refers to what closes it.
-    whose = partial(_itself, request) if state.unsettled or response.streaming else weakref.ref(request)
-    closed = partial(_close, state, whose, weakref.ref(response))
-    response._resource_closers.append(WhenClosed(closed))  # type: ignore[attr-defined]
+    found = partial(_itself, request) if state.unsettled or response.streaming else ref(request)
+    closing = _Closing(state, found, ref(response))
+    response._resource_closers.append(closing)  # type: ignore[attr-defined]
     if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
-        request.close = partial(_close_both, weakref.ref(request), closed)  # type: ignore[method-assign]
+        request.close = closing.close_request  # type: ignore[method-assign]
     if response.streaming:
-        watch_stream(response, state.meter, closed)
+        watch_stream(response, state.meter, closing)
+
+
+@dataclass(slots=True, eq=False)
+class _Closing:
+    """What a response calls when it is closed, and its request: the client has all of it.
+
+    Not what a response calls that has been in a cache since. Django's caches pickle a response with what closes it, and
+    an answer from there is of another request.
+    """
+
+    state: RequestState
+    request: Callable[[], HttpRequest | None]
+    response: Callable[[], HttpResponseBase | None]
+
+    def __call__(self) -> None:
+        answer = self.response()
+        close_meter(self.state, answer)
+        if self.state.unsettled:
+            run_soon(_settle(self.request(), self.state, answer))
+
+    def close_request(self) -> None:
+        """What the request calls in place of its own ``close``."""
+        try:
+            if (found := self.request()) is not None:
+                type(found).close(found)
+        finally:
+            self()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (len, ())  # which does nothing
 
 
 def _itself(request: HttpRequest) -> HttpRequest:
     return request
-
-
-def _close_both(request: Callable[[], HttpRequest | None], closed: Callable[[], object]) -> None:
-    try:
-        if (found := request()) is not None:
-            type(found).close(found)
-    finally:
-        closed()
 
 
 def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Refund]) -> Flow[None]:
@@ -165,14 +189,6 @@ def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Refund]) -
     close_meter(state)
     yield from _refund_and_release(state, refunds)
     yield from _settle(request, state, None)
-
-
-def _close(state: RequestState, request: Callable[[], HttpRequest | None], response: Callable[[], Any]) -> None:
-    """The response has been closed: the client has all of it."""
-    answer = response()
-    close_meter(state, answer)
-    if state.unsettled:
-        run_soon(_settle(request(), state, answer))
 
 
 def run_soon(owed: Flow[None]) -> None:

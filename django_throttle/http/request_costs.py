@@ -6,7 +6,6 @@ A response refers to what closes it, so that must not refer to the response, whi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,22 +14,6 @@ from django_throttle.http.request_state import RequestState, scope_of_match
 from django_throttle.meter import Meter, in_use
 from django_throttle.observe import cost_log
 from django_throttle.observe.route_costs import route_costs
-
-
-@dataclass(slots=True, eq=False)
-class WhenClosed:
-    """What a response calls when it is closed, but for one that has been in a cache since.
-
-    Django's caches pickle a response with what closes it, and an answer from there is of another request.
-    """
-
-    close: Callable[[], object]
-
-    def __call__(self) -> object:
-        return self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial, (len, ())  # which does nothing
 
 
 def close_meter(state: RequestState, answer: Any = None) -> None:

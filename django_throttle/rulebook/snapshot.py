@@ -12,10 +12,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_network
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_not
 from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -241,6 +241,9 @@ logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
 
 
+_is_some: Final = partial(is_not, None)
+
+
 class ScopeRules:
     """The rules that cover the calls of a scope, or that calls name, prepared for each kind of caller.
 
@@ -260,9 +263,9 @@ class ScopeRules:
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
         idents = [who.ident(key) for key in self._keys]
-        kind = tuple([ident is not None for ident in idents])
+        kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
-        found: Any = tuple([idents[place] for place in places])
+        found: Any = tuple(map(idents.__getitem__, places))
         return Charges(rules, found, rules.ones) if cost == 1 else rules.charges(found, cost)
 
     def _prepare(self, kind: tuple[bool, ...]) -> tuple[RuleSet, tuple[int, ...]]:
