@@ -20,8 +20,8 @@ from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.transport import ScriptCall, begin_call
 
 LENGTH: Final = Struct("<H").pack
-OPENING: Final = Struct("<BH")
-PACK: Final = Struct("<8sBBddddd").pack
+OPENING: Final = Struct("<B")
+PACK: Final = [Struct(f"<8sBd{'d' * numbers}").pack for numbers in range(5)]
 
 
 class Packing(NamedTuple):
@@ -53,7 +53,7 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...], c
         key = place, "" if rule.plan.code < OWN_KEY else rule.id  # as counter_key
         parts.append(Part(type(rule.plan), keys.setdefault(key, len(keys) + 1)))
     plans = {part.plan for part in parts}
-    opening = OPENING.pack(commit + 2 * (Concurrency in plans), len(costs))
+    opening = OPENING.pack(commit + 2 * (Concurrency in plans))
     packed = [pack(rule.plan, rule, cost) for rule, cost in zip(rules.rules, costs, strict=True)]
     whole, script = b"".join([opening, *packed]), decide_script(tuple(parts))
     leases, calendars = Concurrency in plans, CalendarWindow in plans
@@ -65,7 +65,8 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...], c
 def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
     """A charge as the script reads it, see decide.lua; ``plan`` is the rule's, or has a calendar's bounds."""
     flags = rule.count_denied + 2 * rule.is_shadow
-    return PACK(record_head(rule.id, type(plan)), plan.code, flags, min(cost, TOO_COSTLY), *plan.numbers)
+    own = len(plan.__match_args__)
+    return PACK[own](record_head(rule.id, type(plan)), flags, min(cost, TOO_COSTLY), *plan.numbers[:own])
 
 
 @lru_cache(maxsize=4096)

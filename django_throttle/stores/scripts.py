@@ -27,6 +27,7 @@ DOUBLE, TEXT = "d", "s"
 ANY_LENGTH: Final = 65_535  # in a head: that of a text
 OWN_KEY: Final = 10  # from this number on an algorithm has a key of its own, below it a record
 HEAD_BYTES: Final = 15  # of a record, without its state
+REQUEST_BYTES: Final = 17  # of a charge in a call, without the numbers of its plan
 MOST_CHARGES: Final = 32  # of one call: more travel as several, as if they were of several slots of a Cluster
 # Lua takes 200 local variables. Of more than so many numbered ones all are kept in a table, which takes longer.
 MOST_IN_LOCALS: Final = 140
@@ -76,6 +77,8 @@ def decide_script(parts: tuple[Part, ...]) -> Script:
     text = _with(
         text,
         REQUEST=_request(charges),
+        CALL_BYTES=str(1 + sum(one.request_bytes for one in charges)),
+        CALENDARS=", ".join(map(str, _calendars(charges))),
         ANSWERS=", ".join(answers),
         ANSWER_FORMAT=f"'<{'ddd' * len(charges)}'",
         WHOLE_FORMAT=f"'<dd{'ddd' * len(charges)}'",
@@ -138,6 +141,7 @@ class _Charge:
             body,
             STATE=", ".join(self.names),
             STATE_i=", ".join(self.numbered(*self.names)),
+            STORE_i="\n".join(f"{name}_{self.number} = {name}" for name in self.names),
             NUMBERS=", ".join(self.numbers),
             NUMBERS_i=", ".join(self.numbered(*self.numbers)),
             KEY_i=str(self.key),
@@ -150,8 +154,11 @@ class _Charge:
     @property
     def request(self) -> str:
         """The format of a charge in the request."""
-        numbers = len(self.numbers)
-        return f"c8xBd{'d' * numbers}{'x' * 8 * (4 - numbers)}"
+        return f"c8Bd{'d' * len(self.numbers)}"
+
+    @property
+    def request_bytes(self) -> int:
+        return REQUEST_BYTES + 8 * len(self.numbers)
 
     @property
     def format(self) -> str:
@@ -180,14 +187,14 @@ class _Value:
 
     def filled(self, body: str) -> str:
         """What is repeated for each value, as it is for this one."""
-        expires = [f"expires_{one.number}" for one in self.charges]
-        longest = f"math.max({', '.join(expires)})" if len(expires) > 1 else expires[0]
+        first, *others = [f"expires_{one.number}" for one in self.charges]
+        longest = [f"longest = {first}", *(f"if {one} > longest then longest = {one} end" for one in others)]
         body = _with(
             body,
             READ_v=self._read(),
             HEADS_v=", ".join(f"head_{one.number}" for one in self.charges),
             RECORDS_v=self._written(),
-            EXPIRES_v=longest,
+            LONGEST_v="\n".join(longest),
             KEY_v=str(self.key),
             COSTS_v=" or ".join(f"cost_{one.number} > 0" for one in self.charges),
         )
@@ -237,9 +244,18 @@ def _request(charges: Sequence[_Charge]) -> str:
     for some in _together(charges):
         opening = ["flags_of_call"] if some[0] is charges[0] else []
         names = [*opening, *_joined(one.numbered("head", "flags", "cost", *one.numbers) for one in some)]
-        form = "Bxx" * len(opening) + "".join(one.request for one in some)
+        form = "B" * len(opening) + "".join(one.request for one in some)
         lines.append(f"{', '.join(names)}, place = decode('<{form}', blob, place)")
     return "\n".join(lines)
+
+
+def _calendars(charges: Sequence[_Charge]) -> Iterable[int]:
+    """Where in a call charges have the bounds of a calendar, after the limit."""
+    at = 1
+    for one in charges:
+        if one.plan.needs_calendar:
+            yield at + REQUEST_BYTES + 8
+        at += one.request_bytes
 
 
 def _branch(body: str, plan: type[Plan]) -> str:

@@ -22,11 +22,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def lifetimes(server: RedisServer, limiter: Limiter, calls: int) -> list[tuple[Decision, int]]:
-    """Each call's decision, and the time to live in milliseconds that its script gave the key."""
+    """Each call's decision, and the time to live in milliseconds that its script gave the key, which had none."""
     found: list[tuple[Decision, int]] = []
     limiter.peek("user:1")  # the script is there
-    with server.client() as client, client.monitor() as monitor:
+    with server.client() as client, server.client() as keys, client.monitor() as monitor:
         for _ in range(calls):
+            for key in keys.scan_iter():
+                keys.persist(key)
             decision = limiter.acquire("user:1")
             if not decision.allowed:
                 continue
@@ -53,3 +55,25 @@ def test_a_key_outlives_what_it_counts(
     for decision, given in found:
         due = round(decision.reset_after * 1_000_000)
         assert due <= given * 1000 < max(due, 1000) + 1000
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window"])
+def test_what_runs_out_when_it_did_before_keeps_its_time_to_live(
+    algorithm: str, redis_url: str, redis_server: RedisServer
+) -> None:
+    day, longer = Rule("day", "9/day", algorithm=algorithm), Rule("longer", Rate(9, 777_777))
+    store = RedisStore(redis_url, deadline=5.0)
+    key = store.counter_key(day, "user:1")
+    with redis_server.client() as client:
+        Limiter([day], store).acquire("user:1")
+        client.pexpire(key, 1234)
+        Limiter([day], store).acquire("user:1")
+        assert 0 < client.pttl(key) <= 1234
+        Limiter([day, longer], store).acquire("user:1")
+        lasts = client.pttl(key)
+        client.pexpire(key, 12_345)
+        Limiter([day], store).acquire("user:1")  # the other record is looked at, and summed up
+        assert client.pttl(key) == pytest.approx(lasts, abs=5_000)
+        client.pexpire(key, 12_345)
+        Limiter([day], store).acquire("user:1")
+        assert 0 < client.pttl(key) <= 12_345

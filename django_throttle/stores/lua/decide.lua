@@ -3,12 +3,13 @@
 -- no table and no function for a charge on the usual way. What stands between "--- each …" and "--- end" is repeated for
 -- each value, for each charge with a record in one (record), with a key of its own (own), or with either (charge);
 -- _i is then the charge's number, _v the value's, and a word in capitals is replaced by a list.
--- KEYS: of each call the values of its idents, see records.lua, and the keys of its sliding logs and leases.
+-- KEYS: of each call the values of its idents, see stores/packing.py, and the keys of its sliding logs and leases.
+-- Variables that are there already are set one by one: Lua copies the values of an assignment to several twice.
 -- ARGV: the calls, then now in microseconds (none or "" for the server's clock). A call is a byte of flags (1 commit, 2
--- with a lease) and two bytes with the number of its charges, and each charge 50 bytes: eight that begin its record,
--- see records.lua, a byte each with the algorithm and flags (1 counts denied, 2 shadow), and five doubles, the cost and
--- the numbers of the rule's plan: limit, a, b, c. All little-endian. Then for each call with a lease: uid of the caller,
--- lease, the lease's time to live in milliseconds.
+-- with a lease), and each charge eight bytes that begin its record, see stores/packing.py, a byte of flags (1 counts
+-- denied, 2 shadow), and doubles, the cost and those numbers that the rule's plan has: limit, a, b, c. All little-endian,
+-- and nothing in between, as skipping a byte takes as long as reading two. Then for each call with a lease: uid of the
+-- caller, lease, the lease's time to live in milliseconds.
 -- Reply: doubles in one text, which is read at once where an array is read number by number: values repaired, the time,
 -- then three a charge: retry (-1 never), remaining, reset; times in microseconds, as they stand afterwards.
 -- Sections of the algorithms:
@@ -52,11 +53,12 @@ repeat
   end
 --- end
 --- each value
-  value_v = redis.pcall('GET', KEYS[first + KEY_v])
+  key_v = KEYS[first + KEY_v]
+  value_v = redis.pcall('GET', key_v)
   if not value_v then
     value_v = '\1'
   elseif value_v.err then -- a foreign value
-    call('DEL', KEYS[first + KEY_v])
+    call('DEL', key_v)
     value_v, repaired = '\1', repaired + 1
   end
 --- end
@@ -94,6 +96,9 @@ repeat
       end
       value_v = value
     end
+    local longest
+    LONGEST_v
+    lasted_v = longest
 --- end
 --- each record
     do
@@ -107,14 +112,19 @@ repeat
       if retry ~= 0 and flags_i < 2 then granted = false end
       if cost > 0 then
         if retry == 0 and added > 0 then
-          STATE_i, is_written_v = STATE, true
+          STORE_i
+          is_written_v = true
           keeps = keeps or is_changed
         elseif is_changed then
-          STATE_i, is_written_v, keeps = STATE, true, true
+          STORE_i
+          is_written_v, keeps = true, true
           if reset == 0 then expires_i = 0 end
         end
       end
-      retry_i, remaining_i, reset_i, charged_i = retry, remaining, reset, charged_remaining
+      retry_i = retry
+      remaining_i = remaining
+      reset_i = reset
+      charged_i = charged_remaining
     end
 --- end
     if granted or not charges or not keeps then break end
@@ -123,52 +133,61 @@ repeat
   if commit then
 --- each record
     if cost_i > 0 and retry_i == 0 and (granted or flags_i % 2 == 1) then
-      remaining_i, reset_i = charged_i, expires_i - now
+      remaining_i = charged_i
+      reset_i = expires_i - now
     end
 --- end
 --- each value
     do
       local text, at, longest = nil, 2, 0
       if is_written_v and (granted or keeps) then
-        text, at, longest = RECORDS_v, after_v, EXPIRES_v
-      elseif (COSTS_v) and call('PTTL', KEYS[first + KEY_v]) == -1 then -- somebody made it immortal
+        text, at = RECORDS_v, after_v
+        LONGEST_v
+      elseif (COSTS_v) and call('PTTL', key_v) == -1 then -- somebody made it immortal
         text = '\1'
       end
       if text then
-        local size, latest, own_id, length, earliest = #value_v, 0, nil, nil, 0
-        if size - at >= 21 then latest, own_id, length, earliest = decode('<I7c6HI7', value_v, at) end
-        if own_id == SUMMARY and earliest > now then
-          text = text .. sub(value_v, at)
-        elseif at <= size then -- the other records, without those that have run out
-          local from, others = at, ''
-          latest, earliest = 0, EXACT * 8
-          while at <= size do
-            local expires, first_expires
-            if size - at >= 14 then expires, own_id, length = decode('<I7c6H', value_v, at) else length = EXACT end
-            local after = at + 15 + length
-            if after > size + 1 then -- no record
-              size = at - 1
-              break
+        local size, latest, lasts_as_before = #value_v, 0, longest == lasted_v
+        if at <= size then -- records that were not asked for
+          local own_id, length, earliest
+          if size - at >= 21 then latest, own_id, length, earliest = decode('<I7c6HI7', value_v, at) end
+          if own_id == SUMMARY and earliest > now then
+            text = text .. sub(value_v, at)
+          else -- without those that have run out
+            local from, others = at, ''
+            latest, earliest, lasts_as_before = 0, EXACT * 8, false
+            while at <= size do
+              local expires, first_expires
+              if size - at >= 14 then expires, own_id, length = decode('<I7c6H', value_v, at) else length = EXACT end
+              local after = at + 15 + length
+              if after > size + 1 then -- no record
+                size = at - 1
+                break
+              end
+              if own_id == SUMMARY and length == 7 then first_expires = decode('<I7', value_v, at + 15) end
+              if own_id == SUMMARY or expires <= now then
+                others, from = others .. sub(value_v, from, at - 1), after
+              end
+              if expires > now and (own_id ~= SUMMARY or first_expires and first_expires > now) then
+                if expires > latest then latest = expires end
+                if not first_expires then first_expires = expires end
+                if first_expires < earliest then earliest = first_expires end
+                if own_id == SUMMARY then break end -- the rest is as it says
+              end
+              at = after
             end
-            if own_id == SUMMARY and length == 7 then first_expires = decode('<I7', value_v, at + 15) end
-            if own_id == SUMMARY or expires <= now then
-              others, from = others .. sub(value_v, from, at - 1), after
-            end
-            if expires > now and (own_id ~= SUMMARY or first_expires and first_expires > now) then
-              if expires > latest then latest = expires end
-              if not first_expires then first_expires = expires end
-              if first_expires < earliest then earliest = first_expires end
-              if own_id == SUMMARY then break end -- the rest is as it says
-            end
-            at = after
+            others = others .. sub(value_v, from, size)
+            if others ~= '' then text = text .. encode('<I7c6HI7', latest, SUMMARY, 7, earliest) .. others end
           end
-          others = others .. sub(value_v, from, size)
-          if others ~= '' then text = text .. encode('<I7c6HI7', latest, SUMMARY, 7, earliest) .. others end
         end
-        if latest > longest then longest = latest end
-        local lasts = longest - now
-        lasts = (lasts < least_lifetime and least_lifetime or lasts) + 999
-        call('SET', KEYS[first + KEY_v], text, 'PX', (lasts - lasts % 1000) / 1000)
+        -- Looking whether there is still a time to live, and keeping it, takes less than to set it again.
+        if lasts_as_before and call('PTTL', key_v) >= 0 then
+          call('SET', key_v, text, 'KEEPTTL')
+        else
+          local lasts = math.max(longest, latest) - now
+          lasts = (lasts < least_lifetime and least_lifetime or lasts) + 999
+          call('SET', key_v, text, 'PX', (lasts - lasts % 1000) / 1000)
+        end
       end
     end
 --- end

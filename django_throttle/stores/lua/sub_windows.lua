@@ -12,7 +12,8 @@
       if expires > 0 then
         if #counts == 8 * (n + 1) then ages = { decode(format, counts) } end
         for age = 1, n + 1 do
-          if not (ages[age] and ages[age] >= 0 and ages[age] <= MAX_COUNT) then
+          local count = ages[age]
+          if not (count and count >= 0 and count <= MAX_COUNT) then
             repaired, expires, ages = repaired + 1, 0, {}
             break
           end
