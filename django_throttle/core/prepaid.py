@@ -105,11 +105,8 @@ class PrepaidBudget:
 
     def spend(self, cost: int, now: float) -> Decision | None:
         """The decision of a call that one purchase is enough for, which pays; None where it takes another look."""
-        paying = self._paying
-        if paying is None or paying.left < cost or now >= self._until:
-            paying = self.paying(cost, now)
-            if paying is None:
-                return None
+        if (paying := self.paying(cost, now)) is None:
+            return None
         paying.left -= cost
         self.demand += cost
         left = self.known_left + self._elsewhere + paying.left
@@ -117,6 +114,8 @@ class PrepaidBudget:
 
     def paying(self, cost: int, now: float) -> Purchase | None:
         """The purchase that is enough for a call by itself, the oldest first; None where it takes another look."""
+        if (known := self._paying) is not None and known.left >= cost and now < self._until:
+            return known
         live = [one for one in self._purchases if now < one.until]
         for one in live:
             if one.left >= cost:
