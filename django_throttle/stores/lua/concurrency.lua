@@ -39,7 +39,7 @@ end
     reset, charged_reset, writes = held > 0 and retry_after_us or 0, retry_after_us, true
 --- write
         redis.call('SADD', key, uid)
-        redis.call('ZADD', key .. ':' .. uid, 'NX', string.format('%d', now), lease)
+        local added = redis.call('ZADD', key .. ':' .. uid, 'NX', string.format('%d', now), lease)
         redis.call('PEXPIRE', key, ttl)
         redis.call('PEXPIRE', key .. ':' .. uid, ttl)
-        charged_remaining = math.max(0, limit - count_leases(key))
+        charged_remaining = math.max(0, remaining - added)
