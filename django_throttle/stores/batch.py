@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from django_throttle.event_loop import spawn
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.loop_connections import Request
+from django_throttle.stores.loop_connections import Request, answer
 from django_throttle.stores.scripts import Script, script
 from django_throttle.stores.transport import Call, ScriptCall, grouped, is_lost
 
@@ -81,10 +81,13 @@ class BatchFailed(Exception):
 
 
 class Batcher:
-    """Sends the decisions of one iteration of an event loop as one script call; on a Cluster, one for each slot."""
+    """Sends the decisions of one iteration of an event loop as one script call; on a Cluster, one for each slot.
 
-    def __init__(self, context: RedisContext) -> None:
-        self._context = context
+    Releases that are due soon travel with them, and before them.
+    """
+
+    def __init__(self, context: RedisContext, releases: Releases) -> None:
+        self._context, self._releases = context, releases
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
 
     def ask(self, ask: Ask) -> Future[Decided]:
@@ -102,10 +105,8 @@ class Batcher:
         live = [one for one in self._waiting.pop(loop) if not one[1].done()]  # done: cancelled meanwhile
         until = loop.time() + self._context.transport.seconds
         batches = [_Batch(self._context, load, until) for load in _loads(live, MOST, lambda ask: len(ask.charges))]
-        requests = [request for batch in batches if (request := batch.request()) is not None]
-        if requests and not self._context.transport.post(requests, until):
-            for batch in batches:
-                batch.send()
+        found = [self._releases.ready(loop), *[batch.ready() for batch in batches]]
+        _post(self._context, [one for one in found if one is not None], until)
 
 
 class _Trip:
@@ -144,12 +145,21 @@ class _Trip:
             self._end(outcome)
 
 
+Ready = tuple[_Trip, Request]
+
+
+def _post(context: RedisContext, ready: Sequence[Ready], until: float) -> None:
+    """Send these in one write; where that takes connecting first, each in a task."""
+    if ready and not context.transport.post([request for _, request in ready], until):
+        for trip, _ in ready:
+            trip.send()
+
+
 class _Batch:
     """Decisions that travel together."""
 
     def __init__(self, context: RedisContext, waiting: list[Waiting], until: float) -> None:
         self._context, self._waiting, self._until = context, waiting, until
-        self._trip: _Trip | None = None
         self._groups = [waiting]
         slot_of, script = context.transport.slot_of, waiting[0][0].script
         if slot_of is not None or any(ask.script is not script for ask, _ in waiting):
@@ -157,23 +167,16 @@ class _Batch:
         announced_by = [ask.announcement for ask, _ in waiting if ask.announcement is not None]
         self._announcements = _merged(announced_by) if announced_by else {}
 
-    def request(self) -> Request | None:
+    def ready(self) -> Ready | None:
         """What is to be sent; None where that could not be made, which all are told."""
         try:
             calls: list[ScriptCall] = [announce_call(self._context, one) for one in self._announcements.values()]
             calls += [asks[0][0].joined([ask for ask, _ in asks]) for asks in self._groups]
             trip = _Trip(self._context, calls, self._until, self._end)
-            request = trip.request()
+            return trip, trip.request()
         except Exception as error:  # noqa: BLE001  (raised where it is waited for)
             self._end(error)
             return None
-        self._trip = trip
-        return request
-
-    def send(self) -> None:
-        """Send it in a task, which connects."""
-        if self._trip is not None:
-            self._trip.send()
 
     def _end(self, outcome: Outcome) -> None:
         if isinstance(outcome, list):
@@ -187,11 +190,9 @@ class _Batch:
                 ask.give_up()
 
 
-def _loads(
-    waiting: Iterable[tuple[A, Future[B]]], most: int, size: Callable[[A], int]
-) -> Iterator[list[tuple[A, Future[B]]]]:
+def _loads(waiting: Iterable[tuple[A, B]], most: int, size: Callable[[A], int]) -> Iterator[list[tuple[A, B]]]:
     """What waits, in loads of at most ``most``; one that is larger by itself goes alone."""
-    load: list[tuple[A, Future[B]]] = []
+    load: list[tuple[A, B]] = []
     weight = 0
     for one in waiting:
         more = size(one[0])
@@ -239,8 +240,19 @@ def _fail(futures: Iterable[Future[Any]], error: BaseException) -> None:
 
 
 MAX_RELEASES: Final = 100  # calls in one batch: they take Redis about a millisecond
+SOON: Final = 0.005  # seconds that a release may wait for decisions that it can travel with
 
-WaitingRelease = tuple[Sequence[ScriptCall], Future[list[Any]]]
+Told = Callable[[Outcome], object]  # with the replies, or what sending raised, or BatchFailed
+
+
+class _LoopReleases:
+    """The releases of one event loop that are to be sent; the first ``sent`` of them are on their way."""
+
+    __slots__ = ("has_timer", "sent", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Sequence[ScriptCall], Told]] = deque()
+        self.sent, self.has_timer = 0, False
 
 
 class Releases:
@@ -248,41 +260,63 @@ class Releases:
 
     def __init__(self, context: RedisContext) -> None:
         self._context = context
-        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[WaitingRelease]] = WeakKeyDictionary()
+        self._has_script = False  # the server: else a release would be sent again, and arrive after those decisions
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopReleases] = WeakKeyDictionary()
 
     def send(self, calls: Sequence[ScriptCall]) -> Future[list[Any]]:
-        """Their replies, or what sending raised, or BatchFailed; nobody has to wait for it."""
+        """Send them now; the replies, or what sending raised, or BatchFailed."""
         loop = asyncio.get_running_loop()
-        waiting = self._waiting.setdefault(loop, deque())
         future: Future[list[Any]] = loop.create_future()
-        waiting.append((calls, future))
-        if len(waiting) == 1:  # else they are sent after those that are on their way
-            self._send(waiting, loop)
+        self._add(calls, partial(answer, future), loop)
+        self._send(loop)
         return future
 
-    def _send(self, waiting: deque[WaitingRelease], loop: asyncio.AbstractEventLoop) -> None:
-        some = next(_loads(waiting, MAX_RELEASES, len))
-        until, calls = loop.time() + self._context.transport.seconds, [call for calls, _ in some for call in calls]
-        trip = _Trip(self._context, calls, until, partial(self._end, waiting, some, loop))
-        if not self._context.transport.post([trip.request()], until):
-            trip.send()
+    def send_soon(self, calls: Sequence[ScriptCall], told: Told) -> None:
+        """Send them with this loop's next decisions, if these come soon: that saves a write, and a wake-up."""
+        loop = asyncio.get_running_loop()
+        mine = self._add(calls, told, loop)
+        if not self._has_script:
+            self._send(loop)
+        elif not mine.has_timer:
+            mine.has_timer = True
+            loop.call_later(SOON, self._when_due, loop)
 
-    def _end(
-        self,
-        waiting: deque[WaitingRelease],
-        some: list[WaitingRelease],
-        loop: asyncio.AbstractEventLoop,
-        outcome: Outcome,
-    ) -> None:
+    def ready(self, loop: asyncio.AbstractEventLoop) -> Ready | None:
+        """What is to be sent now; None where nothing waits, or a batch is on its way."""
+        mine = self._loops.get(loop)
+        if mine is None or mine.sent or not mine.waiting:
+            return None
+        some = next(_loads(mine.waiting, MAX_RELEASES, len))
+        mine.sent, calls = len(some), [call for calls, _ in some for call in calls]
+        trip = _Trip(self._context, calls, self._until(loop), partial(self._end, mine, loop))
+        return trip, trip.request()
+
+    def _add(self, calls: Sequence[ScriptCall], told: Told, loop: asyncio.AbstractEventLoop) -> _LoopReleases:
+        mine = self._loops.get(loop)
+        if mine is None:
+            mine = self._loops[loop] = _LoopReleases()
+        mine.waiting.append((calls, told))
+        return mine
+
+    def _when_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loops[loop].has_timer = False
+        self._send(loop)
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        if (ready := self.ready(loop)) is not None:
+            _post(self._context, [ready], self._until(loop))
+
+    def _until(self, loop: asyncio.AbstractEventLoop) -> float:
+        return loop.time() + self._context.transport.seconds
+
+    def _end(self, mine: _LoopReleases, loop: asyncio.AbstractEventLoop, outcome: Outcome) -> None:
         if isinstance(outcome, BaseException):  # fail all: each would wait as long for the same error
-            _fail([future for _, future in waiting], outcome)
-            waiting.clear()
+            failed, mine.waiting, mine.sent = mine.waiting, deque(), 0
+            for at, (_, told) in enumerate(failed):
+                told(BatchFailed(outcome) if at and isinstance(outcome, Exception) else outcome)
             return
-        replies = iter(outcome)
-        for sent, future in some:
-            own = [next(replies) for _ in sent]
-            if not future.done():
-                future.set_result(own)
-            waiting.popleft()
-        if waiting:
-            self._send(waiting, loop)
+        self._has_script, replies = True, iter(outcome)
+        sent, mine.sent = [mine.waiting.popleft() for _ in range(mine.sent)], 0
+        for calls, told in sent:
+            told([next(replies) for _ in calls])
+        self._send(loop)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from asyncio import Future
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -264,7 +263,7 @@ class LeaseCommand(DecideCommand):
     def read(self, replies: Sequence[Any], at: int = 0) -> Answers:
         answers = super().read(replies, at)
         self.confirm(replies)
-        if all(map(passes, self.command.charges, answers)):
+        if answers.fits or all(map(passes, self.command.charges, answers)):
             self.hold()
         return answers
 
@@ -303,10 +302,12 @@ class ReleaseCommand(RedisCommand):
     def read(self, replies: Sequence[Any]) -> None:
         self.context.leases.confirm_released(*self.owed)
 
-    def hear(self, sent: Future[list[Any]]) -> None:
-        """It was sent, and nobody waits for it."""
+    def hear(self, outcome: list[Any] | BaseException) -> None:
+        """It was sent, or could not be, and nobody waits for it."""
         try:
-            self.finish(sent.result())
+            if isinstance(outcome, BaseException):
+                raise outcome
+            self.finish(outcome)
         except BaseException as error:  # noqa: BLE001 - that of a loop that ends, too
             with suppress(StoreError):
                 self.fail(error)

@@ -240,7 +240,7 @@ class LoopClient:
                 if is_first or loop.time() >= until:  # else it was the time of another
                     raise
         answered: asyncio.Future[list[Any]] = loop.create_future()
-        connection.post((Request(packed, count, partial(_answer, answered)),), until)
+        connection.post((Request(packed, count, partial(answer, answered)),), until)
         return await answered
 
     async def close(self) -> None:
@@ -286,13 +286,16 @@ class LoopClient:
         return connection
 
 
-def _answer(answered: asyncio.Future[list[Any]], outcome: list[Any] | Exception) -> None:
-    if answered.done():  # cancelled meanwhile
+def answer(future: asyncio.Future[list[Any]], outcome: list[Any] | BaseException) -> None:
+    """Tell who waits for a future what has come of it."""
+    if future.done():  # cancelled meanwhile
         return
-    if isinstance(outcome, Exception):
-        answered.set_exception(outcome)
+    if isinstance(outcome, list):
+        future.set_result(outcome)
+    elif isinstance(outcome, Exception):
+        future.set_exception(outcome)
     else:
-        answered.set_result(outcome)
+        future.cancel()
 
 
 def _heed(task: asyncio.Task[Any]) -> None:

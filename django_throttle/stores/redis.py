@@ -111,8 +111,8 @@ class RedisStore(RedisContext):
         self.control = RedisControl(self)
         self.evictions = UncertainEvictions(self, self.control)
         self.aggregator = RedisAggregator(self)  # what dampers report to
-        self.batcher = Batcher(self)
         self.releases = Releases(self)
+        self.batcher = Batcher(self, self.releases)
 
     def execute(self, command: Command) -> Any:
         made = self._redis_command(command)
@@ -154,7 +154,7 @@ class RedisStore(RedisContext):
         """Release on this event loop without anybody waiting for it; what fails, the agent sends again."""
         made = ReleaseCommand(self, command)
         if made.calls and self.breaker.is_calm:
-            self.releases.send(made.calls).add_done_callback(made.hear)
+            self.releases.send_soon(made.calls, made.hear)
 
     def _send(self, trip: RoundTrip) -> Sequence[Any]:
         return self.transport.send_all(trip.calls, trip.seconds)

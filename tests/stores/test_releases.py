@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from redis import Redis
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Lease, Rule
@@ -103,3 +104,16 @@ async def test_one_that_is_cancelled_keeps_none_of_the_others(redis_url: str) ->
     await asyncio.to_thread(Reconciler(store).resend)
     assert (await limiter.apeek("user:1")).remaining == LIMIT
     assert not any(isinstance(one, StoreError) for one in done)
+
+
+async def test_one_that_nobody_waits_for_travels_with_the_next_decision(redis_url: str) -> None:
+    store, server = RedisStore(redis_url, deadline=5.0), Redis.from_url(redis_url)
+    limiter, others = Limiter([SOCKETS], store), Limiter([API], store)
+    first, lease = await crowd(limiter, 2)
+    await limiter.arelease(first)
+    await others.aacquire("user:2")  # the scripts are there now
+    before = server.info("stats")["total_reads_processed"]
+    store.release_soon(Release(lease.id, lease.holds))
+    await others.aacquire("user:2")
+    await becomes(lambda: not store.leases.unconfirmed())
+    assert server.info("stats")["total_reads_processed"] - before == 2, "both in one, and this question"
