@@ -28,6 +28,7 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 SERVERS: Final = ("uvicorn",)  # packages whose handlers of SIGTERM end the process without atexit
+_MODULES: Final = tuple(f"{name}.server" for name in SERVERS)
 LAST_SECONDS: Final = 2.0  # at most, for the work at the end
 
 OnSignal = Callable[[int, FrameType | None], Any]
@@ -47,13 +48,15 @@ class Shutdown:
 
     def watch(self) -> None:
         """Notice SIGTERM where one of those servers handles it; only the main thread can do that."""
-        if self._watches or threading.current_thread() is not threading.main_thread():
+        if self._watches or not any(map(sys.modules.__contains__, _MODULES)):  # asked for each socket
+            return
+        if threading.current_thread() is not threading.main_thread():
             return
         former = signal.getsignal(signal.SIGTERM)
         if callable(former) and str(getattr(former, "__module__", "")).partition(".")[0] in SERVERS:
             signal.signal(signal.SIGTERM, self._noticing(former))
             self._watches = True
-        elif former is signal.SIG_DFL and any(f"{name}.server" in sys.modules for name in SERVERS):
+        elif former is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._finish)
 
     def register(self, on_begin: Callable[[], object], before_exit: Callable[[], object]) -> None:

@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(149, 125),
-    "lines": Limit(27_422, 18_500),
+    "lines": Limit(27_489, 18_500),
     "header lines, %": Limit(9.1, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

@@ -28,7 +28,17 @@ from django_throttle.core.commands import (
     refund_for_idents,
 )
 from django_throttle.core.control_messages import RESET, ControlMessage
-from django_throttle.core.decision import Crossing, Decision, Lease, Outcome, Reason, conclude, decided, outcomes_of
+from django_throttle.core.decision import (
+    PASSED,
+    Crossing,
+    Decision,
+    Lease,
+    Outcome,
+    Reason,
+    conclude,
+    decided,
+    outcomes_of,
+)
 from django_throttle.core.exceptions import RepeatCommand, StoreError
 from django_throttle.core.rule import Rule
 
@@ -116,7 +126,7 @@ def decide_charges(
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
     if not charges.idents:
-        return Decision()
+        return PASSED
     if local_limits is not None and charges.rules.has_dampers:
         rest = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials)
         return (yield from decide_with_local(charges, commit, local_limits, rest))

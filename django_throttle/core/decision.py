@@ -210,6 +210,7 @@ class Decision:
 
 
 FIELDS: Final = tuple(name for name in Decision.__annotations__ if name != "answered")
+PASSED: Final = Decision()  # where no rule applies
 TIMES: Final = "retry_after", "reset_after", "outcomes"
 
 

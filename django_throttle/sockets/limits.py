@@ -11,7 +11,7 @@ from typing import Final
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.core.commands import Charge
-from django_throttle.core.decision import Decision, Outcome, conclude
+from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
 from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.observe import reports
@@ -137,12 +137,17 @@ class FrameLimits:
         # It holds until there is room again: nobody else charges the counters of own rules.
         self._own_refusal: tuple[MatchedRules, Denial[Decision]] | None = None
 
-    async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
-        """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
+    def passes(self) -> bool:
+        """Whether a frame that costs 1 passes without a wait, and nobody needs to know more; if so, it is charged."""
         matched = self._matched
         if matched is None or matched.snapshot is not rulebook.present() or monotonic() >= matched.until:
-            matched = await self.matched()
-        if matched.is_empty or (matched.is_quick and cost == 1 and self._is_prepaid(matched.shared)):
+            return False
+        return matched.is_empty or (matched.is_quick and self._is_prepaid(matched.shared))
+
+    async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
+        """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
+        matched = await self.matched()
+        if matched.is_empty:
             return None
         began, size = perf_counter(), size_of(frame) if matched.sized else 0
         if matched.is_own_only:
@@ -248,9 +253,6 @@ class FrameLimits:
         self._claims = {one: turn for one, turn in self._claims.items() if turn > now}
         self._claims[claim] = now + decision.delay
         return decision
-
-
-PASSED: Final = Decision()
 
 
 def size_of(frame: Event) -> int:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from inspect import iscoroutine, iscoroutinefunction
 from math import isfinite
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -206,8 +207,9 @@ _ALIKE: Final = {"throttle_refuse": "refuse"}
 _NEAR: Final = 0.8
 
 
-# The settings of the last consumer of each class, which the next one shares where it says the same.
-_checked: Final[WeakKeyDictionary[type, tuple[dict[str, Any], SocketSettings]]] = WeakKeyDictionary()
+_attributes: Final = attrgetter(*OPTIONS)
+# The settings of each class whose consumers all have the same, and by what attributes of it.
+_checked: Final[WeakKeyDictionary[type, tuple[tuple[Any, ...], SocketSettings]]] = WeakKeyDictionary()
 
 
 def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
@@ -226,18 +228,24 @@ def consumer_settings(consumer: Any, mixin: type) -> SocketSettings:
     Raises InvalidSetting.
     """
     kind, own = type(consumer), vars(consumer)
-    changed = [name for name in OPTIONS if name in own or getattr(kind, name) is not getattr(mixin, name)]
+    says, is_of_class = _attributes(kind), own.keys().isdisjoint(OPTIONS)
+    known = _checked.get(kind) if is_of_class else None
+    if known is not None and known[0] == says:
+        return known[1]
+    both = zip(OPTIONS, says, _attributes(mixin), strict=True)
+    changed = {name: said for name, said, unchanged in both if name in own or said is not unchanged}
     given = {OPTIONS[name]: getattr(consumer, name) for name in changed}
     given["scope"] = given.get("scope") or kind.__name__
-    known = _checked.get(kind)
-    if known is not None and known[0] == given:
-        return known[1]
     settings = SocketSettings(**given)
     settings.check()
-    # Methods are the consumer's, which ends with its socket; a mapping may be changed.
-    if not any(callable(one) or isinstance(one, Mapping) for one in given.values()):
-        _checked[kind] = given, settings
+    if is_of_class and not any(map(_may_vary, changed.values())):
+        _checked[kind] = says, settings
     return settings
+
+
+def _may_vary(attribute: object) -> bool:
+    """Methods and properties are the consumer's, which ends with its socket; a mapping may be changed."""
+    return callable(attribute) or hasattr(attribute, "__get__") or isinstance(attribute, Mapping)
 
 
 def check_class(consumer: type) -> None:
