@@ -37,6 +37,8 @@ SUBJECTS = (
     Subject("1 rule", "ours", "ours", "1"),
     Subject("5 mixed rules", "ours", "ours", "5"),
     Subject("REST framework view, 1 rule", "views", "view", "ours"),
+    Subject("middleware, sync, 1 rule", "views", "through_middleware", "ours"),
+    Subject("middleware, async, 1 rule", "views", "through_middleware_async", "ours"),
     Subject("50 in flight on one loop, 1 rule", "ours", "ours_async", "1", 2000),
     Subject("50 in flight on one loop, 5 mixed rules", "ours", "ours_async", "5", 2000),
     Subject("in memory, 1 rule", "ours", "in_memory", ""),
