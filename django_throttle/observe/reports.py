@@ -42,16 +42,16 @@ def log_refusals(facts: Facts, decision: Decision) -> None:
 def log_left_out() -> None:
     """Write a line for each series of refusals that has ended, with the number of lines left out."""
     for (rule, reason), left_out in refusal_throttle.overdue():
-        fields = {"rule": _plain(rule), "reason": reason, "left_out": left_out}
+        fields = {"rule": plain(rule), "reason": reason, "left_out": left_out}
         decisions_log.warning("rule %r (%s): left out %d lines like the last", rule, reason, left_out, extra=fields)
 
 
 def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
     fields: dict[str, Any] = {
-        "rule": _plain(outcome.rule),
+        "rule": plain(outcome.rule),
         "outcome": outcome.verdict,
         "reason": outcome.reason.value,
-        "scope": _plain(facts.scope),
+        "scope": plain(facts.scope),
         "event": _event(facts, outcome),
         "ident": ident_for_logs(outcome.ident),
         "left_out": left_out,
@@ -75,7 +75,7 @@ def ident_for_logs(ident: str) -> str:
     return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==")[:4].hex()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """The text on one line: control characters are escaped."""
     text = text[:LONGEST]
     return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()

@@ -35,6 +35,10 @@ CALLS = [
     "throttle_override JUNK",
     "throttle_reset JUNK",
     "throttle_reset user:1 --rules JUNK",
+    "throttle_backtest JUNK --log log",
+    "throttle_backtest rules.json --log JUNK",
+    "throttle_backtest rules.json --log log --most JUNK",
+    "throttle_backtest rules.json --log log",
     "throttle_costs --by JUNK",
     "throttle_costs --most JUNK",
     "throttle_costs --json",
@@ -53,6 +57,9 @@ CALLS = [
 def site(settings: Any, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"api": {"rate": "5/min"}}, "AGENT": False}
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "rules.json").write_text('{"api": {"rate": "1/min", "key": "user_or_ip"}}')
+    lines = [json.dumps({"time": 1e9, "user": junk, "scope": junk, "method": junk}) for junk in 2 * JUNK]
+    (tmp_path / "log").write_text("\n".join([*lines, *JUNK]), errors="surrogatepass")
     User.objects.create_user("anna")
     Group.objects.create(name="support")
 

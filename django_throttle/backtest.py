@@ -1,0 +1,149 @@
+"""What rules would have refused of calls that were made: each is decided again, in memory, at its own time."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final
+
+from django.conf import settings
+from django.urls import Resolver404, get_resolver
+
+from django_throttle.access_log import Call
+from django_throttle.call_facts import Facts
+from django_throttle.conf import conf
+from django_throttle.core.commands import Answer, Charges, Decide, PastCharge, Refund, passes
+from django_throttle.core.rule import Rule
+from django_throttle.http.request_state import NO_ROUTE, scope_of_match
+from django_throttle.identity.address import network
+from django_throttle.identity.caller import Caller
+from django_throttle.identity.keys import ident_of
+from django_throttle.rulebook.snapshot import Snapshot
+from django_throttle.stores.memory import MemoryStore
+
+EVENTS: Final = ("request",)
+KNOWN_AUDIENCES: Final = frozenset({"anonymous", "authenticated"})
+STEP: Final = 4096  # calls between two words of progress
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a rule would have refused: how many calls, and how many of each ident."""
+
+    refused: int = 0
+    idents: Counter[str] = field(default_factory=Counter)
+
+
+class LoggedCaller(Caller):
+    """The caller of a call in a log, of whom no more is known than an address and a user's name."""
+
+    def __init__(self, address: str, user: str) -> None:
+        self.subject = None
+        self._text = network(address, conf().IPV6_PREFIX) or address
+        self._user = SimpleNamespace(pk=user, is_authenticated=True) if user else None
+        self._idents: dict[str, str | None] = {}
+
+    def ident(self, key: str) -> str | None:
+        if key not in self._idents:
+            self._idents[key] = super().ident(key)
+        return self._idents[key]
+
+    def by_user(self) -> str | None:
+        return ident_of("user", self._user.pk) if self._user else None
+
+    def by_address(self, key: str = "ip") -> str | None:
+        return ident_of("ip", self._text)
+
+    def by_tenant(self) -> str | None:
+        return None
+
+    def user(self) -> Any:
+        return self._user
+
+    def read(self, name: str) -> Any:
+        return None
+
+    def peer(self) -> object:
+        return self._text
+
+    def header(self, name: str) -> str:
+        return ""
+
+
+def why_not(rule: Rule) -> str | None:
+    """Why a rule cannot be replayed; None where it can."""
+    reasons = {
+        "its events are not those of requests": "request" not in rule.events,
+        "a log does not say when requests end": rule.is_concurrency,
+        "a damper refuses by chance": rule.is_damper,
+        "a log does not say what calls cost": rule.is_measured or rule.unit != "calls",
+        "its functions need the request itself": bool(rule.functions),
+        f"a log does not say the {rule.key}": bool({"session", "tenant", "connection"} & {*rule.key.split("+")}),
+        f"a log does not say who is {' or '.join(rule.audience)}": bool({*rule.audience} - KNOWN_AUDIENCES),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def replay(
+    rules: Sequence[Rule],
+    calls: Sequence[Call],
+    *,
+    together: bool = False,
+    progress: Callable[[float], None] = lambda share: None,
+) -> dict[str, Replayed]:
+    """Decide the calls again, each rule by itself, or all ``together``: what one refuses is not charged to others.
+
+    ``calls`` are in the order of their times, by which the store's clock goes. A call has the scope that the log says,
+    else that of its path on this site, as under the middleware. What an answer gives back (count_on, refund_on) goes
+    back at once. Overrides are left out.
+    """
+    now = 0.0
+    store = MemoryStore(lambda: now, max_entries=sys.maxsize)
+    snapshots = [Snapshot(some) for some in ([rules] if together else [[rule] for rule in rules])]
+    found = {rule.name: Replayed() for rule in rules}
+    who, scope = cache(LoggedCaller), cache(_scope)
+
+    @cache
+    def charges_of(where: str, method: str, address: str, user: str) -> list[Charges]:
+        facts = Facts(where, EVENTS, who(address, user), method=method)
+        return [charges for snapshot in snapshots if (charges := snapshot.match(facts))]
+
+    for number, call in enumerate(calls):
+        if number % STEP == 0:
+            progress(number / len(calls))
+        now = call.at
+        for charges in charges_of(call.scope or scope(call.path), call.method, call.address, call.user):
+            answers = store.execute(Decide(charges))
+            if any(answer.retry for answer in answers):
+                _note(found, charges, answers)
+            if charges.rules.is_settled and call.status:
+                _give_back(store, charges, answers, call.status)
+    return found
+
+
+def _note(found: dict[str, Replayed], charges: Charges, answers: Iterable[Answer]) -> None:
+    refusing = {charge.rule.name: charge.ident for charge, answer in zip(charges, answers, strict=True) if answer.retry}
+    for name, ident in refusing.items():
+        found[name].refused += 1
+        found[name].idents[ident] += 1
+
+
+def _give_back(store: MemoryStore, charges: Charges, answers: Sequence[Answer], status: int) -> None:
+    if all(map(passes, charges, answers)):
+        paid = [
+            PastCharge(charge, answer.at, answer.reset)
+            for charge, answer in zip(charges, answers, strict=True)
+            if not (answer.retry or charge.rule.counts(status))
+        ]
+        store.execute(Refund(tuple(paid)))
+
+
+def _scope(path: str) -> str:
+    try:
+        return scope_of_match(get_resolver(settings.ROOT_URLCONF).resolve(path))
+    except Resolver404:
+        return NO_ROUTE

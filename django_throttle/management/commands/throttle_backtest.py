@@ -1,0 +1,123 @@
+"""Says what rules would have refused of the calls in an access log."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+
+from django_throttle.access_log import AccessLog, read
+from django_throttle.backtest import Replayed, replay, why_not
+from django_throttle.core.rule import Rule
+from django_throttle.observe.reports import plain
+from django_throttle.rulebook import file
+
+USUAL: Final = 10
+REDRAW_SECONDS: Final = 0.2
+
+
+class Command(BaseCommand):
+    """Counts in memory: no Redis is asked, and nothing of the site changes."""
+
+    help = (
+        "Replay an access log under rules that need not be in force: print how many of its calls each would have "
+        "refused, and whose. Rules are read as `throttle_rules export` writes them."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("rules", metavar="RULES.json", help='{"api": {"rate": "100/min", "key": "ip"}}')
+        parser.add_argument(
+            "--log",
+            required=True,
+            metavar="FILE[.gz]",
+            help="in the combined format, or with a JSON object on each line; - is standard input",
+        )
+        parser.add_argument(
+            "--together",
+            action="store_true",
+            help="decide each call by all rules as one, as a site does; without it each rule is by itself",
+        )
+        parser.add_argument("--most", type=int, default=USUAL, help=f"identities listed of a rule (default {USUAL})")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *, rules: str, log: str, together: bool, most: int, **options: Any) -> None:
+        usable = self._usable(rules)
+        show = self._progress if self.stderr.isatty() and not options["json"] else lambda *_: None
+        try:
+            told = read(log, lambda share: show("reading", share))
+        except (OSError, EOFError, ValueError) as error:  # ValueError: a path with NUL
+            raise CommandError(f"cannot read {log!r}: {getattr(error, 'strerror', None) or error}") from error
+        self._complain(told)
+        found = replay(usable, told.calls, together=together, progress=lambda share: show("deciding", share))
+        show("", 0.0)
+        if options["json"]:
+            self.stdout.write(json.dumps(_as_json(len(told.calls), found), indent=2))
+            return
+        self.stdout.write(f"{_count(len(told.calls), 'call')}, {_period(told)}")
+        for name, one in found.items():
+            self.stdout.write("\n".join(_lines(name, one, len(told.calls), most)))
+
+    def _usable(self, path: str) -> list[Rule]:
+        """The rules of the file that can be replayed, switched on; the others are named."""
+        try:
+            rows = file.load(Path(path).read_bytes())
+        except file.InvalidFile as error:
+            raise CommandError("\n".join(error.faults)) from error
+        except (OSError, ValueError) as error:  # ValueError: a path with NUL
+            raise CommandError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from error
+        rules = [replace(row.as_rule(), enabled=True) for row in rows]
+        for rule in rules:
+            if why := why_not(rule):
+                self.stderr.write(f"{rule.name} is left out: {why}")
+        usable = [rule for rule in rules if why_not(rule) is None]
+        if not usable:
+            raise CommandError(f"{path!r} has no rule that can be replayed")
+        return usable
+
+    def _complain(self, told: AccessLog) -> None:
+        """Of lines that are no calls; a log without any call is an error."""
+        if told.first_unread is not None:
+            number, text = told.first_unread
+            lines = _count(told.unread, "line")
+            self.stderr.write(f"{lines} not understood, the first is line {number}: {text!r}")
+        if not told.calls:
+            raise CommandError("the log has no calls")
+
+    _drawn = 0.0
+
+    def _progress(self, doing: str, share: float) -> None:
+        now = time.monotonic()
+        if not doing or now - self._drawn > REDRAW_SECONDS:
+            self._drawn = now
+            bar = f"{doing:9}[{'#' * int(40 * share):40}] {share:4.0%}" if doing else ""
+            self.stderr.write(f"\r{bar:60}\r", ending="")
+            self.stderr.flush()
+
+
+def _as_json(calls: int, found: Mapping[str, Replayed]) -> dict[str, Any]:
+    return {
+        "calls": calls,
+        "rules": {name: {"refused": one.refused, "idents": len(one.idents)} for name, one in found.items()},
+    }
+
+
+def _lines(name: str, one: Replayed, calls: int, most: int) -> list[str]:
+    whose = f", of {_count(len(one.idents), 'identity', 'identities')}" if one.refused else ""
+    head = f"{name}: {one.refused:,} refused ({one.refused / calls:.1%}){whose}"
+    return [head, *(f"{number:>9,}  {plain(ident)}" for ident, number in one.idents.most_common(max(0, most)))]
+
+
+def _period(told: AccessLog) -> str:
+    first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(told.calls[at].at)) for at in (0, -1))
+    return f"from {first} to {last} UTC"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

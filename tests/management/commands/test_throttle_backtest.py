@@ -1,0 +1,89 @@
+"""The command that replays an access log under rules."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from tests.test_access_log import COMBINED, LOG
+
+SAMPLE = {f"each{n}": {"rate": f"{n}/min", "algorithm": "sliding_log", "key": "ip"} for n in (60, 20, 10)}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """Runs the command over these rules; returns what it prints, and what it complains of."""
+
+    def run(rules: Any, *arguments: str, log: str = str(LOG), to: io.StringIO | None = None) -> tuple[str, str]:
+        (tmp_path / "rules.json").write_text(rules if isinstance(rules, str) else json.dumps(rules))
+        out, errors = io.StringIO(), to or io.StringIO()
+        given = [str(tmp_path / "rules.json"), "--log", log, *arguments]
+        call_command("throttle_backtest", *given, stdout=out, stderr=errors, no_color=True)
+        return out.getvalue(), errors.getvalue()
+
+    return run
+
+
+def test_as_json(run: Any) -> None:
+    out, errors = run(SAMPLE, "--json", to=Terminal())
+    assert errors == ""
+    assert json.loads(out) == {
+        "calls": 10_000,
+        "rules": {
+            "each60": {"refused": 87, "idents": 2},
+            "each20": {"refused": 931, "idents": 50},
+            "each10": {"refused": 1729, "idents": 79},
+        },
+    }
+    assert json.loads(run(SAMPLE, "--json", "--together")[0])["rules"]["each60"]["refused"] == 0
+
+
+def test_in_words_and_with_progress(run: Any) -> None:
+    out, errors = run({"each60": SAMPLE["each60"]}, "--most", "1", to=Terminal())
+    assert out.splitlines() == [
+        "10,000 calls, from 2015-05-17 10:05:00 to 2015-05-20 21:05:59 UTC",
+        "each60: 87 refused (0.9%), of 2 identities",
+        "       72  ip:75.97.9.59",
+    ]
+    assert "\rreading  [" in errors
+    assert run({"each60": SAMPLE["each60"]})[1] == ""  # not into a file
+
+
+def test_rules_that_are_switched_off_are_tried_and_others_named(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{COMBINED.format('-')}\n{COMBINED.format('-')}\nnothing\n")
+    sockets = {"limit": 5, "algorithm": "concurrency", "events": ["connection"]}
+    rules = {"off": {"rate": "1/min", "key": "ip", "enabled": False}, "sockets": sockets}
+    out, errors = run(rules, log=str(tmp_path / "log"))
+    assert out.splitlines()[1:] == ["off: 1 refused (50.0%), of 1 identity", "        1  ip:192.0.2.7"]
+    assert errors.splitlines() == [
+        "sockets is left out: its events are not those of requests",
+        "1 line not understood, the first is line 3: 'nothing'",
+    ]
+    with pytest.raises(CommandError, match="no rule that can be replayed"):
+        run({"sockets": sockets})
+
+
+def test_what_it_cannot_read(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"cannot read '/no/such': No such file"):
+        run(SAMPLE, log="/no/such")
+    with pytest.raises(CommandError, match="Is a directory"):
+        run(SAMPLE, log=str(tmp_path))
+    with pytest.raises(CommandError, match="did you mean 'rate'"):
+        run({"api": {"rat": "1/min"}})
+    with pytest.raises(CommandError, match="is not JSON"):
+        run("{")
+    (tmp_path / "log").write_text("nothing\n")
+    with pytest.raises(CommandError, match="the log has no calls"):
+        run(SAMPLE, log=str(tmp_path / "log"))
+    with pytest.raises(CommandError, match=r"cannot read .*rules.json.*: No such file"):
+        call_command("throttle_backtest", str(tmp_path / "no" / "rules.json"), "--log", str(LOG))
