@@ -162,9 +162,9 @@ class Answers(_Row[Answer]):
 
     __slots__ = ("at", "fits", "numbers")
 
-    def __init__(self, numbers: tuple[float, ...], at: float) -> None:
+    def __init__(self, numbers: tuple[float, ...], at: float, fits: bool | None = None) -> None:
         self.numbers, self.at = numbers, at
-        self.fits = not any(numbers[::3])
+        self.fits = not any(numbers[::3]) if fits is None else fits
 
     def __len__(self) -> int:
         return len(self.numbers) // 3

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+from django_throttle.core.commands import Answers
 from django_throttle.event_loop import spawn
+from django_throttle.exceptions import RepeatCommand
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.loop_connections import Request, answer
 from django_throttle.stores.scripts import Script, script
@@ -32,14 +35,11 @@ def announce_call(context: RedisContext, one: Announcement) -> Call:
 
 
 class Ask(Protocol):
-    """One decision to be sent: so many charges, by a script.
+    """One decision to be sent: ``size`` charges, by a script.
 
     ``keys`` are those of its call. ``give_up`` is called after sending if the caller was cancelled and it takes a
     lease: that may have been released before it was taken.
     """
-
-    @property
-    def charges(self) -> Sized: ...
 
     @property
     def script(self) -> Script: ...
@@ -47,28 +47,30 @@ class Ask(Protocol):
     @property
     def keys(self) -> Sequence[str]: ...
 
+    size: int
+    announced: Any  # the reply to the announcement
+
     @property
     def announcement(self) -> Announcement | None: ...
+
+    def alone(self, answers: Answers) -> bytes:
+        """The reply as if nothing else had been decided."""
 
     def joined(self, asks: Sequence[Any]) -> ScriptCall:
         """One call for these decisions, of which this is the first; all have the same script."""
 
-    def alone(self, replies: Sequence[Any], at: int) -> bytes:
-        """The reply as if nothing else had been decided."""
+    def read_joined(self, asks: Sequence[Any], reply: bytes) -> Sequence[Answers]:
+        """What the reply to that call says of each. Raises RepeatCommand, or InvalidResponse."""
 
     def give_up(self) -> None: ...
 
 
 MOST: Final = 100  # charges of one call: Redis serves nothing else for the half millisecond that they take
-HEAD: Final = 16  # bytes of the reply's first two numbers; see decide.lua
-ANSWER: Final = 24  # bytes of the three numbers of each charge
 
 A = TypeVar("A")
 B = TypeVar("B")
 Future = asyncio.Future[A]
-# The reply to the announcement, if any, and the one with the decision, which begins there; 0 where it is all of it.
-Decided = tuple[list[Any], int]
-Waiting = tuple[Ask, Future[Decided]]
+Waiting = tuple[Ask, Future[Answers]]
 Outcome = list[Any] | BaseException
 
 
@@ -90,21 +92,21 @@ class Batcher:
         self._context, self._releases = context, releases
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
 
-    def ask(self, ask: Ask) -> Future[Decided]:
-        """What sending it comes to; the future of the replies has the error of sending, or BatchFailed."""
+    def ask(self, ask: Ask) -> Future[Answers]:
+        """What sending it comes to; the future of the answers has the error of sending, or BatchFailed."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
             waiting = self._waiting[loop] = []
             loop.call_soon(self._flush, loop)
-        future: Future[Decided] = loop.create_future()
+        future: Future[Answers] = loop.create_future()
         waiting.append((ask, future))
         return future
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         live = [one for one in self._waiting.pop(loop) if not one[1].done()]  # done: cancelled meanwhile
         until = loop.time() + self._context.transport.seconds
-        batches = [_Batch(self._context, load, until) for load in _loads(live, MOST, lambda ask: len(ask.charges))]
+        batches = [_Batch(self._context, load, until) for load in _loads(live, MOST, attrgetter("size"))]
         found = [self._releases.ready(loop), *[batch.ready() for batch in batches]]
         _post(self._context, [one for one in found if one is not None], until)
 
@@ -162,7 +164,7 @@ class _Batch:
         self._context, self._waiting, self._until = context, waiting, until
         self._groups = [waiting]
         slot_of, script = context.transport.slot_of, waiting[0][0].script
-        if slot_of is not None or any(ask.script is not script for ask, _ in waiting):
+        if slot_of is not None or [1 for ask, _ in waiting if ask.script is not script]:
             self._groups = grouped(waiting, lambda one: (one[0].script.sha, slot_of and slot_of(one[0].keys[0])))
         announced_by = [ask.announcement for ask, _ in waiting if ask.announcement is not None]
         self._announcements = _merged(announced_by) if announced_by else {}
@@ -215,19 +217,23 @@ def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
 
 
 def _resolve(asks: list[Waiting], reply: bytes | Exception, announced: Mapping[str, Any]) -> None:
-    """Tell each caller where its part of the reply is; one of another length says to all that nothing was decided."""
-    if isinstance(reply, Exception):
-        return _fail([future for _, future in asks], reply)
-    size = ANSWER * len(asks[0][0].charges)  # of each, as they have the same script
-    is_joined = len(asks) > 1 and len(reply) == HEAD + size * len(asks)
-    at = HEAD if is_joined else 0
-    for ask, future in asks:
-        if not future.done():
-            one = ask.announcement
-            future.set_result(([reply] if one is None else [announced[one.uid], reply], at))
-        if is_joined:
-            at += size
-    return None
+    """Tell each caller what the reply says of its decision."""
+    try:
+        if isinstance(reply, Exception):
+            raise reply
+        answers = asks[0][0].read_joined([ask for ask, _ in asks], reply)
+    except RepeatCommand:
+        for _, future in asks:
+            if not future.done():
+                future.set_exception(RepeatCommand())
+    except Exception as error:  # noqa: BLE001  (raised where it is waited for)
+        _fail([future for _, future in asks], error)
+    else:
+        for (ask, future), one in zip(asks, answers, strict=True):
+            if not future.done():
+                if ask.announcement is not None:
+                    ask.announced = announced[ask.announcement.uid]
+                future.set_result(one)
 
 
 def _fail(futures: Iterable[Future[Any]], error: BaseException) -> None:

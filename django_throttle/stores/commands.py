@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from struct import Struct
+from struct import Struct, unpack
 from typing import Any, Final, NamedTuple
 
 from redis.exceptions import InvalidResponse
@@ -95,17 +95,23 @@ class RedisCommand:
             raise self.context.note_failure(error) from error
         self.context.breaker.inconclusive()  # cancelled or interrupted: that says nothing about the store
 
-    def finish(self, replies: Sequence[Any], *where: Any) -> Any:
+    def finish(self, replies: Sequence[Any]) -> Any:
         """The command's reply, by what ``read`` takes; raises the first error among the replies."""
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        found = self.read(replies, *where)
+        found = self.read(replies)
         if not self.context.breaker.is_calm:
             self.note_success()
         return found
 
-    def read(self, replies: Sequence[Any], *where: Any) -> Any:
+    def end(self, reply: Any) -> Any:
+        """The same reply, which several round trips, or a batch, have brought."""
+        if not self.context.breaker.is_calm:
+            self.note_success()
+        return reply
+
+    def read(self, replies: Sequence[Any]) -> Any:
         return self._read(replies)
 
     @property
@@ -137,19 +143,14 @@ class LongCommand(RedisCommand, ABC):
     def steps(self) -> Generator[RoundTrip, Sequence[Any], Any]:
         """Yields each round trip and receives its replies, or the error; returns the command's reply."""
 
-    def end(self, reply: Any) -> Any:
-        """The same reply, after all round trips."""
-        if not self.context.breaker.is_calm:
-            self.note_success()
-        return reply
-
 
 class DecideCommand(RedisCommand, ScriptCall):
     """Rates only: one call, which is this itself, and one reply."""
 
-    __slots__ = ("charges", "command", "packing", "uid")
+    __slots__ = ("charges", "command", "packing", "size", "uid")
 
     announcement: Announcement | None = None
+    announced: Any = None
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
         self.context, self.command, self.seconds = context, command, None
@@ -157,7 +158,8 @@ class DecideCommand(RedisCommand, ScriptCall):
         self.charges = charges = charges if type(charges) is Charges else Charges.of(charges)
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
         idents = charges.idents
-        whose = (0,) * len(idents) if idents.count(idents[0]) == len(idents) else tuple(map(idents.index, idents))
+        self.size = size = len(idents)
+        whose = (0,) * size if idents.count(idents[0]) == size else tuple(map(idents.index, idents))
         self.packing = packing_of(charges.rules, charges.costs, whose, command.commit)
 
     @property
@@ -216,20 +218,33 @@ class DecideCommand(RedisCommand, ScriptCall):
     def joined(self, asks: Sequence[DecideCommand]) -> ScriptCall:
         return self if len(asks) == 1 else JoinedCall(asks)
 
-    def alone(self, replies: Sequence[Any], at: int) -> bytes:
-        reply: bytes = replies[-1]
-        return reply[: HEAD.size] + reply[at : at + ANSWER.size * len(self.packing.parts)] if at else reply
+    def read_joined(self, asks: Sequence[DecideCommand], reply: bytes) -> list[Answers]:
+        """All numbers are looked at together, as most often every charge fits, and much is left."""
+        repaired, now = HEAD.unpack_from(reply)
+        if repaired:
+            self._note_repaired(int(repaired), now)
+        own = self.packing.numbers
+        if len(reply) != HEAD.size + own.size * len(asks):
+            raise InvalidResponse(f"{len(reply)} bytes answer {len(asks)} times {len(self.packing.parts)} charges")
+        rows = memoryview(reply)[HEAD.size :]
+        numbers = unpack(f"<{len(rows) // 8}d", rows)
+        fits = None if any(numbers[::3]) else True
+        answers = [Answers(row, now, fits) for row in own.iter_unpack(rows)]
+        self.context.answered.note_all([ask.charges for ask in asks], answers, numbers)
+        return answers
 
-    def read(self, replies: Sequence[Any], at: int = 0) -> Answers:
-        """The answers in the last reply; in one to several decisions they begin ``at`` a place."""
+    def alone(self, answers: Answers) -> bytes:
+        return HEAD.pack(0, answers.at) + self.packing.numbers.pack(*answers.numbers)
+
+    def read(self, replies: Sequence[Any]) -> Answers:
         reply, numbers = replies[-1], self.packing.numbers
         repaired, now = HEAD.unpack_from(reply)
         if repaired:
             self._note_repaired(int(repaired), now)
-        if not at and len(reply) != HEAD.size + numbers.size:
+        if len(reply) != HEAD.size + numbers.size:
             raise InvalidResponse(f"{len(reply)} bytes answer {len(self.packing.parts)} charges")
-        answers = Answers(numbers.unpack_from(reply, at or HEAD.size), now)
-        self.context.note_answers(self.charges, answers)
+        answers = Answers(numbers.unpack_from(reply, HEAD.size), now)
+        self.context.answered.note(self.charges, answers)
         return answers
 
     def _note_repaired(self, repaired: int, now: float) -> None:
@@ -244,14 +259,14 @@ class DecideCommand(RedisCommand, ScriptCall):
 class LeaseCommand(DecideCommand):
     """A lease is asked for: the first time under a key, this process says beforehand what it will hold."""
 
-    __slots__ = ("announcement", "pairs", "unannounced")
+    __slots__ = ("announced", "announcement", "pairs", "unannounced")
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
         super().__init__(context, command)
         leases = context.leases
         self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
-        self.announcement = None
+        self.announcement = self.announced = None
         if self.unannounced:
             indexes = tuple([context.key(*pair) for pair in self.unannounced])
             self.announcement = Announcement(self.uid, leases.introduction_under(self.uid), indexes)
@@ -260,9 +275,18 @@ class LeaseCommand(DecideCommand):
     def calls(self) -> Sequence[ScriptCall]:  # type: ignore[override]
         return (self,) if self.announcement is None else (announce_call(self.context, self.announcement), self)
 
-    def read(self, replies: Sequence[Any], at: int = 0) -> Answers:
-        answers = super().read(replies, at)
-        self.confirm(replies)
+    def read(self, replies: Sequence[Any]) -> Answers:
+        return self._held(super().read(replies), replies[0])
+
+    def end(self, answers: Answers) -> Answers:
+        if isinstance(self.announced, Exception):
+            raise self.announced
+        super().end(answers)
+        return self._held(answers, self.announced)
+
+    def _held(self, answers: Answers, announced: Any) -> Answers:
+        """The same answers, once what they grant is noted; ``announced`` is the reply to the announcement."""
+        self.confirm(announced)
         if answers.fits or all(map(passes, self.command.charges, answers)):
             self.hold()
         return answers
@@ -271,9 +295,9 @@ class LeaseCommand(DecideCommand):
     def is_idempotent(self) -> bool:
         return len(self.pairs) == len(self.command.charges)  # a lease is known by its id
 
-    def confirm(self, replies: Sequence[Any]) -> None:
+    def confirm(self, announced: Any) -> None:
         if self.unannounced:
-            self.context.leases.confirm(self.uid, replies[0], *self.unannounced)
+            self.context.leases.confirm(self.uid, announced, *self.unannounced)
 
     def hold(self) -> None:
         for pair in self.pairs:
@@ -547,7 +571,7 @@ class MultiSlotCommand(LongCommand):
             found.update(zip(part.places, DecideCommand.read(part.decide, part.replies), strict=True))
         for part in self.parts:
             if isinstance(part.decide, LeaseCommand):
-                part.decide.confirm(part.replies)
+                part.decide.confirm(part.replies[0])
                 if self.command.commit and not self._undone and part.is_granted():
                     part.decide.hold()
         return tuple(found[place] for place in sorted(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Answers, Charge, Charges
@@ -33,10 +33,18 @@ _ADVICE: Final = {
 }
 
 
+class Answered(Protocol):
+    """Remembers what Redis has answered to a call, or to several of as many rules: ``numbers`` are those of all."""
+
+    def note(self, charges: Charges, answers: Answers) -> None: ...
+
+    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers], numbers: Sequence[float]) -> None: ...
+
+
 class RedisContext:
     """One Redis, as commands see it. ``clock`` (seconds) replaces the server's in tests; None asks the server.
 
-    ``note_answers`` is called with what Redis has answered.
+    ``answered`` is told what Redis has answered.
     """
 
     def __init__(
@@ -47,7 +55,7 @@ class RedisContext:
         clock: Callable[[], float] | None,
         secret: str,
         lease_ttl: float,
-        note_answers: Callable[[Charges, Answers], None],
+        answered: Answered,
     ) -> None:
         self.transport = transport
         self.breaker = transport.breaker
@@ -63,7 +71,7 @@ class RedisContext:
         self.denials: Denials = Denials() if self.is_costly else NoDenials()
         self.local_limits = LocalLimits(clock or time.monotonic)
         self.local_limits.prepaid.patience = transport.seconds
-        self.note_answers = note_answers
+        self.answered = answered
 
     def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run one script for the agent or a command: within a second, past the breaker. Raises StoreError."""

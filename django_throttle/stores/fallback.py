@@ -101,9 +101,28 @@ class Remaining:
         """Remember what Redis has answered."""
         if any(map(lt, answers.numbers[1::3], floors(charges.rules, self._processes.sharing))):
             self._noted[charges.rules, charges.idents] = answers, time.monotonic()
-            if len(self._noted) > MAX_KNOWN:
-                self._noted.pop(next(iter(self._noted)), None)
             self._left = None
+            if len(self._noted) > MAX_KNOWN:
+                self._forget_oldest()
+
+    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers], numbers: Sequence[float]) -> None:
+        """The same for as many rules of each call; ``numbers`` are those of all answers."""
+        rules, step = each[0].rules, 3 * len(each[0])
+        least, left = floors(rules, self._processes.sharing), [numbers[at::step] for at in range(1, step, 3)]
+        if not any(map(lt, map(max, left), least)) or [1 for charges in each if charges.rules is not rules]:
+            for charges, one in zip(each, answers, strict=True):
+                self.note(charges, one)
+            return
+        now = time.monotonic()  # all of them are noted, as is usual where few processes share a limit
+        for charges, one in zip(each, answers, strict=True):
+            self._noted[rules, charges.idents] = one, now
+        self._left = None
+        if len(self._noted) > MAX_KNOWN:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        for oldest in list(islice(self._noted, MAX_KNOWN // SWEEPS)):
+            self._noted.pop(oldest, None)
 
     def of(self, charge: Charge) -> LastRemaining | None:
         """What is left of the budget of a charge; None when nothing is known, or more has come back since."""

@@ -104,9 +104,7 @@ class RedisStore(RedisContext):
         transport = connect(address, deadline, max_connections)
         self.processes = ProcessCount(processes, lambda: self.open_breakers > 0)
         remaining = Remaining(self.processes)
-        super().__init__(
-            transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, note_answers=remaining.note
-        )
+        super().__init__(transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, answered=remaining)
         self.fallback = Fallback(self, self.processes, remaining)
         self.control = RedisControl(self)
         self.evictions = UncertainEvictions(self, self.control)
@@ -131,16 +129,17 @@ class RedisStore(RedisContext):
 
     async def aexecute(self, command: Command) -> Any:
         made = self._redis_command(command)
-        calls = made.calls
-        if not calls:
+        batched = None
+        if isinstance(made, DecideCommand) and (self.transport.slot_of is None or not made.derives):
+            batched = made
+        calls = () if batched else made.calls
+        if not (batched or calls):
             return made.read(())
         if not self.breaker.is_calm:
             made.admit()
         try:
-            if isinstance(made, DecideCommand) and not (made.derives and self.transport.slot_of):
-                replies, at = await self.batcher.ask(made)
-                is_usual = len(replies) == 1 and self.breaker.is_calm
-                return made.read(replies, at) if is_usual else made.finish(replies, at)
+            if batched:
+                return batched.end(await self.batcher.ask(batched))
             if isinstance(made, ReleaseCommand):
                 return made.finish(await self.releases.send(calls))
             if isinstance(made, LongCommand):
@@ -164,7 +163,7 @@ class RedisStore(RedisContext):
             return await self.transport.asend_all(trip.calls, trip.seconds)
         replies = await asyncio.gather(*map(self.batcher.ask, trip.asks), return_exceptions=True)
         both = zip(trip.asks, replies, strict=True)
-        return [reply if isinstance(reply, BaseException) else ask.alone(*reply) for ask, reply in both]
+        return [reply if isinstance(reply, BaseException) else ask.alone(reply) for ask, reply in both]
 
     def _redis_command(self, command: Command) -> RedisCommand:
         """The command as it is sent: a decision after what is owed for its idents."""

@@ -7,9 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
+from django_throttle.core.commands import Answers, Charge, rule_set
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.fallback import ProcessCount, share_of
+from django_throttle.stores.fallback import MAX_KNOWN, ProcessCount, Remaining, share_of
 from tests.strategies import rules
 
 MONTHLY = Rule("monthly", "1000/month", algorithm="fixed_window")
@@ -75,3 +76,28 @@ class TestProcessCount:
         for _ in range(3):
             count.note(1, lost=False)
         assert count.sharing == 1
+
+
+class TestRemaining:
+    RULES = Rule("a", "100/h", algorithm="gcra"), Rule("b", "100/h", algorithm="gcra")
+
+    @pytest.mark.parametrize("others", [RULES, RULES[::-1]], ids=["the same rules", "other rules too"])
+    @pytest.mark.parametrize("left", [(10, 20, 30, 40, 49, 0), (10, 90, 90, 40, 50, 0), (90, 90, 90, 90, 90, 50)])
+    def test_of_several_calls_the_budgets_with_little_left_are_known(
+        self, left: tuple[int, ...], others: tuple[Rule, ...]
+    ) -> None:
+        remaining, sets = Remaining(ProcessCount(2, lambda: False)), (self.RULES, self.RULES, others)
+        each = [rule_set(rules).charges((f"u{at}",) * 2, 1) for at, rules in enumerate(sets)]
+        numbers = [number for units in left for number in (0.0, float(units), 9e9)]
+        answers = [Answers(tuple(numbers[at : at + 6]), 0.0) for at in (0, 6, 12)]
+        remaining.note_all(each, answers, numbers)
+        pairs = [(rule, f"u{at}") for at, rules in enumerate(sets) for rule in rules]
+        found = [remaining.of(Charge(rule, ident, 1)) for rule, ident in pairs]
+        assert [one and one.units for one in found] == [units if units < 50 else None for units in left]
+
+    def test_the_latest_are_kept(self) -> None:
+        remaining = Remaining(ProcessCount(1, lambda: False))
+        for at in range(2 * MAX_KNOWN):
+            remaining.note(rule_set(self.RULES[:1]).charges((f"u{at}",), 1), Answers((0.0, 1.0, 9e9), 0.0))
+        known = [remaining.of(Charge(self.RULES[0], f"u{at}", 1)) is not None for at in range(2 * MAX_KNOWN)]
+        assert 0.9 * MAX_KNOWN < sum(known) <= MAX_KNOWN and known[-1]
