@@ -116,9 +116,8 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     if decisions := getattr(request, "throttle_decisions", ()):
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = [after_refunds(one, state.refunds, released=state.is_refused) for one in decisions]
-        # As setting each does, less the search for what is to be encoded: all of them are in ASCII.
-        fields = header_fields(decisions, state.is_known)
-        response.headers._store.update({name.lower(): (name, value) for name, value in fields.items()})
+        for name, value in header_fields(decisions, state.is_known).items():
+            response.headers[name] = value
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
