@@ -17,6 +17,7 @@ from tests.outside.environments import ROOT, environ, make_environment, run
 from tests.outside.pages import BLOCKS, PAGES, commands, page
 from tests.outside.project import Project, at_once
 from tests.servers import RedisServer, slack, wait_until
+from tests.test_access_log import LOG
 
 COMMANDS = tuple(commands(BLOCKS))
 MANAGE = "python manage.py "
@@ -34,6 +35,8 @@ def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         project = Project(site_python, tmp_path_factory.mktemp("commands") / "mysite", redis.url).start()
         project.write(*(block for block in page("quickstart.rst") if block.file))
         project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
+        project.write(*(block for block in page("rules.rst") if block.file == "try.json"))
+        shutil.copy(LOG, project.folder / "access.log.gz")
         project.manage("migrate")
         project.python_code(ANNA)
         yield project
@@ -65,6 +68,13 @@ def test_every_command_is_on_a_page() -> None:
     shown = {command.line.removeprefix(MANAGE).split()[0] for command in COMMANDS if command.line.startswith(MANAGE)}
     assert shown >= OURS
     assert len(OURS) >= 5
+
+
+def test_a_log_is_replayed_as_the_page_shows(typed: dict[str, Future[dict[str, str]]]) -> None:
+    printed = typed["rules.rst"].result(timeout=120)
+    (told,) = (text for line, text in printed.items() if "throttle_backtest" in line)
+    shown = {line.strip() for line in (ROOT / "docs" / "rules.rst").read_text(encoding="utf-8").splitlines()}
+    assert len(told.splitlines()) == 4 and {line.strip() for line in told.splitlines()} <= shown
 
 
 def test_overrides_are_made_and_ended(typed: dict[str, Future[dict[str, str]]]) -> None:

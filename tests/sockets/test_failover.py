@@ -113,7 +113,7 @@ def test_sockets_outlive_a_master(sentinels: Sentinels, pair: list[Worker]) -> N
     assert sorted(first.ask("open", user="1", scope="local", times=5)) == [0, 0, 0, 4430, 4430]
     for worker in pair:
         worker.ask("shut")
-    assert witness.counts("local") == witness.counts("allow") == 0
+    wait_until(lambda: witness.counts("local") == witness.counts("allow") == 0)
 
 
 def test_what_the_replica_has_not_got_is_not_lost(sentinels: Sentinels, pair: list[Worker]) -> None:
