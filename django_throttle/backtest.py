@@ -45,21 +45,12 @@ class LoggedCaller(Caller):
         self.subject = None
         self._text = network(address, conf().IPV6_PREFIX) or address
         self._user = SimpleNamespace(pk=user, is_authenticated=True) if user else None
-        self._idents: dict[str, str | None] = {}
-
-    def ident(self, key: str) -> str | None:
-        if key not in self._idents:
-            self._idents[key] = super().ident(key)
-        return self._idents[key]
 
     def by_user(self) -> str | None:
         return ident_of("user", self._user.pk) if self._user else None
 
     def by_address(self, key: str = "ip") -> str | None:
         return ident_of("ip", self._text)
-
-    def by_tenant(self) -> str | None:
-        return None
 
     def user(self) -> Any:
         return self._user

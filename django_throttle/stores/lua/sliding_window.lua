@@ -17,12 +17,7 @@
         is_changed = true
       end
       expires = finish
-      local weight = oldest
-      if oldest > 0 and not strict then -- ceil(oldest * rest / sub_window); products from 2^52 on are left to the exact test
-        weight = oldest * rest
-        local part = weight % sub_window
-        weight = weight < EXACT / 2 and (weight - part) / sub_window + (part > 0 and 1 or 0) or limit + 1
-      end
+--- use weight
       if newest + weight + cost > limit then
 --- use divided
         if not strict then

@@ -32,12 +32,7 @@
 
       local oldest, whole = ages[n + 1], 0
       for age = 1, n do whole = whole + ages[age] end
-      local weight = oldest
-      if oldest > 0 and not strict then -- as in sliding_window.lua
-        weight = oldest * rest
-        local part = weight % sub_window
-        weight = weight < EXACT / 2 and (weight - part) / sub_window + (part > 0 and 1 or 0) or limit + 1
-      end
+--- use weight
       if whole + weight + cost > limit then
 --- use divided
         if not strict then
