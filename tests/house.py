@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(152, 125),
-    "lines": Limit(27_948, 18_500),
+    "lines": Limit(28_014, 18_500),
     "header lines, %": Limit(9.1, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

@@ -93,6 +93,10 @@ class BrowserChat(Chat):
     refuse = "frame"
 
 
+class StrictChat(Chat):
+    throttle_on_rule_change = "close"
+
+
 class SyncChat(ThrottledConsumerMixin, WebsocketConsumer):
     throttle_scope = "chat"
 
@@ -131,6 +135,7 @@ application = ProtocolTypeRouter(
             [
                 path("chat", Chat.as_asgi()),
                 path("browser", BrowserChat.as_asgi()),
+                path("strict", StrictChat.as_asgi()),
                 path("group", GroupChat.as_asgi()),
                 path("sync", SyncChat.as_asgi()),
                 path("middleware", ThrottleMiddleware(Talk.as_asgi(), scope="chat")),

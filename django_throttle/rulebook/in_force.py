@@ -88,9 +88,38 @@ def refresh(seen: str | None = None) -> Snapshot:
             book.newest = number
             _install(book, reading, new, seen)
         new = book.snapshot or new
-    if new is not old:
-        rules_changed.send_robust(sender=Snapshot, old=old, new=new)
+    _tell(old, new)
     return new
+
+
+def end_overrides() -> None:
+    """Put the overrides that have run out by their own time out of force, which is felt as an edit is.
+
+    Decisions do not wait for it: each compares an override's end with the clock. Without a query.
+    """
+    book = _book
+    with book.lock:
+        old = book.pinned or book.snapshot
+        if old is None:
+            return
+        new, ended = old.without_ended()
+        if not ended:
+            book.judged_at = old.overrides.now()
+            return
+        if book.pinned is None:
+            book.snapshot = new
+        else:
+            book.pinned = new
+    logger.info("overrides that ran out: %d", len(ended))
+    _tell(old, new)
+
+
+def _tell(old: Snapshot | None, new: Snapshot | None) -> None:
+    """Tell listeners what was in force when they were last told, and what is: an override may have ended since."""
+    if new is None or new is old:
+        return
+    before, _book.judged_at = _book.judged_at, new.overrides.now()
+    rules_changed.send_robust(sender=Snapshot, old=old and old.as_of(before), new=new)
 
 
 @dataclass(slots=True)
@@ -98,7 +127,8 @@ class _Book:
     """The rules of this process under these settings, and how they were read.
 
     ``is_committed`` is False until the database was read outside a transaction; ``open_in`` is a weak reference to the
-    connection in whose open transaction they were read.
+    connection in whose open transaction they were read. ``judged_at`` is when listeners were last told of what is in
+    force, or nothing had ended of that, in epoch seconds.
     """
 
     pinned: Snapshot | None = None  # by a test, in place of the snapshot
@@ -107,6 +137,7 @@ class _Book:
     open_in: Callable[[], Any] | None = None
     seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0
+    judged_at: float = 0.0
     took: float = 0.0  # seconds that the last reading took
     newest: int = -1  # the number of the reading that the snapshot is from
     database: SourceRules = NO_RULES  # as it was read last
@@ -162,9 +193,7 @@ def pin(snapshot: Snapshot | None) -> Snapshot | None:
     Returns what was pinned before. Edits made meanwhile are in force afterwards.
     """
     before, _book.pinned = _book.pinned, snapshot
-    old, new = before or _book.snapshot, snapshot or _book.snapshot
-    if new is not None and new is not old:
-        rules_changed.send_robust(sender=Snapshot, old=old, new=new)
+    _tell(before or _book.snapshot, snapshot or _book.snapshot)
     return before
 
 
@@ -181,11 +210,12 @@ def changed() -> None:
 
 
 def poll(store: AnyStore) -> None:
-    """Learn of edits by other processes. Cheap unless there is one; never raises StoreError.
+    """Learn of edits by other processes, and of overrides that end. Cheap unless there are any; raises no StoreError.
 
     The rules are read in a separate thread, so that a database that hangs holds up nothing else. Without a Redis,
     which has their version, each poll reads them, over a connection that the thread keeps.
     """
+    end_overrides()
     if not conf().DATABASE_RULES or sources.is_private():
         return
     there = fetch(store)

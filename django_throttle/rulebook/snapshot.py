@@ -11,10 +11,12 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from copy import copy
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from ipaddress import ip_network
 from itertools import chain
+from math import inf
 from operator import attrgetter, is_not
 from typing import Any, Final, NamedTuple
 
@@ -142,14 +144,18 @@ class Overrides:
     """All overrides, indexed by subject and never edited; False when there are none.
 
     A caller is asked only for the kinds of subjects that have an override. ``asks_groups`` is True when one is for a
-    group, as the groups of a user take a database query, and ``has_blocks`` when one blocks.
+    group, as the groups of a user take a database query, and ``has_blocks`` when one blocks. ``until`` is when the
+    first of them runs out, in epoch seconds, and ``now`` the clock that this is compared with.
     """
 
-    __slots__ = ("_around", "_changed", "_groups", "_networks", "_now", "_subjects", "all", "asks_groups", "has_blocks")
+    __slots__ = (
+        "_around", "_changed", "_groups", "_networks", "_subjects", "all", "asks_groups", "has_blocks", "now", "until",
+    )  # fmt: skip
 
     def __init__(self, overrides: Iterable[Override] = (), now: Callable[[], float] = wall_clock) -> None:
         self.all = tuple(sorted(overrides, key=attrgetter("rank", "subject", "rules")))
-        self._now = now
+        self.now = now
+        self.until = min([override.until for override in self.all if override.until is not None], default=inf)
         self._subjects: dict[str, dict[str, list[Override]]] = defaultdict(lambda: defaultdict(list))
         self._groups: dict[str, list[Override]] = defaultdict(list)
         self._networks: dict[tuple[int, int], dict[int, list[Override]]] = defaultdict(lambda: defaultdict(list))
@@ -168,11 +174,17 @@ class Overrides:
         found = self._subject_to(who)
         if not found:  # nearly every caller
             return found
-        now = self._now()
+        now = self.now()
         found = [override for override in found if override.lasts(now)]
         if len(found) > 1:
             found.sort(key=attrgetter("rank"))
         return found
+
+    def as_of(self, moment: float) -> Overrides:
+        """The same, but in force are those that lasted at ``moment``, in epoch seconds, however late it is."""
+        fixed = copy(self)
+        fixed.now = lambda: moment
+        return fixed
 
     def rule(self, rule: Rule, ranked: list[Override]) -> Rule | None:
         """The rule as it holds for a caller with these overrides; None when the caller is exempt from it."""
@@ -180,7 +192,7 @@ class Overrides:
 
     def blocks(self, rules: Iterable[Rule], ranked: list[Override]) -> tuple[Outcome, ...]:
         """The refusals of a call that these rules cover; empty when no override blocks it."""
-        found = block_outcomes(rules, ranked, self._change, self._now())
+        found = block_outcomes(rules, ranked, self._change, self.now())
         return tuple([outcome._replace(shadow=True) for outcome in found]) if found and conf().SHADOW else found
 
     def _file(self, override: Override) -> None:
@@ -283,7 +295,9 @@ class Snapshot:
     takes the groups of a user, which are a database query.
     """
 
-    __slots__ = ("_by_name", "_prepared", "_scopes", "asks_groups", "overrides", "rules", "version")
+    __slots__ = (
+        "_asks_groups", "_by_name", "_digest", "_prepared", "_scopes", "asks_groups", "overrides", "rules", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -292,13 +306,37 @@ class Snapshot:
         now: Callable[[], float] = wall_clock,
     ) -> None:
         self.rules = tuple(sorted(rules, key=lambda rule: rule.name))
-        self.overrides = Overrides(overrides, now)
-        self.version = _digest(self.rules, self.overrides.all)
         self._by_name = {rule.name: rule for rule in self.rules}
         self._scopes = Scopes([rule.scopes if rule.enabled else () for rule in self.rules])
         self._prepared: dict[str | Rule | tuple[str, tuple[str, ...]], ScopeRules] = {}
         audiences = [entry for rule in self.rules if rule.enabled for entry in rule.audience]
-        self.asks_groups = self.overrides.asks_groups or any(entry.startswith("group:") for entry in audiences)
+        self._asks_groups = any(entry.startswith("group:") for entry in audiences)
+        self._digest = hashlib.blake2b(digest_size=8)
+        _add(self._digest, ((rule.name, rule.as_options()) for rule in self.rules))
+        self._put(Overrides(overrides, now))
+
+    def _put(self, overrides: Overrides) -> None:
+        digest = self._digest.copy()
+        _add(digest, map(repr, overrides.all))
+        self.overrides, self.version = overrides, digest.hexdigest()
+        self.asks_groups = self._asks_groups or overrides.asks_groups
+
+    def as_of(self, moment: float) -> Snapshot:
+        """The same rules with the overrides that lasted at ``moment``, in epoch seconds: it shows what was in force."""
+        if self.overrides.until == inf:
+            return self
+        past = copy(self)
+        past.overrides = self.overrides.as_of(moment)
+        return past
+
+    def without_ended(self) -> tuple[Snapshot, tuple[Override, ...]]:
+        """The same rules without the overrides that have run out by now, and those; itself where none has."""
+        now, overrides = self.overrides.now(), self.overrides
+        if now < overrides.until:
+            return self, ()
+        left = copy(self)
+        left._put(Overrides([one for one in overrides.all if one.lasts(now)], overrides.now))
+        return left, tuple([one for one in overrides.all if not one.lasts(now)])
 
     def match(self, facts: Facts) -> Charges:
         """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
@@ -368,9 +406,7 @@ def _asks_user(rule: Rule) -> bool:
     return bool(rule.audience or rule.functions) or any(kind is None or kind.asks_user for kind in found)
 
 
-def _digest(rules: tuple[Rule, ...], overrides: tuple[Override, ...]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
+def _add(digest: Any, entries: Iterable[object]) -> None:
     # One by one: as one text, ten thousand rules would hold up every other thread while it is encoded.
-    for entry in chain(((rule.name, rule.as_options()) for rule in rules), map(repr, overrides)):
+    for entry in entries:
         digest.update(json.dumps(entry, sort_keys=True).encode())
-    return digest.hexdigest()

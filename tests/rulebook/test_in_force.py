@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,13 +16,14 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.core import Rule
+from django_throttle.core import Override, Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, in_force, sources
 from django_throttle.signals import rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.callers import ANNA
+from tests.callers import ANNA, Caller
+from tests.clock import FrozenClock
 from tests.inside import book, forget_rules
 from tests.rulebook.conftest import names
 from tests.servers import RedisServer, wait_until
@@ -190,6 +193,75 @@ class TestEdits:
         ThrottleRule.objects.create(name="api", rate="3/min")
         ThrottleRule.objects.filter(name="api").update(description="no other rule by that")
         assert heard == [(old, rulebook.current())]
+
+
+class TestOverridesThatEnd:
+    """By their own time, which nobody edits."""
+
+    RULE = Rule("api", "3/min", key="user")
+
+    @pytest.fixture(autouse=True)
+    def heard(self) -> Iterator[list[tuple[Snapshot, Snapshot]]]:
+        told: list[tuple[Snapshot, Snapshot]] = []
+
+        def listen(old: Snapshot, new: Snapshot, **_: object) -> None:
+            told.append((old, new))
+
+        rules_changed.connect(listen)
+        yield told
+        rulebook.pin(None)
+
+    @staticmethod
+    def put(clock: FrozenClock, *rules: Rule, **lasts: float) -> Snapshot:
+        """In force: for each of these users twice the limit, until so many seconds after the clock's start."""
+        base = clock()
+        found = [
+            Override(subject=f"user:{name}", effect="multiply", factor=2, until=base + seconds)
+            for name, seconds in lasts.items()
+        ]
+        snapshot = Snapshot(rules or (TestOverridesThatEnd.RULE,), overrides=found, now=clock)
+        rulebook.pin(snapshot)
+        return snapshot
+
+    @staticmethod
+    def limit(snapshot: Snapshot) -> int | None:
+        (charge,) = snapshot.match(Facts("page", ("request",), Caller(user="user:anna")))
+        return charge.rule.limit
+
+    def test_listeners_are_told_once_of_what_was_and_is_in_force(self, clock: FrozenClock, heard: Any) -> None:
+        self.put(clock, anna=10, ben=20)
+        heard.clear()
+        clock.to(9.999)
+        in_force.end_overrides()
+        assert heard == []
+        clock.to(10)
+        in_force.end_overrides()
+        in_force.end_overrides()
+        ((old, new),) = heard
+        assert (self.limit(old), self.limit(new)) == (6, 3)
+        assert new is rulebook.current()
+        assert [one.subject for one in new.overrides.all] == ["user:ben"]
+        assert new.version == Snapshot([self.RULE], overrides=new.overrides.all).version
+        clock.to(20)
+        in_force.end_overrides()
+        assert rulebook.current().version == Snapshot([self.RULE]).version
+
+    def test_an_edit_before_the_next_look_tells_of_it_too(self, clock: FrozenClock, heard: Any) -> None:
+        self.put(clock, anna=10)
+        in_force.end_overrides()
+        heard.clear()
+        clock.to(10.2)
+        self.put(clock, replace(self.RULE, enforce_at=1.0, warn_at=(0.5,)))
+        ((old, new),) = heard
+        assert (self.limit(old), self.limit(new)) == (6, 3)
+
+    def test_what_ended_before_the_last_look_is_not_told_again(self, clock: FrozenClock, heard: Any) -> None:
+        snapshot = self.put(clock, anna=10)
+        clock.to(10)
+        in_force.end_overrides()
+        heard.clear()
+        rulebook.pin(snapshot)
+        assert [self.limit(one) for pair in heard for one in pair] == [3, 3]
 
 
 def _with_rate(row: ThrottleRule) -> ThrottleRule:

@@ -15,11 +15,12 @@ from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
-from django_throttle.core import Rule
+from django_throttle.core import Override, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.prepaid import give_back
-from django_throttle.rulebook import Snapshot
+from django_throttle.rulebook import Snapshot, in_force
 from django_throttle.stores import RedisStore
+from tests.clock import FrozenClock
 from tests.inside import buys
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
@@ -83,6 +84,27 @@ async def test_an_edited_rule_holds_for_a_flooded_socket(enforce: Live) -> None:
     try:
         line.send(*["x"] * 9)
         await line.until(lambda: len(texts(line)) == 8)
+    finally:
+        rulebook.pin(before)
+        await line.close()
+
+
+@pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
+async def test_an_override_that_runs_out_ends_what_was_refused_under_it(
+    enforce: Live, prepaid: bool, clock: FrozenClock
+) -> None:
+    enforce(chat={**CHAT, "prepaid": prepaid}, MAX_VIOLATIONS=0)
+    stricter = Override(subject=IDENT, effect="multiply", factor=0.2, until=clock() + 60)
+    before = rulebook.pin(Snapshot(rulebook.current().rules, overrides=(stricter,), now=clock))
+    try:
+        line = await Line().open()
+        line.send(*["x"] * 9)
+        await line.until(lambda: len(texts(line)) == 1 and line.told("error"))
+        clock.tick(61)
+        in_force.end_overrides()
+        line.send(*["x"] * 9)
+        await line.until(lambda: len(texts(line)) >= 5)
+        assert len(texts(line)) == 5
     finally:
         rulebook.pin(before)
         await line.close()
