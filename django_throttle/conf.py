@@ -36,6 +36,7 @@ class Conf:
     RULES_WAIT: bool = False  # a process that starts waits for a database that hangs; else for DEADLINE at most
     RULES_POLL: float = 0.5  # how often a process asks whether rules changed
     RULES_REREAD: float = 30.0  # how often it reads them all the same
+    HISTORY_DAYS: float = 366.0  # how long the history of edits is kept
     AGENT: bool = True  # run the background thread that does everything periodic
     TESTS_IN_MEMORY: bool = True  # in a test run of the site nothing is asked of Redis
     DEADLINE: float = 0.1  # longest time for one decision

@@ -27,8 +27,8 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules": Limit(152, 125),
-    "lines": Limit(28_014, 18_500),
+    "modules": Limit(156, 125),
+    "lines": Limit(28_354, 18_500),
     "header lines, %": Limit(9.1, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

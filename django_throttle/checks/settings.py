@@ -147,6 +147,7 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "LOG_COST_ABOVE": ("E079", (f"numbers by {', '.join(MEASURES)}", _are_measures)),
     "RULES_POLL": ("E020", _number(0.05, 60)),
     "RULES_REREAD": ("E021", _number(1, 3600)),
+    "HISTORY_DAYS": ("E091", _number(1, 36_600)),
     "DEADLINE": ("E022", _number(0.005, 10)),
     "MAX_CONNECTIONS": ("E023", _number(1, 10_000, *WHOLE)),
     "PROCESSES": ("E081", _number(0, 1_000_000, *WHOLE)),

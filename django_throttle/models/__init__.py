@@ -1,4 +1,4 @@
-"""The models: rules, overrides, and open connections, which have no table."""
+"""The models: rules, overrides, their history, and open connections, which have no table."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 from django.db import models
 
+from django_throttle.models.change import ThrottleChange
 from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.rule import ThrottleRule
 
-__all__ = ["ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
+__all__ = ["ThrottleChange", "ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
 
 
 class NoRows(models.Manager["ThrottleConnection"]):

@@ -158,6 +158,7 @@ class ThrottleOverride(CheckedRow):
     created_by = TextColumn("made by", max_length=150, blank=True, editable=False, help_text="Who made it.")
     created_at = MomentColumn("made", auto_now_add=True, help_text="When it was made.")
 
+    history_kind = "override"
     objects = OverrideQuerySet.as_manager()
     _stored: tuple[str, str] | None = None
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, router, transaction
 
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
+from django_throttle.history import edits
 from django_throttle.models.fields import (
     MomentColumn,
     NamesField,
@@ -31,15 +32,18 @@ M = TypeVar("M", bound=models.Model)
 
 
 class AnnouncedQuerySet(models.QuerySet[M]):
-    """Edits in bulk send no signals, so they are announced here."""
+    """Edits in bulk send no signals, so they are announced, and told to the history, here."""
 
     def update(self, **values: Any) -> int:
-        changed = super().update(**values)
+        with edits.updating(self):
+            changed = super().update(**values)
         in_force.announce(using=self.db)
         return changed
 
     def bulk_create(self, objs: Iterable[M], *args: Any, **options: Any) -> list[M]:
-        created = super().bulk_create(objs, *args, **options)
+        with transaction.atomic(using=self.db):
+            created = super().bulk_create(objs, *args, **options)
+            edits.tell_created(created, self.db)
         in_force.announce(using=self.db)
         return created
 
@@ -54,6 +58,7 @@ class CheckedRow(models.Model):
     class Meta:
         abstract = True
 
+    history_kind: ClassVar[str]
     read: Callable[..., Any]
     describe: Callable[..., str]
 
@@ -71,6 +76,11 @@ class CheckedRow(models.Model):
         """What it means, in words; why it is not in force when it makes no sense."""
         fault = self.fault
         return f"Not in force: {fault}" if fault else self.describe()
+
+    def save_base(self, *args: Any, **options: Any) -> None:
+        """As Django's, in one transaction with the history's line, which is written by a signal."""
+        with transaction.atomic(using=options.get("using") or router.db_for_write(type(self), instance=self)):
+            super().save_base(*args, **options)
 
     def full_clean(self, *args: Any, **options: Any) -> None:
         """As Django's, with one message for each field: the second would say the same, or contradict it."""
@@ -99,6 +109,7 @@ class CheckedRow(models.Model):
 class RuleRow(CheckedRow):
     """A row of a table of rules; its model has a column for each option of ``core``."""
 
+    history_kind = "rule"
     core: ClassVar[type[Rule]] = Rule
 
     description = NoteColumn(blank=True, help_text="Why this rule exists, for whoever reads it next.")

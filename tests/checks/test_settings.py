@@ -145,6 +145,7 @@ WRONG: list[tuple[str, Any]] = [
     ("E004", {"RULES": {"api": {"rate": "100/min", "methods": ["PSOT"]}}}),
     ("E020", {"RULES_POLL": 0}),
     ("E021", {"RULES_REREAD": "30"}),
+    ("E091", {"HISTORY_DAYS": 0}),
     ("E022", {"DEADLINE": -0.1}),
     ("E022", {"DEADLINE": True}),
     ("E022", {"DEADLINE": float("nan")}),

@@ -1,0 +1,102 @@
+"""Tells what edits of rows change: saves and deletions by their signals, edits in bulk by the queryset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.db.models.signals import post_save, pre_delete, pre_save
+
+from django_throttle.history.lines import State, keep, made
+
+MODELS: Final = ("ThrottleRule", "ThrottleOverride")
+# Written by the database layer itself, so they differ without an edit.
+UNTOLD: Final = frozenset(("updated_at", "created_at"))
+
+
+def state(row: models.Model) -> dict[str, Any]:
+    """The columns of a row that differ from their defaults, as JSON has them."""
+    found = {}
+    for field in row._meta.concrete_fields:
+        if not field.primary_key and field.name not in UNTOLD:
+            value = field.value_from_object(row)
+            with suppress(ValidationError):  # a row that makes no sense is told as it is
+                value = field.to_python(value)
+            if value != field.get_default():
+                found[field.name] = _as_json(value)
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def connect() -> None:
+    """Listen to saves and deletions of rules and overrides."""
+    for name in MODELS:
+        for signal, hear in ((pre_save, _before_save), (post_save, _after_save), (pre_delete, _before_deletion)):
+            signal.connect(hear, sender=f"django_throttle.{name}", dispatch_uid="django_throttle.history")
+
+
+def _before_save(*, instance: Any, using: str, **_: object) -> None:
+    rows = _rows(type(instance), using).filter(pk=instance.pk) if instance.pk is not None else ()
+    instance.before_save = next(iter(rows), None)
+
+
+def _after_save(*, instance: Any, using: str, **_: object) -> None:
+    saved = type(instance)._base_manager.using(using).filter(pk=instance.pk).first()
+    _tell([(instance.before_save, saved)], using)
+
+
+def _before_deletion(*, instance: Any, using: str, **_: object) -> None:
+    _tell([(instance, None)], using)
+
+
+@contextmanager
+def updating(rows: models.QuerySet[Any]) -> Iterator[None]:
+    """Tell what an update of these rows inside changes; all of it is one transaction."""
+    using = rows.db
+    with transaction.atomic(using=using):
+        before = {row.pk: row for row in _rows(rows.model, using).filter(pk__in=rows.order_by().values("pk"))}
+        yield
+        after = rows.model._base_manager.using(using).in_bulk(list(before))
+        _tell([(row, after.get(pk)) for pk, row in before.items()], using)
+
+
+def tell_created(rows: Iterable[models.Model], using: str) -> None:
+    """Tell of rows that were created in bulk."""
+    _tell([(None, row) for row in rows], using)
+
+
+def _rows(model: type[models.Model], using: str) -> models.QuerySet[Any]:
+    """Locked until the transaction ends, so that what they held is what the edit has replaced."""
+    found = model._base_manager.using(using)
+    return found.select_for_update() if transaction.get_connection(using).in_atomic_block else found.all()
+
+
+def _tell(edits: Iterable[tuple[Any, Any]], using: str) -> None:
+    lines = [_line(before, after) for before, after in edits]
+    if found := [line for line in lines if line is not None]:
+        keep(found, using)
+
+
+def _line(before: Any, after: Any) -> Any:
+    """The line of one edit: a row as it was and as it is, of which one may be None; None where they are equal."""
+    row = after or before
+    if row is None:
+        return None
+    old: State | None = None if before is None else state(before)
+    new: State | None = None if after is None else state(after)
+    if old == new:
+        return None
+    action = "added" if old is None else "removed" if new is None else "changed"
+    words = "" if action == "changed" else row.meaning
+    return made(row.history_kind, str(row), action, words, row=row.pk, before=old, after=new)

@@ -1,0 +1,40 @@
+"""The model of the history: what was edited, by whom, when and why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import models
+
+from django_throttle.models.fields import MomentColumn, NoteColumn, TextColumn, WholeColumn
+
+KINDS: Final = (("rule", "Rule"), ("override", "Override"), ("settings", "Settings"))
+
+
+class ThrottleChange(models.Model):
+    """One edit of a rule or an override, or new rules in settings; it is written once and never edited.
+
+    ``before`` and ``after`` are the columns of the row that differ from their defaults, or None where there was no row.
+    """
+
+    at = MomentColumn("when", auto_now_add=True, db_index=True)
+    kind = TextColumn(max_length=20, choices=KINDS)
+    name = TextColumn(max_length=200, blank=True, db_index=True)
+    row = WholeColumn("number", null=True, blank=True)
+    action = TextColumn("what", max_length=30)
+    words = NoteColumn("in words")
+    before = models.JSONField(null=True, blank=True)
+    after = models.JSONField(null=True, blank=True)
+    who = TextColumn(max_length=150, blank=True)
+    via = TextColumn("where", max_length=30, blank=True)
+    reason = NoteColumn("why", blank=True)
+    once = TextColumn(max_length=200, null=True, blank=True, unique=True, editable=False)
+
+    class Meta:
+        verbose_name = "change"
+        verbose_name_plural = "history"
+        ordering = ("-pk",)
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} {self.name} {self.action}".replace("  ", " ")
