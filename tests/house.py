@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules": Limit(156, 125),
-    "lines": Limit(28_354, 18_500),
-    "header lines, %": Limit(9.1, 9.5),
+    "modules": Limit(162, 125),
+    "lines": Limit(29_034, 18_500),
+    "header lines, %": Limit(9.3, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),

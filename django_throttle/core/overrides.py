@@ -144,7 +144,7 @@ def overridden(rule: Rule, ranked: Sequence[Override], apply: Apply) -> Rule | N
 
     ``apply`` is ``apply_override``, or a cache of it.
     """
-    return _deciding(rule, ranked, apply)[1]
+    return deciding(rule, ranked, apply)[1]
 
 
 def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: Apply, now: float) -> tuple[Outcome, ...]:
@@ -158,7 +158,7 @@ def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: App
     matched = False
     for rule in rules:
         matched = True
-        override, _ = _deciding(rule, ranked, apply)
+        override, _ = deciding(rule, ranked, apply)
         if override is not None and override.effect == "block":
             limits = [(part.plan.limit - part.tolerance, part.window) for part in rule.parts]
             blocks += [_refusal(override, now, rule.name, limit, window) for limit, window in limits]
@@ -192,7 +192,7 @@ def apply_override(rule: Rule, override: Override) -> Rule | None:
     return replace(new, limit=None, variant=f"{new.all_rates}, {new.burst}")
 
 
-def _deciding(rule: Rule, ranked: Sequence[Override], apply: Apply) -> tuple[Override | None, Rule | None]:
+def deciding(rule: Rule, ranked: Sequence[Override], apply: Apply) -> tuple[Override | None, Rule | None]:
     """The first override that names the rule and fits it, and the rule that results."""
     for override in ranked:
         if not override.names(rule.name):

@@ -30,7 +30,7 @@ from django_throttle.core import Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Charges, RuleSet, charges_of, rule_set
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import did_you_mean, key_parts
-from django_throttle.core.overrides import Network, apply_override, block_outcomes, overridden
+from django_throttle.core.overrides import Network, apply_override, block_outcomes, deciding, overridden
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.measured import reserve_of
 
@@ -91,10 +91,15 @@ class Scopes:
 
 def applies_to(rule: Rule, facts: Facts) -> bool:
     """Whether the rule applies to this method and this caller, where it names any."""
-    # Django answers HEAD by what answers GET, so HEAD must not be the way around a limit.
-    if rule.methods and facts.method not in rule.methods and (facts.method, "GET" in rule.methods) != ("HEAD", True):
+    if rule.methods and not takes_method(rule, facts.method):
         return False
     return not rule.audience or any(map(facts.who.is_, rule.audience))
+
+
+def takes_method(rule: Rule, method: str) -> bool:
+    """Whether a rule that names methods applies to this one."""
+    # Django answers HEAD by what answers GET, so HEAD must not be the way around a limit.
+    return method in rule.methods or (method == "HEAD" and "GET" in rule.methods)
 
 
 def rule_cost(rule: Rule, facts: Facts) -> int:
@@ -189,6 +194,10 @@ class Overrides:
     def rule(self, rule: Rule, ranked: list[Override]) -> Rule | None:
         """The rule as it holds for a caller with these overrides; None when the caller is exempt from it."""
         return overridden(rule, ranked, self._change)
+
+    def deciding(self, rule: Rule, ranked: list[Override]) -> tuple[Override | None, Rule | None]:
+        """The override that decides about the rule, None for none, and the rule as it holds then."""
+        return deciding(rule, ranked, self._change)
 
     def blocks(self, rules: Iterable[Rule], ranked: list[Override]) -> tuple[Outcome, ...]:
         """The refusals of a call that these rules cover; empty when no override blocks it."""
@@ -370,6 +379,10 @@ class Snapshot:
         """The rule of this name, enabled or not."""
         return self._by_name.get(name)
 
+    def covering(self, scope: str) -> list[Rule]:
+        """The enabled rules that cover a scope, whatever their events, in the order of their names."""
+        return [self.rules[number] for number in self._scopes.find(scope)]
+
     def _matched(self, facts: Facts) -> tuple[Rule, ...]:
         rules = self._covering(facts).rules
         if facts.only:
@@ -391,7 +404,7 @@ class Snapshot:
             if facts.rule:
                 rules = self._named(facts.rule)
             else:
-                found = [self.rules[number] for number in self._scopes.find(facts.scope)]
+                found = self.covering(facts.scope)
                 rules = tuple([rule for rule in found if not set(facts.events).isdisjoint(rule.events)])
             known = ScopeRules(rules)
             if rules or not facts.rule:  # of a rule that is not there the log tells again

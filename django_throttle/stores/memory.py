@@ -67,7 +67,7 @@ class MemoryStore:
     ) -> None:
         self.clock = clock or time.time
         self.denials: Denials = NoDenials()
-        self.aggregates = Aggregates(self.clock)
+        self.aggregator = self.aggregates = Aggregates(self.clock)
         self.local_limits = LocalLimits(self.clock, on_due=self._report)
         self.leases = Leases() if leases is None else leases
         self.control = LocalControl()

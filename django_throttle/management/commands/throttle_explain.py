@@ -1,0 +1,85 @@
+"""manage.py throttle_explain: says what would happen to a call of somebody now, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from django_throttle import rulebook
+from django_throttle.core.options import EVENTS
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.explain import Explanation, in_short
+from django_throttle.rulebook import sources
+from django_throttle.rulebook.coverage import Call
+from django_throttle.stores import get_store
+from django_throttle.why_refused import Answer, answer
+
+ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it has open
+
+
+class Command(BaseCommand):
+    """The admin's page "Why is this caller refused?", for a shell; it changes nothing."""
+
+    help = "Print which rules count a call of somebody, how much of each is used, and what would happen to it now."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("ident", help="user:42, ip:203.0.113.9, a user's name, or a log line's 8 characters")
+        parser.add_argument("--scope", default="", help="the scope that is called; without it any")
+        parser.add_argument("--method", default="", help="of an HTTP request, such as POST; without it any")
+        parser.add_argument("--event", default="", help=f"what happens, without it anything: {', '.join(EVENTS)}")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *, ident: str, scope: str, method: str, event: str, **options: Any) -> None:
+        try:
+            call = Call(scope, method.strip().upper(), event)
+            found = answer(get_store(), rulebook.current(), call, ident, wait=ANSWER_SECONDS)
+        except ValidationError as error:
+            raise CommandError(_printable("\n".join(error.messages))) from error
+        except (InvalidSetting, ValueError) as error:
+            raise CommandError(_printable(str(error))) from error
+        except DatabaseError as error:
+            raise CommandError(f"users cannot be looked up: {sources.advice(error)}") from error
+        except StoreError as error:
+            raise CommandError(f"Redis does not answer, so nobody knows: {error}") from error
+        if options["json"]:
+            self.stdout.write(json.dumps(found.as_json(), indent=2))
+            return
+        for line in _lines(found):
+            self.stdout.write(_printable(line))
+
+
+def _lines(found: Answer) -> Iterator[str]:
+    told = found.explanation
+    if told is None:
+        yield f"Nobody who can be asked has the tag {found.tag}; this was refused to it:"
+    else:
+        yield told.sentence
+        yield from _rules(told)
+    for one in found.recent:
+        yield f"  refused {one['at']}: {one['event']} to {one['scope']} by rule {one['rule']!r} ({one['reason']})"
+    if found.open:
+        yield f"  open sockets: {found.open:,}"
+
+
+def _rules(told: Explanation) -> Iterator[str]:
+    for one in told.rules:
+        window = f" in {one.outcome.window:g} s" if one.outcome.window else ""
+        full = f", full again in {in_short(one.outcome.reset_after)}" if one.outcome.reset_after else ""
+        assumed = f" ({one.counting.assumed})" if one.counting.assumed else ""
+        yield f"  {one.verdict:8} {one.outcome.rule}: {one.why}{window}{full}{assumed}"
+    for other in told.others:
+        yield f"  -        {other.rule.name}: {other.why}"
+    for override in told.overrides:
+        yield f"  override {override.number} for {override.subject}"
+
+
+def _printable(text: str) -> str:
+    """Whatever a client or an operator has put into a name."""
+    lines = [line if line.isprintable() else line.encode("unicode_escape") for line in text.split("\n")]
+    return "\n".join([line if isinstance(line, str) else line.decode() for line in lines])

@@ -1,0 +1,76 @@
+"""All that an operator is told of a caller: what would happen now, what was refused lately, what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django_throttle.connections.overview import looks
+from django_throttle.explain import Explanation, explain
+from django_throttle.find_caller import UnknownTag, find_caller
+from django_throttle.models import ThrottleOverride
+from django_throttle.observe.reports import ident_for_logs
+from django_throttle.rulebook import sources
+from django_throttle.rulebook.coverage import Call
+from django_throttle.rulebook.snapshot import Snapshot
+from django_throttle.stores import AnyStore
+
+LIMIT: Final = 20  # refusals listed
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``explanation`` is None where only the tag of the caller is known, by what was refused.
+
+    ``open`` are the caller's sockets, by the processes that have answered: all of them where ``is_whole``.
+    """
+
+    tag: str
+    explanation: Explanation | None
+    recent: Sequence[dict[str, Any]] = ()
+    rows: Sequence[ThrottleOverride] = ()
+    open: int = 0
+    is_whole: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """As ``throttle_explain --json`` prints it; ``would`` is None for a tag alone."""
+        told = self.explanation
+        nothing: dict[str, Any] = {"ident": self.tag, "would": None, "rules": []}
+        found = nothing if told is None else told.as_json()
+        reasons = {row.pk: row.reason for row in self.rows}
+        for override in [*found.get("overrides", ()), *(one["override"] for one in found["rules"] if one["override"])]:
+            override["reason"] = reasons.get(override["number"], "")
+        connections = {"open": self.open, "all_processes": self.is_whole}
+        return {**found, "tag": self.tag, "recent": list(self.recent), "connections": connections}
+
+
+def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: float = 0.0) -> Answer:
+    """Find who is meant, and tell all of it; waits ``wait`` seconds for processes to say what they have open.
+
+    Raises ValidationError where nobody is meant, and StoreError.
+    """
+    try:
+        who = find_caller(typed, snapshot, store)
+    except UnknownTag:
+        tag = typed.strip().lower()
+        if recent := recent_refusals(store, tag):
+            return Answer(tag, None, recent)
+        raise
+    told = explain(store, snapshot, call, who)
+    numbers = [override.number for override in told.overrides]
+    rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()
+    overview = list(looks(store, f'"{who.name}"', wait))[-1]
+    return Answer(
+        tag=ident_for_logs(who.name),
+        explanation=told,
+        recent=recent_refusals(store, who.name),
+        rows=sorted(rows, key=lambda row: numbers.index(row.pk)),
+        open=overview.open,
+        is_whole=overview.is_whole,
+    )
+
+
+def recent_refusals(store: AnyStore, ident: str) -> list[dict[str, Any]]:
+    """What this ident, or tag, was refused lately, the newest first."""
+    return []

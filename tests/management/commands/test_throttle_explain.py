@@ -1,0 +1,96 @@
+"""The command that says why somebody is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_throttle import limiter
+from django_throttle.call_facts import Facts
+from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.observe.reports import ident_for_logs
+from tests import doors
+from tests.doors import BOTH, Enforce
+
+pytestmark = pytest.mark.django_db
+enforce = pytest.fixture(doors.enforcer)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_throttle.management.commands.throttle_explain.ANSWER_SECONDS", 0.0)
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("throttle_explain", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def refuse(ident: str) -> None:
+    while limiter.decide(Facts("search", ("request",), KnownCaller(ident), method="POST")).allowed:
+        pass
+
+
+@BOTH
+def test_the_json_that_is_promised(enforce: Enforce, django_user_model: Any) -> None:
+    enforce(api={"rate": "2/min", "scopes": ["search"], "key": "user"})
+    user = django_user_model.objects.create_user("anna")
+    before = json.loads(run(f"user:{user.pk}", "--scope", "search", "--json"))
+    assert (before["would"], before["recent"]) == ("allowed", [])
+    refuse(f"user:{user.pk}")
+    found = json.loads(run("anna", "--scope", "search", "--method", "post", "--json"))
+    assert found["ident"] == f"user:{user.pk}" and found["would"] == "refused"
+    (rule,) = found["rules"]
+    assert (rule["name"], rule["limit"], rule["used"], rule["remaining"], rule["override"]) == ("api", 2, 2, 0, None)
+    assert 0 < rule["reset_after"] <= 120
+    assert found["connections"]["open"] == 0
+    assert json.loads(run("anna", "--scope", "elsewhere", "--json"))["rules"] == []
+
+
+@BOTH
+def test_the_words(enforce: Enforce, django_user_model: Any) -> None:
+    enforce(api={"rate": "2/min", "key": "user"}, sockets={"limit": 5, "algorithm": "concurrency"})
+    user = django_user_model.objects.create_user("anna")
+    refuse(f"user:{user.pk}")
+    first, second, third = run("anna", "--scope", "search", "--method", "POST").splitlines()
+    assert first.startswith(f"A POST to search by user:{user.pk} would be refused by rule 'api': 2 of 2 used, free in")
+    assert second.startswith("  refused  api: 2 of 2 used") and " in 60 s, full again in" in second
+    assert third == "  -        sockets: it counts open WebSockets"
+
+
+@BOTH
+def test_the_tag_of_a_log_line_leads_to_a_user(enforce: Enforce, django_user_model: Any) -> None:
+    enforce(api={"rate": "2/min"})
+    user = django_user_model.objects.create_user("anna")
+    found = json.loads(run(ident_for_logs(f"user:{user.pk}"), "--json"))
+    assert found["ident"] == f"user:{user.pk}" and found["tag"] == ident_for_logs(f"user:{user.pk}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("nobody",), "No user has the id, name or e-mail address 'nobody'"),
+        (("usr:42",), "'usr' is no kind of identity; did you mean 'user'? Write one like user:42"),
+        (("session:",), "only the kind"),
+        (("00000000",), "has the tag 00000000"),
+        (("ip:10.0.0.0/8",), "no budget of its own"),
+        ((" ",), "names nobody"),
+        (("everyone", "--event", "dance"), "the event is one of request,"),
+    ],
+)
+def test_it_says_plainly_what_is_wrong(enforce: Enforce, typed: tuple[str, ...], said: str) -> None:
+    enforce(api={"rate": "2/min"})
+    with pytest.raises(CommandError, match=re.escape(said)):
+        run(*typed)
+
+
+def test_redis_that_does_not_answer(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0", "AGENT": False, "RULES": {"api": {"rate": "1/min"}}}
+    with pytest.raises(CommandError, match="Redis does not answer"):
+        run("ip:192.0.2.1")

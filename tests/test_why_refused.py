@@ -1,0 +1,50 @@
+"""All that an operator is told of a caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_throttle import rulebook
+from django_throttle.connections import overview
+from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.models import ThrottleOverride
+from django_throttle.rulebook.coverage import Call
+from django_throttle.why_refused import Answer, answer
+from tests import doors
+from tests.connections.recorder import sockets
+from tests.doors import Enforce
+
+pytestmark = pytest.mark.django_db
+enforce = pytest.fixture(doors.enforcer)
+
+
+def test_overrides_with_their_reasons_the_one_that_precedes_first(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "1/min"}, DATABASE_RULES=True)
+    user = User.objects.create_user("anna")
+    common: dict[str, Any] = {"kind": "user", "value": str(user.pk), "rules": "*"}
+    ThrottleOverride.objects.create(**common, effect="multiply", factor=3, reason="a campaign")
+    ThrottleOverride.objects.create(**common, effect="block", reason="<b>abuse")
+    found = answer(store, rulebook.refresh(), Call("search"), "anna")
+    assert [row.reason for row in found.rows] == ["<b>abuse", "a campaign"]
+    told = found.as_json()
+    assert [one["reason"] for one in told["overrides"]] == ["<b>abuse", "a campaign"]
+    assert (told["would"], told["rules"][0]["override"]["reason"]) == ("refused", "<b>abuse")
+
+
+@pytest.fixture(autouse=True)
+def nobody() -> Iterator[None]:
+    open_sockets.clear()
+    overview.look_again()
+    yield
+    open_sockets.clear()
+
+
+def test_open_sockets(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "1/min"})
+    sockets(("a", "ip:192.0.2.1"), ("b", "ip:192.0.2.1"), ("c", "ip:192.0.2.11"))
+    found: Answer = answer(store, rulebook.current(), Call(), "192.0.2.1")
+    assert (found.open, found.is_whole) == (2, True)
