@@ -1,0 +1,185 @@
+"""docs/alerts.yml and docs/grafana.json: what they ask for is what a site has, and each alert fires when it should."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from django_throttle import observe
+from django_throttle.call_facts import Facts
+from django_throttle.limiter import decide
+from tests.observe.conftest import FACTS
+from tests.pages import DOCS
+
+ALERTS, DASHBOARD, PAGE = DOCS / "alerts.yml", DOCS / "grafana.json", DOCS / "alerts.rst"
+PLAYED = Path(__file__).with_name("alerts.yml")
+OF_PROMETHEUS = {"job", "instance"}  # labels that it gives to whatever it scrapes
+HOOKS = ["django_throttle.observe.prometheus.count"]
+WORD = re.compile(r"django_throttle_\w+")
+SELECTED = re.compile(r"(django_throttle_\w+)\{([^}]*)\}")
+LABEL = re.compile(r'(\w+)\s*(=~|=|!=|!~)\s*"([^"]*)"')
+GROUPED = re.compile(r"\bby \(([^)]*)\)")
+
+
+@pytest.fixture
+def promtool(need_binary: Callable[[str], str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run it; returns how it ended and what it said."""
+    binary = need_binary("promtool")
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([binary, *arguments], check=False, capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("fine")
+
+
+urlpatterns = [path("page", page, name="page")]
+
+
+@pytest.fixture
+def scrape(settings: Any, enforce: Callable[..., None]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Series of a site by name and labels, after calls allowed, refused, shadowed, costly, or without Redis."""
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+    enforce(HOOKS=HOOKS, METER=True, LOG_COST_ABOVE={"wall_ms": 0.0})
+    statuses = [Client().get("/page").status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    enforce(HOOKS=HOOKS, action="shadow")
+    for _ in range(3):
+        decide(FACTS)
+    enforce(HOOKS=HOOKS, algorithm="concurrency", limit=5, rate=None, events=["connection"])
+    decide(Facts("any", ("connection",), FACTS.who))
+    enforce(HOOKS=HOOKS, REDIS="redis://127.0.0.1:1/0", on_store_failure="deny")
+    decide(FACTS)
+    observe.tell_dropped("group_send", 1)
+    families = text_string_to_metric_families(generate_latest(REGISTRY).decode())
+    samples = (sample for family in families for sample in family.samples)
+    return {(one.name, frozenset(one.labels.items())): one.value for one in samples if one.name.startswith("django_")}
+
+
+def panels() -> list[Any]:
+    found = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    return list(found["panels"])
+
+
+def alerts() -> list[Any]:
+    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    return list(group["rules"])
+
+
+def shown() -> list[str]:
+    """The expressions of the dashboard, with Grafana's variables as it fills them in."""
+    found = [target["expr"] for panel in panels() for target in panel["targets"]]
+    filled = {"$__rate_interval": "5m", "$__range": "10m", "$job": ".*", "$rule": ".*"}
+    for variable, value in filled.items():
+        found = [expression.replace(variable, value) for expression in found]
+    return found
+
+
+def asked() -> Iterator[str]:
+    """Every expression of both files, and what fills the dashboard's variables."""
+    yield from shown()
+    yield from (alert["expr"] for alert in alerts())
+    for variable in json.loads(DASHBOARD.read_text(encoding="utf-8"))["templating"]["list"][1:]:
+        query = variable["query"]["query"].removeprefix("label_values(").removesuffix(")")
+        what, _, label = query.rpartition(", ")
+        yield f"sum by ({label}) ({what.replace('$job', '.*')})"
+
+
+def test_every_metric_and_label_is_one_that_a_site_has(scrape: Any) -> None:
+    have: dict[str, dict[str, set[str]]] = {}
+    for name, labels in scrape:
+        for label, value in labels:
+            have.setdefault(name, {}).setdefault(label, set()).add(value)
+        have.setdefault(name, {})
+    for expression in asked():
+        names = set(WORD.findall(expression))
+        assert names and names <= have.keys(), expression
+        for name, selected in SELECTED.findall(expression):
+            for label, operator, value in LABEL.findall(selected):
+                assert label in have[name].keys() | OF_PROMETHEUS, (label, expression)
+                if operator == "=" and label == "outcome":
+                    assert value in have[name][label], (value, expression)
+        grouped = {label for labels in GROUPED.findall(expression) for label in labels.split(", ")}
+        assert all(grouped <= have[name].keys() | OF_PROMETHEUS for name in names), expression
+
+
+def test_every_metric_is_on_the_dashboard(scrape: Any) -> None:
+    seen = {name for expression in shown() for name in WORD.findall(expression)}
+    ours = {name for name, _ in scrape if not name.endswith("_created")}
+    parts = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in ours}
+    assert parts == {name.removesuffix("_bucket").removesuffix("_count") for name in seen}
+
+
+def test_promtool_reads_the_alerts_and_each_expression(promtool: Any, tmp_path: Path) -> None:
+    told = promtool("check", "rules", ALERTS)
+    assert told.returncode == 0, told.stdout + told.stderr
+    recorded = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(asked())]
+    file = tmp_path / "dashboard.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
+    told = promtool("check", "rules", file)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_each_alert_fires_when_it_should_and_only_then(promtool: Any) -> None:
+    told = promtool("test", "rules", PLAYED)
+    assert told.returncode == 0, told.stdout + told.stderr
+    tests = [test for group in yaml.safe_load(PLAYED.read_text())["tests"] for test in group["alert_rule_test"]]
+    assert {test["alertname"] for test in tests if test["exp_alerts"]} == {alert["alert"] for alert in alerts()}
+
+
+def test_each_panel_shows_something(scrape: Any, promtool: Any, tmp_path: Path) -> None:
+    """promtool is told to expect nothing of each expression, so it complains of each that has a value."""
+    series = []
+    for (name, labels), value in scrape.items():
+        given = ", ".join(f"{label}={json.dumps(text)}" for label, text in sorted({*labels, ("job", "site")}))
+        series.append({"series": f"{name}{{{given}}}", "values": f"0+{value or 1}x20"})
+    nothing = [{"expr": one, "eval_time": "15m", "exp_samples": []} for one in shown()]
+    group = {"interval": "1m", "input_series": series, "promql_expr_test": nothing}
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [group]}))
+    told = promtool("test", "rules", file)
+    complaints = told.stdout + told.stderr
+    quiet = [one for one in shown() if f"expr: {json.dumps(one)}" not in complaints]
+    assert not quiet, complaints
+
+
+def test_the_dashboard_can_be_imported_anywhere() -> None:
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    source = dashboard["templating"]["list"][0]
+    assert (source["type"], source["query"]) == ("datasource", "prometheus")
+    for one in (*panels(), *dashboard["templating"]["list"][1:], *(t for panel in panels() for t in panel["targets"])):
+        assert one["datasource"]["uid"] == f"${{{source['name']}}}"
+    numbers = [panel["id"] for panel in panels()]
+    assert len({*numbers}) == len(numbers)
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels())
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len({*taken}) == len(taken), "two panels lie on each other"
+    assert max(x for x, _ in taken) < 24
+
+
+def test_each_alert_is_explained() -> None:
+    headings = re.findall(r"^(Throttle\w+)\n-+$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings == [alert["alert"] for alert in alerts()]
+    for alert in alerts():
+        assert alert["labels"]["severity"] in ("critical", "warning")
+        assert alert["annotations"].keys() == {"summary", "description"}
