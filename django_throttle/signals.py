@@ -1,4 +1,4 @@
-"""Signals: refusals, shadows, quota warnings, store failures, edited rules, dropped messages, costly requests."""
+"""Signals: refusals, shadows, warnings, store failures, edits, ended overrides, dropped messages, costly requests."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ store_failed = Signal()
 
 # Sent in each process when other rules are in force there; arguments: ``old`` (a Snapshot or None) and ``new``.
 rules_changed = Signal()
+
+# Sent in each process once overrides have run out by their own time, in the thread that reads the rules; arguments:
+# ``overrides``, a tuple of core.Override.
+overrides_ended = Signal()
 
 # Sent when a channel layer has dropped a message because queues were full; arguments: ``method`` of the layer ("send",
 # "group_send" or "receive") and ``queues``, the number of these queues.

@@ -25,11 +25,12 @@ from django.dispatch import receiver
 
 from django_throttle import detect_test_run
 from django_throttle.conf import conf
+from django_throttle.core import Override
 from django_throttle.exceptions import StoreError
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
-from django_throttle.signals import rules_changed
+from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import AnyStore, get_store
 
 logger = logging.getLogger("django_throttle")
@@ -110,8 +111,18 @@ def end_overrides() -> None:
             book.snapshot = new
         else:
             book.pinned = new
-    logger.info("overrides that ran out: %d", len(ended))
+        book.ended += ended
     _tell(old, new)
+
+
+def _read_aside(seen: str | None) -> None:
+    """Read the rules in the thread that does, and tell there what has ended: listeners may ask the database."""
+    book = _book
+    with book.lock:
+        ended, book.ended = book.ended, ()
+    refresh(seen)
+    if ended:
+        overrides_ended.send_robust(sender=Snapshot, overrides=ended)
 
 
 def _tell(old: Snapshot | None, new: Snapshot | None) -> None:
@@ -138,13 +149,14 @@ class _Book:
     seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0
     judged_at: float = 0.0
+    ended: tuple[Override, ...] = ()  # by their own time, of which nobody has been told
     took: float = 0.0  # seconds that the last reading took
     newest: int = -1  # the number of the reading that the snapshot is from
     database: SourceRules = NO_RULES  # as it was read last
     faults: frozenset[tuple[str, str, str]] = frozenset()
     unfit: frozenset[tuple[int, str]] = frozenset()
     failing: bool = False
-    reader: Reader = field(default_factory=lambda: Reader(refresh))
+    reader: Reader = field(default_factory=lambda: Reader(_read_aside))
     lock: Lock = field(default_factory=Lock)
 
 
@@ -224,7 +236,7 @@ def poll(store: AnyStore) -> None:
     if there is None and _book.is_committed and rest > conf().RULES_POLL and age < rest:
         return
     stale = age >= conf().RULES_REREAD
-    if there is None or there != _book.seen or stale or not _book.is_committed:
+    if there is None or there != _book.seen or stale or not _book.is_committed or _book.ended:
         _book.reader.ask(there)
 
 
@@ -307,7 +319,7 @@ def _forget(*, setting: str, **_: object) -> None:
 
 def _after_fork() -> None:
     # The threads that held the lock, or were reading, do not exist in this process.
-    _book.lock, _book.reader = Lock(), Reader(refresh)
+    _book.lock, _book.reader = Lock(), Reader(_read_aside)
 
 
 @atexit.register

@@ -24,6 +24,15 @@ __all__ = ["environment", "start"]  # fixtures
 RULES = {"sockets": {"limit": 2, "algorithm": "concurrency", "events": ["connection"], "key": "ip"}}
 MAKE = WRITER.replace('kind="user", value="1"', 'kind="ip", value="127.0.0.1"')
 
+# For each line that it is given: what the history has, the oldest first.
+LINES = """
+import json, sys, django
+django.setup()
+from django_throttle.models import ThrottleChange
+for line in sys.stdin:
+    print(json.dumps([one.action for one in ThrottleChange.objects.order_by("pk")]), flush=True)
+"""
+
 
 @pytest.fixture
 def pair(redis_server: RedisServer, tmp_path: Path, environment: dict[str, str], monkeypatch: Any) -> Iterator[Any]:
@@ -81,5 +90,13 @@ async def test_sockets_above_the_limit_are_told_and_closed(
             await echo(client)
     for client in old:
         await echo(client)
+    reader = start(LINES)
+    told_once: list[str] = []
+    while "ran out" not in told_once:
+        reader.say("")
+        told_once = json.loads(reader.hear())
+    await asyncio.sleep(0.6)  # in which the other process has polled too
+    reader.say("")
+    assert json.loads(reader.hear()) == ["added", "ran out"]
     for client in (*old, *newest):
         await client.close()
