@@ -40,6 +40,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "status": {"type": "integer"},
             "detail": TEXT,
             "violated-policies": {"type": "array", "items": TEXT},
+            "reference": TEXT,
         },
         "required": ["type", "title", "status", "detail"],
     },

@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(163, 125),
-    "lines": Limit(29_098, 18_500),
+    "lines": Limit(29_121, 18_500),
     "header lines, %": Limit(9.3, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

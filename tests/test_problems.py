@@ -15,6 +15,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from django_throttle import drf
+from django_throttle.observe.reports import ident_for_logs
 from django_throttle.problems import answer
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce, enforcer
@@ -77,6 +78,7 @@ def test_what_our_rules_refuse(enforce: Enforce) -> None:
         "status": 429,
         "detail": f"Rate limit exceeded. Try again in {refused['Retry-After']} seconds.",
         "violated-policies": ["api"],
+        "reference": ident_for_logs("ip:127.0.0.1"),
     }
 
 

@@ -61,14 +61,19 @@ def too_large(decision: Decision) -> str:
     return f"This costs more than the limit ever allows{most}."
 
 
-def problem(decision: Decision, status: int, seconds: int | None, *, is_request: bool = True) -> bytes:
+def problem(
+    decision: Decision, status: int, seconds: int | None, *, is_request: bool = True, reference: str = ""
+) -> bytes:
     """A problem document (RFC 9457) of the types that the IETF's RateLimit draft registers.
 
-    ``is_request`` is False for the handshake of a WebSocket, which stays open.
+    ``is_request`` is False for the handshake of a WebSocket, which stays open. ``reference`` is plain text by which an
+    operator finds the caller.
     """
     code = error_code(decision)
     sentence = (_REQUESTS if is_request else _DETAILS)[code]
     before, after = _around_detail(code, sentence, status, violated(decision))
+    if reference:
+        after = f'{after[:-1]}, "reference": "{reference}"}}'
     return f"{before}{_detail(code, sentence, decision, seconds)}{after}".encode()
 
 

@@ -24,6 +24,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
 from django_throttle.core.problem_details import CONTENT_TYPE, error_code, problem, refusing
+from django_throttle.observe.reports import reference
 
 # Seconds: a share alone would be days for a client that waits for the next month.
 MOST_JITTER: Final = 60.0
@@ -78,13 +79,15 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
 
 def problem_response(decision: Decision, status: int, seconds: int | None) -> HttpResponse:
     """A problem document; ``seconds`` are those of Retry-After, None for never."""
-    return _uncached(problem(decision, status, seconds), status, seconds, CONTENT_TYPE)
+    body = problem(decision, status, seconds, reference=reference(decision))
+    return _uncached(body, status, seconds, CONTENT_TYPE)
 
 
 def late_problem(decision: Decision) -> dict[str, Any]:
     """The problem document for the end of a stream; ``retry_after`` is in seconds, None for never."""
     seconds = retry_seconds(decision.retry_after)
-    fields: dict[str, Any] = json.loads(problem(decision, 503 if decision.unavailable else 429, seconds))
+    status = 503 if decision.unavailable else 429
+    fields: dict[str, Any] = json.loads(problem(decision, status, seconds, reference=reference(decision)))
     return fields | {"retry_after": seconds}
 
 

@@ -20,6 +20,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.core.problem_details import refusing
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
 
@@ -72,7 +73,18 @@ def _event(facts: Facts, outcome: Outcome) -> str:
 
 def ident_for_logs(ident: str) -> str:
     """8 hex characters that tell callers apart in a log: the first 32 bits of the keyed hash in their store keys."""
-    return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==")[:4].hex()
+    return _beginning(ident, conf().KEY_SECRET)
+
+
+@lru_cache(maxsize=1024)  # who is refused is refused again
+def _beginning(ident: str, secret: str) -> str:
+    return urlsafe_b64decode(ident_tag(ident, secret_bytes(secret)) + "==")[:4].hex()
+
+
+def reference(decision: Decision) -> str:
+    """What a refused client may quote to an operator: the ident of the rule that refuses, as logs have it."""
+    outcome = refusing(decision)
+    return ident_for_logs(outcome.ident) if outcome is not None and outcome.ident else ""
 
 
 def plain(text: str) -> str:

@@ -19,6 +19,7 @@ from django_throttle.core import Decision
 from django_throttle.core.headers import delay_seconds
 from django_throttle.core.problem_details import CONTENT_TYPE, detail, error_code, problem, refusing
 from django_throttle.http.refusal import retry_seconds
+from django_throttle.observe.reports import reference
 
 Scope = dict[str, Any]
 Event = dict[str, Any]
@@ -39,6 +40,7 @@ def error_payload(decision: Decision) -> dict[str, Any]:
         "remaining": decision.remaining,
         "window": _milliseconds(outcome.window if outcome else None),
         "retry_after": _milliseconds(decision.retry_after),
+        "reference": reference(decision),
     }
 
 
@@ -234,7 +236,7 @@ async def refuse_handshake(scope: Scope, send: Send, decision: Decision, close: 
         return
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
-    body = problem(decision, status, seconds, is_request=False)
+    body = problem(decision, status, seconds, is_request=False, reference=reference(decision))
     # Nothing may come between these two: a server may end the response after the first.
     await send({"type": "websocket.http.response.start", "status": status, "headers": _headers(seconds, body)})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})

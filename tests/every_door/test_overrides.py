@@ -22,6 +22,7 @@ from django_throttle.core import Override, Rate, Reason, Rule
 from django_throttle.exceptions import Refused
 from django_throttle.identity import ScopeWho
 from django_throttle.identity.keys import api_key
+from django_throttle.observe.reports import ident_for_logs
 from django_throttle.signals import throttled
 from tests.clock import FrozenClock
 from tests.consumers import DENIAL, handshake, held, opened, socket
@@ -152,6 +153,7 @@ class TestHttp:
                 "title": "Too Many Requests",
                 "status": 429,
                 "detail": "Access is blocked.",
+                "reference": ident_for_logs(f"ip:{HERE}"),
             }
 
     def test_another_client_is_not_concerned(self, enforce: Relieve, settings: Any, url: str) -> None:
@@ -275,6 +277,7 @@ class TestSockets:
             "remaining": 0,
             "window": 60,
             "retry_after": None,
+            "reference": ident_for_logs(f"ip:{HERE}"),
         }
         assert await communicator.receive_output() == {"type": "websocket.close", "code": 4403, "reason": "blocked"}
         await communicator.wait()

@@ -19,6 +19,7 @@ from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude
 from django_throttle.http import refusal as module
 from django_throttle.http.refusal import refusal
+from django_throttle.observe.reports import ident_for_logs
 from tests.doors import Enforce
 from tests.http.conftest import Ask
 
@@ -115,6 +116,7 @@ def test_a_program_reads_a_problem() -> None:
         "status": 429,
         "detail": "Rate limit exceeded. Try again in 90 seconds.",
         "violated-policies": ["secret-rule"],
+        "reference": ident_for_logs("user:alice"),
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from django_throttle import limiter, observe
 from django_throttle.call_facts import Facts
-from django_throttle.core.decision import Reason, conclude
+from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.limiter import adecide, decide
 from django_throttle.observe import Report, reports
 from tests.clock import FrozenClock
@@ -252,3 +252,12 @@ def test_a_level_above_warning_silences_it(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.ERROR, logger="django_throttle.decisions"):
         observe.tell(FACTS, decided(False))
     assert caplog.records == []
+
+
+def test_the_reference_of_a_refusal_is_the_ident_of_the_rule_that_a_client_is_told_of() -> None:
+    def outcome(rule: str, ident: str, wait: float) -> Outcome:
+        return Outcome(rule, ident, False, 1, 0, wait, wait, Reason.EXCEEDED)
+
+    decision = conclude((outcome("a", "ip:192.0.2.1", 1.0), outcome("b", "user:42", 9.0)))
+    assert reports.reference(decision) == reports.ident_for_logs("user:42")
+    assert reports.reference(Decision(allowed=False)) == reports.reference(conclude((outcome("a", "", 1.0),))) == ""

@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision
+from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from tests.clock import FrozenClock
 from tests.consumers import (
@@ -60,6 +61,7 @@ class TestHandshake:
             "status": 429,
             "detail": "Rate limit exceeded. Try again in 48 seconds.",
             "violated-policies": ["knocks"],
+            "reference": ident_for_logs("ip:127.0.0.1"),
         }
         await communicator.disconnect()
 

@@ -21,6 +21,7 @@ from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision
 from django_throttle.drf import RuleThrottle
+from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets import messages
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import DroppedFrames, Event, continuity_payload
@@ -76,6 +77,7 @@ class TestMessages:
             "remaining": 0,
             "window": 60,
             "retry_after": 42.75,
+            "reference": ident_for_logs("ip:127.0.0.1"),
         }
         await communicator.send_to("four")
         assert await communicator.receive_nothing()
