@@ -27,6 +27,7 @@ from django_throttle.lifecycle import shutdown
 from django_throttle.local_limits import SWEEP_SECONDS, Flusher
 from django_throttle.prepaid import give_back
 from django_throttle.publishing.groups import REPORT_SECONDS, MemberReporter
+from django_throttle.recording import RecordFlusher
 from django_throttle.stores import AnyStore
 
 logger = logging.getLogger("django_throttle")
@@ -89,7 +90,9 @@ class _StoreService:
         thread.every(SWEEP_SECONDS, prepaid, "giving back what was bought ahead", wait=SWEEP_SECONDS)
         costs = observe.CostFlusher(store)
         thread.every(costs.seconds, costs, "sending the costs of routes", wait=costs.seconds)
-        self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True), costs]
+        records = RecordFlusher(store)
+        thread.every(records.seconds, records, "sending records of decisions", wait=records.seconds)
+        self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True), costs, records]
 
     def _watch_rules(self, thread: AgentThread) -> None:
         poll_seconds = conf().RULES_POLL

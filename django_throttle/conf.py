@@ -32,6 +32,8 @@ class Conf:
     HOOKS: Sequence[str] = ()  # dotted paths of what is called with a report of every decision
     METER: bool = True  # measure what each request uses: queries, rows, times, bytes
     LOG_COST_ABOVE: Mapping[str, float] = field(default_factory=dict)  # log requests above, as {"queries": 50}
+    RECORD: bool = True  # record what rules decide: by the minute, and a sample of decisions
+    RECORD_IDENTS: bool = False  # keep idents there in clear, instead of their keyed hash
     SHADOW: bool = False  # every rule only records, as if its action were "shadow": nothing is refused
     RULES_WAIT: bool = False  # a process that starts waits for a database that hangs; else for DEADLINE at most
     RULES_POLL: float = 0.5  # how often a process asks whether rules changed

@@ -181,7 +181,7 @@ def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: b
         decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:
         decided = decide_and_correct(decided, facts.charged, snapshot.by_name)
-    return decide_reported(decided, facts, commit)
+    return decide_reported(decided, facts, commit, charges)
 
 
 def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
@@ -190,12 +190,19 @@ def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
     return Step(partial(reports.tell, *told), partial(reports.atell, *told))
 
 
-def decide_reported(decided: Flow[Decision], facts: Facts, commit: bool = True) -> Steps[Decision]:
+def decide_reported(
+    decided: Flow[Decision], facts: Facts, commit: bool = True, charges: Charges | None = None
+) -> Steps[Decision]:
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
     began = perf_counter()
     decision = yield from decided
-    is_quiet = decision.is_ordinary and not reports.installed_hooks()
-    if is_quiet or (facts.asks_again and not decision.allowed):
+    is_ordinary = decision.is_ordinary
+    if is_ordinary and commit:
+        if charges is None:
+            reports.record.happened(facts, decision, perf_counter() - began)
+        else:
+            reports.record.passed(charges, facts.scope, facts.method, facts.events, began)
+    if (is_ordinary and not reports.installed_hooks()) or (facts.asks_again and not decision.allowed):
         return decision
     seconds = perf_counter() - began
     try:

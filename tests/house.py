@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules": Limit(163, 125),
-    "lines": Limit(29_121, 18_500),
-    "header lines, %": Limit(9.3, 9.5),
+    "modules": Limit(172, 125),
+    "lines": Limit(30_117, 18_500),
+    "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),

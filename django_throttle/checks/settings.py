@@ -144,6 +144,8 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "SHADOW": ("E060", SWITCH),
     "TESTS_IN_MEMORY": ("E017", SWITCH),
     "METER": ("E078", SWITCH),
+    "RECORD": ("E093", SWITCH),
+    "RECORD_IDENTS": ("E094", SWITCH),
     "LOG_COST_ABOVE": ("E079", (f"numbers by {', '.join(MEASURES)}", _are_measures)),
     "RULES_POLL": ("E020", _number(0.05, 60)),
     "RULES_REREAD": ("E021", _number(1, 3600)),

@@ -22,11 +22,13 @@ from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import ident_tag, secret_bytes
 from django_throttle.core.problem_details import refusing
 from django_throttle.log_throttling import LogThrottle
+from django_throttle.recording.recorder import recorder
 from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
 
 decisions_log = logging.getLogger("django_throttle.decisions")
 
 LONGEST: Final = 200
+record: Final = recorder  # told of every decision, of those that pass at once by whoever decides them
 
 refusal_throttle = LogThrottle(seconds=10.0)
 
@@ -193,6 +195,7 @@ def _happened(facts: Facts, decision: Decision, seconds: float) -> Sequence[Sign
         call_hooks(Report(facts, decision, seconds))
     if decision.is_ordinary:
         return ()
+    record.happened(facts, decision, seconds)
     log_refusals(facts, decision)
     return _signals(decision)
 

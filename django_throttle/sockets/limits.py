@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, perf_counter
@@ -11,6 +11,7 @@ from typing import Final
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.core.commands import Charge
+from django_throttle.core.commands import Charges as CallCharges
 from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
 from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import at_once_or_in_thread, spawn
@@ -37,7 +38,8 @@ class MatchedRules:
     metered, ``shared`` are decided by the store. ``blocks`` are an operator's refusals. ``until`` is on the monotonic
     clock. ``sized``: a rule counts bytes. ``measures``: one is of a measured unit. ``delays``: an own rule makes frames
     wait. ``remembers``: what own rules refuse need not be counted. ``is_blocked``: a block refuses every frame. The
-    next three name what there is. ``is_quick``: a frame that costs 1 is charged ``shared`` as it is, and no more.
+    next three name what there is. ``all`` is of own, metered and shared rules.
+    ``is_quick``: a frame that costs 1 is charged ``shared`` as it is, and no more.
     """
 
     snapshot: rulebook.Snapshot
@@ -55,6 +57,7 @@ class MatchedRules:
     is_own_only: bool = field(init=False)
     is_shared_only: bool = field(init=False)
     is_quick: bool = field(init=False)
+    all: CallCharges = field(init=False)
 
     def __post_init__(self) -> None:
         own, metered, shared = self.own, self.metered, self.shared
@@ -67,6 +70,7 @@ class MatchedRules:
         self.is_empty = not (own or metered or shared or self.blocks)
         self.is_own_only = not (metered or shared or self.is_blocked)
         self.is_shared_only = bool(shared) and not (own or metered or self.blocks)
+        self.all = CallCharges.of((*own, *metered, *shared))
         self.is_quick = self.is_shared_only and not (self.sized or self.measures)
 
     @property
@@ -82,9 +86,9 @@ class MatchedRules:
 
         return MatchedRules(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
 
-    def priced(self, charges: Charges, cost: int, size: int) -> Charges:
+    def priced(self, charges: Iterable[Charge], cost: int, size: int) -> Charges:
         if cost == 1 and not self.sized:
-            return charges
+            return tuple(charges)
         counts = {"calls": cost, "bytes": size if cost else 0}
         return tuple([one._replace(cost=one.cost * counts.get(one.rule.unit, min(cost, 1))) for one in charges])
 
@@ -142,7 +146,13 @@ class FrameLimits:
         matched = self._matched
         if matched is None or matched.snapshot is not rulebook.present() or monotonic() >= matched.until:
             return False
-        return matched.is_empty or (matched.is_quick and self._is_prepaid(matched.shared))
+        if matched.is_empty:
+            return True
+        began = perf_counter()
+        passes = matched.is_quick and self._is_prepaid(matched.shared)
+        if passes:
+            reports.record.passed(matched.all, self._scope, "", self._events, began)
+        return passes
 
     async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
@@ -153,6 +163,7 @@ class FrameLimits:
         if matched.is_own_only:
             own = self._by_own(matched, cost, size)
             if own is None:
+                self._record(matched, cost, size, began)
                 return None
             decision = own
         else:
@@ -161,10 +172,17 @@ class FrameLimits:
             if matched.measures and decision.allowed:
                 facts = Facts(self._scope, self._events, self._who, cost, size=size)
                 reserve(frame, facts, decision.receipt)
-        if reports.installed_hooks() or not _is_ordinary(decision):
+        if decision.is_ordinary:
+            self._record(matched, cost, size, began)
+        if reports.installed_hooks() or not decision.is_ordinary:
             facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
             await reports.atell(facts, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
+
+    def _record(self, matched: MatchedRules, cost: int, size: int, began: float) -> None:
+        """Record a frame that passed at once."""
+        charges = matched.all if cost == 1 and not matched.sized else matched.priced(matched.all, cost, size)
+        reports.record.passed(CallCharges.of(charges), self._scope, "", self._events, began)
 
     async def matched(self) -> MatchedRules:
         before, snapshot = self._matched, rulebook.present() or await rulebook.acurrent()
@@ -266,10 +284,3 @@ def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> D
     whole = conclude(own.outcomes + others.outcomes + blocks, degraded=others.degraded)
     delay = max(own.delay, others.delay)
     return whole._replace(delay=delay, crossed=others.crossed, paid=others.paid, cause=others.cause)
-
-
-def _is_ordinary(decision: Decision) -> bool:
-    """Whether only hooks are told of it."""
-    if not decision.allowed or decision.degraded or decision.crossed:
-        return False
-    return all([outcome.allowed for outcome in decision.outcomes])  # noqa: C419 - on the hot path

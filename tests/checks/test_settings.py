@@ -195,6 +195,8 @@ WRONG: list[tuple[str, Any]] = [
     ("E033", {"PROCESS_TTL": 6, "BEAT_INTERVAL": 5}),
     ("E034", {"CONNECTION_TTL": 300, "EXTEND_INTERVAL": 180}),
     ("E078", {"METER": "auto"}),
+    ("E093", {"RECORD": "auto"}),
+    ("E094", {"RECORD_IDENTS": 1}),
     ("E079", {"LOG_COST_ABOVE": 50}),
     ("E079", {"LOG_COST_ABOVE": {"querys": 50}}),
     ("E079", {"LOG_COST_ABOVE": {"queries": True}}),

@@ -16,7 +16,7 @@ from tests.sockets.guarded import Line, Live, live_enforcer
 enforce = pytest.fixture(live_enforcer)
 CHAT = {"rate": "100000/h", "events": ["message"], "key": "ip"}
 DOORS = {"middleware": ThrottleMiddleware, "consumer": AsyncEcho}
-MAX_MODULES, MAX_CALLS, MAX_FIRST_CALLS = 9, 23, 60
+MAX_MODULES, MAX_CALLS, MAX_FIRST_CALLS = 10, 24, 60
 
 
 async def way_of_a_frame(line: Line) -> Way:

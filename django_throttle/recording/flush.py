@@ -1,0 +1,115 @@
+"""Sends what this process has recorded to Redis, every two seconds and at the end.
+
+Each sending has a number, and what was sent without an answer is sent again under the same number, so that nothing
+counts twice. Meanwhile the recorder goes on within its bounds; what a killed process had not sent is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from django.utils import timezone
+
+from django_throttle.recording import places
+from django_throttle.recording.cells import HOUR, MINUTE, Cell
+from django_throttle.recording.heavy_hitters import KEPT, HeavyHitters
+from django_throttle.recording.places import HOURS, MINUTES
+from django_throttle.recording.recorder import Records, Seen, recorder
+from django_throttle.recording.thinning import Thinned
+from django_throttle.stores import RedisStore
+from django_throttle.stores.failures import raise_first
+from django_throttle.stores.transport import batches
+
+Sending = tuple[str, list[str], list[Any]]  # a script's name, keys and arguments
+
+MOST_MINUTES: Final = 60  # of a rule, in one call
+
+
+class RecordFlusher:
+    """Sends records every so many ``seconds``; used by one thread, and once more at exit."""
+
+    seconds = 2.0
+
+    def __init__(self, store: RedisStore) -> None:
+        self.store = store
+        self._uid, self._number = secrets.token_hex(6), 0
+        self._pending: list[Sending] = []
+
+    def __call__(self) -> None:
+        """Send what could not be sent before, and what is new. Raises StoreError; it is then sent later."""
+        if not self._pending:
+            self._number += 1
+            self._pending = list(self._sendings(recorder.take()))
+        errors: list[Any] = []
+        for batch in list(batches(self._pending)):
+            replies = self.store.pipeline(batch)
+            pairs = list(zip(batch, replies, strict=True))
+            failed = [sending for sending, reply in pairs if isinstance(reply, Exception)]
+            errors += [reply for reply in replies if isinstance(reply, Exception)]
+            self._pending = [*failed, *self._pending[len(batch) :]]
+            if failed:
+                break
+            self._learn_levels(pairs)
+        raise_first(errors)
+
+    def _learn_levels(self, pairs: list[tuple[Sending, Any]]) -> None:
+        levels = {args[0]: int(reply) for (name, _, args), reply in pairs if name == "sample"}
+        if levels:
+            recorder.ask_for(*(levels.get(stratum, 0) - 1 for stratum in places.STRATA))
+
+    def _sendings(self, records: Records) -> Iterator[Sending]:
+        by_rule: dict[str, dict[int, Cell]] = {}
+        for (rule, minute), cell in records.cells.items():
+            by_rule.setdefault(rule, {})[minute] = cell
+        rankings = dict(records.rankings)
+        for rule, cells in by_rule.items():
+            left = iter(cells.items())
+            while some := list(islice(left, MOST_MINUTES)):
+                hour = some[0][0] // HOUR * HOUR
+                yield self._of_rule(rule, some, hour, rankings.pop((rule, hour), None))
+        for (rule, hour), ranking in rankings.items():
+            yield self._of_rule(rule, [], hour, ranking)
+        now = int(timezone.now().timestamp())
+        for stratum, sample in zip(places.STRATA, (records.whole, records.refused), strict=True):
+            if sample.entries or sample.level:
+                yield self._of_sample(stratum, sample, now)
+
+    def _of_rule(self, rule: str, cells: list[tuple[int, Cell]], hour: int, ranking: HeavyHitters | None) -> Sending:
+        newest = max([minute for minute, _ in cells], default=hour)
+        field = f"{places.rule_tag(rule)}:{cells[0][0] if cells else hour}"
+        args: list[Any] = [field, self._number, places.MINUTES_TTL_MS, places.HOURS_TTL_MS, places.SEEN_TTL_MS]
+        args += [KEPT, rule.encode("utf-8", "surrogatepass"), len(cells), newest]
+        names = [f"rec:seen:{self._uid}", "rec:rules"]
+        for minute, cell in cells:
+            names += [MINUTES.name(rule, minute), HOURS.name(rule, minute)]
+            args += [minute % MINUTES.key // MINUTE, minute % HOURS.key // HOUR, len(cell)]
+            args += [number for pair in cell.items() for number in pair]
+        if ranking is not None:
+            ranking.cut()
+            names.append(places.ranking_name(rule, hour))
+            args.append(ranking.error)
+            for ident, count in ranking.counts.items():
+                args += [places.tag_of(ident).encode("utf-8", "surrogatepass"), count]
+        return "record", list(map(self.store.process_key, names)), args
+
+    def _of_sample(self, stratum: str, sample: Thinned[Seen], now: int) -> Sending:
+        slot = now // places.SLOT
+        names = [f"rec:seen:{self._uid}"]
+        for number in (slot, slot - places.RECENT_SLOTS):
+            name = places.sample_name(stratum, number)
+            names += [name, f"{name}:level"]
+        args: list[Any] = [stratum, self._number, places.MINUTES_TTL_MS, places.SEEN_TTL_MS]
+        args += [places.MOST_RECENT, places.MOST_OLDER, sample.level]
+        args += [bytes([level]) + packed(seen) for level, seen in sample.entries]
+        return "sample", list(map(self.store.process_key, names)), args
+
+
+def packed(seen: Seen) -> bytes:
+    """A decision of a sample as JSON, with tags in the place of idents."""
+    tags = {places.tag_of(ident): rules for ident, rules in seen.idents.items()}
+    fields = [round(seen.at, 6), *seen[1:-1], tags]
+    return json.dumps(fields, separators=(",", ":")).encode()

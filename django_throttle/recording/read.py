@@ -1,0 +1,220 @@
+"""Reads what was recorded: of all processes in Redis; of a store in memory, what this process recorded.
+
+Everything here raises StoreError where Redis does not answer. Times are aware datetimes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.utils import timezone
+
+from django_throttle.recording import own_records, places
+from django_throttle.recording.cells import HOUR, Minute, minute_of, unpacked
+from django_throttle.recording.flush import packed
+from django_throttle.recording.heavy_hitters import HeavyHitters
+from django_throttle.recording.places import HOURS, MINUTES, Span
+from django_throttle.stores import AnyStore, RedisStore
+from django_throttle.stores.failures import raise_first
+from django_throttle.stores.transport import batches
+
+TAG: Final = re.compile(r"[0-9a-f]{8}(?:[0-9a-f]{8})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One decision of a sample. ``tag`` stands for the ident that counts under ``rule``, or under the first rule.
+
+    ``outcome`` is "allowed", "refused" or "shadowed"; ``rule`` and ``reason`` say what refused. ``tags`` has the tag by
+    the name of each rule. ``weight`` is how many decisions this one stands for. Tags are idents where RECORD_IDENTS
+    says so.
+    """
+
+    at: datetime
+    scope: str
+    method: str
+    event: str
+    tag: str
+    rule: str
+    reason: str
+    cost: int
+    outcome: str
+    weight: float
+    tags: Mapping[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("scope", "method", "event", "tag", "rule", "reason", "cost", "outcome", "weight")
+        return {"at": self.at.isoformat(), **{name: getattr(self, name) for name in names}, "tags": dict(self.tags)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Decisions of some time, those of each list in their order, and the share at which each stratum was kept.
+
+    ``whole`` has all calls of some callers: a share ``shares["whole"]`` of all idents, each with every call.
+    ``refused`` has a share ``shares["refused"]`` of the refusals of all idents. ``records`` are those of ``whole`` that
+    were not refused, and ``refused``: their weights add up to about all decisions.
+    """
+
+    whole: list[Recorded]
+    refused: list[Recorded]
+    shares: Mapping[str, float]
+
+    @property
+    def records(self) -> list[Recorded]:
+        passed = [one for one in self.whole if one.outcome != "refused"]
+        return sorted(passed + self.refused, key=lambda one: one.at)
+
+
+def minutes(
+    store: AnyStore, since: datetime, until: datetime, rules: Iterable[str] | None = None
+) -> dict[str, list[Minute]]:
+    """What each rule decided, by the minute, of the last 24 hours; minutes without a call are left out."""
+    return _cells(store, MINUTES, since, until, rules)
+
+
+def hours(
+    store: AnyStore, since: datetime, until: datetime, rules: Iterable[str] | None = None
+) -> dict[str, list[Minute]]:
+    """The same by the hour, of the last 30 days."""
+    return _cells(store, HOURS, since, until, rules)
+
+
+def recorded_rules(store: AnyStore, since: datetime) -> list[str]:
+    """The names of rules that decided anything since then, in order."""
+    if not store.is_remote:
+        return sorted({rule for rule, at in own_records.current().cells if at >= since.timestamp()})
+    reply = store.call("recorded_rules", [store.process_key("rec:rules")], [int(since.timestamp()) // HOUR * HOUR])
+    return sorted(map(_lenient, reply))
+
+
+def most_refused(store: AnyStore, rule: str, hours: int = 1) -> list[tuple[str, int, int]]:
+    """The idents that a rule refused most in this hour and those before, most first: tag, count, what it may lack."""
+    now, whole = int(timezone.now().timestamp()) // HOUR * HOUR, HeavyHitters()
+    starts = [now - HOUR * age for age in range(hours)]
+    for ranking in _rankings(store, rule, starts):
+        whole.merge(ranking)
+    return whole.largest()
+
+
+def recent(store: AnyStore, ident: str, limit: int = 20) -> list[Recorded]:
+    """What this ident was refused lately and by what, the latest first; also by the tag of a log line, or 16 hex."""
+    asked = {ident, places.hashed(ident)}
+    end = timezone.now()
+    sampled = _sampled(store, end - timedelta(days=1), end)
+    found = {
+        (one.at, one.scope, one.method, one.rule, one.tag): one
+        for one in [*sampled.refused, *(one for one in sampled.whole if one.outcome != "allowed")]
+        if any(_is_asked(tag, asked, ident) for tag in one.tags.values())
+    }
+    return sorted(found.values(), key=lambda one: one.at, reverse=True)[:limit]
+
+
+def _is_asked(tag: str, asked: set[str], ident: str) -> bool:
+    if tag in asked:
+        return True
+    return bool(TAG.fullmatch(ident)) and (tag.startswith(ident) or places.hashed(tag).startswith(ident))
+
+
+def sample(store: AnyStore, since: datetime, until: datetime) -> Sample:
+    """Decisions from then until then, of the last 24 hours."""
+    return _sampled(store, since, until)
+
+
+def _cells(
+    store: AnyStore, span: Span, since: datetime, until: datetime, rules: Iterable[str] | None
+) -> dict[str, list[Minute]]:
+    first, end = int(since.timestamp()) // span.cell * span.cell, until.timestamp()
+    names = recorded_rules(store, since) if rules is None else list(dict.fromkeys(rules))
+    if not store.is_remote:
+        found = own_records.cells(span.cell)
+        cells = {name: sorted((at, cell) for (rule, at), cell in found.items() if rule == name) for name in names}
+    else:
+        cells = _fetched(store, span, first, end, names)
+    return {name: [minute_of(at, cell) for at, cell in cells[name] if first <= at < end] for name in names}
+
+
+def _fetched(
+    store: RedisStore, span: Span, first: int, end: float, names: Sequence[str]
+) -> dict[str, list[tuple[int, dict[int, int]]]]:
+    starts = range(first // span.key * span.key, max(first, int(end)) + 1, span.key)
+    asked = [(name, start) for name in names for start in starts]
+    cells: dict[str, list[tuple[int, dict[int, int]]]] = {name: [] for name in names}
+    calls: list[Any] = [("read_cells", [store.process_key(span.name(*one))], []) for one in asked]
+    for (name, start), reply in zip(asked, _replies(store, calls), strict=True):
+        fields = {int(field): cell for field, cell in zip(reply[::2], reply[1::2], strict=True)}
+        cells[name] += [(start + span.cell * field, unpacked(_bytes(cell))) for field, cell in sorted(fields.items())]
+    return cells
+
+
+def _replies(store: RedisStore, calls: Sequence[Any]) -> Iterator[Any]:
+    for batch in batches(calls):
+        replies = store.pipeline(batch)
+        raise_first([reply for reply in replies if isinstance(reply, Exception)])
+        yield from replies
+
+
+def _rankings(store: AnyStore, rule: str, starts: Sequence[int]) -> Iterator[HeavyHitters]:
+    if not store.is_remote:
+        own = own_records.current().rankings
+        for start in starts:
+            if ranking := own.get((rule, start)):
+                yield HeavyHitters({places.tag_of(one): count for one, count in ranking.counts.items()}, ranking.error)
+        return
+    keys = [store.process_key(places.ranking_name(rule, start)) for start in starts]
+    for error, *pairs in _replies(store, [("read_ranking", [key], []) for key in keys]):
+        counts = {_lenient(tag): int(count) for tag, count in zip(pairs[::2], pairs[1::2], strict=True)}
+        yield HeavyHitters(counts, int(error))
+
+
+def _sampled(store: AnyStore, since: datetime, until: datetime) -> Sample:
+    strata, shares = {}, {}
+    for stratum in places.STRATA:
+        level, entries = _entries(store, stratum, since, until)
+        shares[stratum] = 2.0**-level
+        made = [_recorded(entry[1:], 2.0**level) for entry in entries if entry[0] >= level]
+        kept = [one for one in made if one is not None and since <= one.at < until]
+        strata[stratum] = sorted(kept, key=lambda one: one.at)
+    return Sample(strata["whole"], strata["refused"], shares)
+
+
+def _entries(store: AnyStore, stratum: str, since: datetime, until: datetime) -> tuple[int, list[bytes]]:
+    """The highest level of any slot, which holds for all; and the entries, a byte of level before each."""
+    if not store.is_remote:
+        thinned = getattr(own_records.current(), stratum)
+        return thinned.level, [bytes([level]) + packed(seen) for level, seen in thinned.entries]
+    first = max(since.timestamp(), timezone.now().timestamp() - places.SLOTS * places.SLOT)
+    slots = range(int(first) // places.SLOT, int(until.timestamp()) // places.SLOT + 1)
+    names = [store.process_key(places.sample_name(stratum, slot)) for slot in slots]
+    level, entries = 0, []
+    for reply in _replies(store, [("read_sample", [name, f"{name}:level"], []) for name in names]):
+        level = max(level, int(reply[0]))
+        entries += [_bytes(one) for one in reply[1:]]
+    return level, entries
+
+
+def _recorded(entry: bytes, weight: float) -> Recorded | None:
+    try:
+        at, scope, method, event, outcome, rule, reason, cost, idents = json.loads(entry)
+        tags = {name: tag for tag, names in idents.items() for name in names}
+        tag = tags.get(rule) or next(iter(idents), "")
+        when = datetime.fromtimestamp(at, UTC)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return None  # a foreign value
+    return Recorded(when, scope, method, event, tag, rule, reason, cost, outcome, weight, tags)
+
+
+def _bytes(found: Any) -> bytes:
+    return found if isinstance(found, bytes) else str(found).encode("utf-8", "surrogateescape")
+
+
+def _lenient(found: Any) -> str:
+    return _bytes(found).decode("utf-8", "surrogatepass")
+
+
+__all__ = ["Minute", "Recorded", "Sample", "hours", "minutes", "most_refused", "recent", "recorded_rules", "sample"]

@@ -1,0 +1,245 @@
+"""Counts what is decided in this process: numbers by rule and minute, the most refused idents, and a sample.
+
+A call adds one tuple to a list; what that comes to is counted for MOST_WAITING calls at once, or when it is taken.
+Everything has a bound: where there is no room for one more, numbers are added to an older minute of the same rule, or
+to ``OTHERS``, so that sums stay right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from django.core.signals import setting_changed
+from django.utils import timezone
+
+from django_throttle.call_facts import Facts
+from django_throttle.conf import conf
+from django_throttle.core import Decision
+from django_throttle.core.commands import Charges, RuleSet
+from django_throttle.core.decision import Outcome
+from django_throttle.lifecycle import in_child
+from django_throttle.recording.cells import (
+    ALLOWED,
+    CODES,
+    COST,
+    DEGRADED,
+    HOUR,
+    MINUTE,
+    OTHERS,
+    SHADOWED,
+    Cell,
+    add,
+    bucket_of,
+)
+from django_throttle.recording.heavy_hitters import HeavyHitters
+from django_throttle.recording.thinning import Thinned, level_of, random_level
+
+MOST_WAITING: Final = 500
+MOST_CELLS: Final = 5000  # of rules and minutes that were not sent
+MOST_RANKINGS: Final = 1000  # of rules and hours
+MOST_SAMPLED: Final = 100  # of each stratum, between two sendings
+LONGEST_TEXT: Final = 100  # of a scope, method, event or rule in a sample
+TICK: Final = 1e-5  # seconds, to which the time of a decision is rounded down
+
+
+class Seen(NamedTuple):
+    """A decision of a sample: ``at`` is Unix time, ``idents`` the names of the rules that count under each ident."""
+
+    at: float
+    scope: str
+    method: str
+    event: str
+    outcome: str
+    rule: str
+    reason: str
+    cost: int
+    idents: dict[str, list[str]]
+
+
+@dataclass(slots=True)
+class Records:
+    """What a process has recorded: cells by rule and minute, rankings by rule and hour, both in Unix time; samples.
+
+    ``whole`` has all calls of some idents, ``refused`` some refusals of all idents.
+    """
+
+    cells: dict[tuple[str, int], Cell] = field(default_factory=dict)
+    rankings: dict[tuple[str, int], HeavyHitters] = field(default_factory=dict)
+    whole: Thinned[Seen] = field(default_factory=lambda: Thinned(MOST_SAMPLED))
+    refused: Thinned[Seen] = field(default_factory=lambda: Thinned(MOST_SAMPLED))
+
+
+class Recorder:
+    """What this process has decided and not sent; added by any thread."""
+
+    def __init__(self) -> None:
+        self.renew()
+        in_child(self, type(self).renew)
+        setting_changed.connect(self._forget)
+
+    def renew(self) -> None:
+        """Begin anew."""
+        self._lock = Lock()
+        # The same list as long as the process lives: an append by another thread must not miss it.
+        self._waiting: list[tuple[Any, ...]] = []
+        self._names: dict[RuleSet, list[tuple[str, int]]] = {}
+        self._records = Records()
+        self._is_off = False
+
+    def _forget(self, *, setting: str, **_: object) -> None:
+        self._is_off = self._is_off and setting != "DJANGO_THROTTLE"
+
+    def _look(self) -> bool:
+        """Whether there is to be no record; asked now and then."""
+        self._is_off = not conf().RECORD
+        return self._is_off
+
+    def passed(self, charges: Charges, scope: str, method: str, events: tuple[str, ...], began: float) -> None:
+        """Count a call that all these charges let pass at once; ``began`` is on the clock of perf_counter."""
+        if self._is_off:
+            return
+        waiting = self._waiting
+        waiting.append((charges, scope, method, events, began, perf_counter()))
+        if len(waiting) >= MOST_WAITING:
+            self._count()
+
+    def happened(self, facts: Facts, decision: Decision, seconds: float) -> None:
+        """Count any other call."""
+        if self._is_off or not decision.outcomes or self._look():
+            return
+        now = timezone.now().timestamp()
+        with self._lock:
+            for rule, outcome in _by_rule(decision.outcomes).items():
+                _add_outcome(self._records, rule, outcome, facts.cost, decision.degraded, int(now), seconds)
+            self._sample(_seen(facts, decision, now), is_refused=not decision.allowed)
+
+    def take(self) -> Records:
+        """All of it, which is forgotten here; the samples go on at the levels that they had."""
+        self._count()
+        with self._lock:
+            taken, self._records = self._records, Records()
+            for ours, old in ((self._records.whole, taken.whole), (self._records.refused, taken.refused)):
+                ours.level = max(0, old.level - 1)
+            return taken
+
+    def ask_for(self, whole: int, refused: int) -> None:
+        """Sample by at least these levels: all processes together have too many."""
+        with self._lock:
+            self._records.whole.raise_to(whole)
+            self._records.refused.raise_to(refused)
+
+    def _count(self) -> None:
+        with self._lock:
+            count = len(self._waiting)
+            calls = self._waiting[:count]
+            del self._waiting[:count]
+            if not calls or self._look():
+                return
+            wall, now = timezone.now().timestamp(), perf_counter()
+            minute = int(wall) // MINUTE * MINUTE
+            for (rules, costs, ticks), number in Counter(
+                [(call[0].rules, call[0].costs, (call[5] - call[4]) // TICK) for call in calls]
+            ).items():
+                bucket = bucket_of((ticks + 0.5) * TICK)
+                for name, place in self._names_of(rules):
+                    cell = _cell(self._records, name, minute)
+                    add(cell, {ALLOWED: number, COST: number * costs[place], bucket: number})
+            self._sample_passed(calls, wall - now)
+
+    def _names_of(self, rules: RuleSet) -> list[tuple[str, int]]:
+        """The names of these rules, and where each begins: of several rates the first stands for the rule."""
+        found = self._names.get(rules)
+        if found is None:
+            if len(self._names) >= MOST_RANKINGS:
+                self._names.clear()
+            places: dict[str, int] = {}
+            for place, rule in enumerate(rules.rules):
+                places.setdefault(rule.name, place)
+            found = self._names[rules] = list(places.items())
+        return found
+
+    def _sample_passed(self, calls: Iterable[tuple[Any, ...]], offset: float) -> None:
+        """Offer these calls to the sample: those of idents whose level is high enough."""
+        least = self._records.whole.level
+        for charges, scope, method, events, began, _ in calls:
+            level = max(map(level_of, set(charges.idents)), default=-1)
+            if level >= least:
+                idents: dict[str, list[str]] = {}
+                for rule, ident in zip(charges.rules.rules, charges.idents, strict=True):
+                    idents.setdefault(ident, []).append(rule.name)
+                event = events[0] if events else ""
+                seen = Seen(began + offset, scope, method, event, "allowed", "", "within", max(charges.costs), idents)
+                self._records.whole.offer(level, _shortened(seen))
+
+    def _sample(self, seen: Seen, *, is_refused: bool) -> None:
+        level = max(map(level_of, seen.idents), default=-1)
+        self._records.whole.offer(level, seen)
+        if is_refused:
+            self._records.refused.offer(random_level(), seen)
+
+
+recorder: Final = Recorder()
+
+
+def _add_outcome(
+    records: Records, rule: str, outcome: Outcome, cost: int, degraded: bool, now: int, seconds: float
+) -> None:
+    numbers = {bucket_of(seconds): 1}
+    if outcome.allowed or outcome.shadow:
+        numbers |= {ALLOWED: 1, COST: cost, SHADOWED: int(not outcome.allowed), DEGRADED: int(degraded)}
+    else:
+        numbers[CODES[outcome.reason]] = 1
+    add(_cell(records, rule, now // MINUTE * MINUTE), {code: number for code, number in numbers.items() if number})
+    if not outcome.allowed and outcome.ident:
+        _ranking(records, rule, now // HOUR * HOUR).add(outcome.ident)
+
+
+def _cell(records: Records, rule: str, minute: int) -> Cell:
+    cells = records.cells
+    found = cells.get((rule, minute))
+    if found is None:
+        if len(cells) >= MOST_CELLS:
+            older = next((key for key in reversed(cells) if key[0] == rule), (OTHERS, minute))
+            return cells.setdefault(older, {})
+        found = cells[rule, minute] = {}
+    return found
+
+
+def _ranking(records: Records, rule: str, hour: int) -> HeavyHitters:
+    rankings = records.rankings
+    if (rule, hour) not in rankings and len(rankings) >= MOST_RANKINGS:
+        rule = OTHERS
+    return rankings.setdefault((rule, hour), HeavyHitters())
+
+
+def _by_rule(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
+    """One outcome for each rule: of several rates the one that refuses."""
+    found: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        if outcome.rule not in found or (found[outcome.rule].allowed and not outcome.allowed):
+            found[outcome.rule] = outcome
+    return found
+
+
+def _seen(facts: Facts, decision: Decision, now: float) -> Seen:
+    outcomes = decision.outcomes
+    refusing = [one for one in outcomes if not one.allowed and one.shadow == decision.allowed]
+    said = refusing[0] if refusing else outcomes[0]
+    idents: dict[str, list[str]] = {}
+    for one in outcomes:
+        if one.ident:
+            idents.setdefault(one.ident, []).append(one.rule)
+    rule, reason = (said.rule, said.reason.value) if refusing else ("", "within")
+    verdict = said.verdict if refusing else "allowed"
+    event = facts.events[0] if facts.events else ""
+    return _shortened(Seen(now, facts.scope, facts.method, event, verdict, rule, reason, facts.cost, idents))
+
+
+def _shortened(seen: Seen) -> Seen:
+    scope, method, event, rule = (text[:LONGEST_TEXT] for text in (seen.scope, seen.method, seen.event, seen.rule))
+    return seen._replace(scope=scope, method=method, event=event, rule=rule)

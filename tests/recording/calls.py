@@ -1,0 +1,50 @@
+"""Calls that tests of records make, at a door's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from django_throttle.call_facts import Facts
+from django_throttle.core import Rule
+from django_throttle.limiter import door_flow
+from django_throttle.recording.cells import Minute, total
+from django_throttle.recording.read import hours, minutes
+from django_throttle.rulebook import Snapshot
+from django_throttle.stores import AnyStore
+from django_throttle.stores.base import run
+
+
+class By:
+    """A caller of one ident, whatever the key."""
+
+    subject = None
+
+    def __init__(self, ident: str) -> None:
+        self._ident = ident
+
+    def ident(self, key: str) -> str:
+        return self._ident
+
+    def is_(self, trait: str) -> bool:
+        return False
+
+    def lacks_address(self, key: str) -> bool:
+        return False
+
+
+def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **facts: Any) -> int:
+    """How many of these calls were allowed."""
+    snapshot, given = Snapshot(rules), {"scope": "search", "method": "GET", **facts}
+    calls = [Facts(events=("request",), who=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
+    return sum(run(door_flow(snapshot, facts, store, True), store).allowed for facts in calls)
+
+
+def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:
+    """All that is recorded of a rule, as one."""
+    now = timezone.now()
+    read = hours if by_hour else minutes
+    return total(read(store, now - timedelta(hours=23), now + timedelta(hours=1), [rule])[rule])

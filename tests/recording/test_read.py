@@ -1,0 +1,177 @@
+"""What is read back of what was decided: numbers, idents and samples, in Redis and in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_throttle.core import Rule
+from django_throttle.exceptions import StoreError
+from django_throttle.observe.reports import ident_for_logs
+from django_throttle.recording import RecordFlusher
+from django_throttle.recording.cells import percentile
+from django_throttle.recording.places import MOST_RECENT
+from django_throttle.recording.read import hours, minutes, most_refused, recent, recorded_rules, sample
+from django_throttle.stores import AnyStore, MemoryStore, RedisStore
+from tests.recording.calls import call, recorded
+from tests.servers import RedisServer, free_port
+
+LIMITED = Rule("api", "3/hour", algorithm="sliding_log")
+WATCHED = Rule("watched", "1/hour", action="shadow")
+
+Flush = Callable[[], object]
+
+
+@pytest.fixture(params=["redis", "memory"])
+def both(request: Any, redis_url: str) -> tuple[AnyStore, Flush]:
+    """A store, and what sends to it."""
+    if request.param == "memory":
+        return MemoryStore(), int
+    store = RedisStore(redis_url, deadline=5.0)
+    return store, RecordFlusher(store)
+
+
+def test_calls_are_counted_by_what_was_said_of_them(both: tuple[AnyStore, Flush]) -> None:
+    store, flush = both
+    assert call(store, [LIMITED, WATCHED], "user:1", 5) == 3
+    assert call(store, [LIMITED], "user:2", 2, cost=7) == 0
+    flush()
+    assert call(store, [LIMITED], "user:3", cost=2) == 1
+    flush()
+    for by_hour in (False, True):
+        api, watched = recorded(store, "api", by_hour=by_hour), recorded(store, "watched", by_hour=by_hour)
+        assert (api.allowed, api.refused, api.cost) == (4, {"exceeded": 2, "too_costly": 2}, 5)
+        assert sum(api.times.values()) == api.calls == 8
+        assert 0 < percentile(api.times, 0.99) < 5
+        assert (watched.shadowed, watched.allowed, watched.refused) == (4, 5, {})
+    assert recorded_rules(store, timezone.now() - timedelta(hours=1)) == ["api", "watched"]
+
+
+def test_only_the_time_asked_for(both: tuple[AnyStore, Flush]) -> None:
+    store, flush = both
+    call(store, [LIMITED], "user:1")
+    flush()
+    now = timezone.now()
+    for read in (minutes, hours):
+        assert read(store, now - timedelta(hours=9), now - timedelta(hours=8)) in ({}, {"api": []})
+        assert sum(one.allowed for one in read(store, now - timedelta(hours=1), now)["api"]) == 1
+
+
+def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush]) -> None:
+    store, flush = both
+    for ident, refused in (("user:1", 9), ("user:2", 4), ("ip:192.0.2.1", 6)):
+        call(store, [LIMITED], ident, 3 + refused)
+        flush()
+    found = most_refused(store, "api")
+    assert [(count, error) for _, count, error in found] == [(9, 0), (6, 0), (4, 0)]
+    assert [tag[:8] for tag, _, _ in found] == [ident_for_logs(one) for one in ("user:1", "ip:192.0.2.1", "user:2")]
+    assert most_refused(store, "no such rule", hours=3) == []
+
+
+def test_idents_in_clear_where_the_setting_says_so(both: tuple[AnyStore, Flush], settings: Any) -> None:
+    store, flush = both
+    settings.DJANGO_THROTTLE = {**getattr(settings, "DJANGO_THROTTLE", {}), "RECORD_IDENTS": True}
+    call(store, [LIMITED], "user:1", 4)
+    flush()
+    assert most_refused(store, "api") == [("user:1", 1, 0)]
+    assert [one.tag for one in recent(store, "user:1")] == ["user:1"]
+    assert [one.tag for one in recent(store, ident_for_logs("user:1"))] == ["user:1"]
+
+
+def test_nothing_is_recorded_where_it_is_off(both: tuple[AnyStore, Flush], settings: Any) -> None:
+    store, flush = both
+    settings.DJANGO_THROTTLE = {**getattr(settings, "DJANGO_THROTTLE", {}), "RECORD": False}
+    call(store, [LIMITED], "user:1", 5)
+    flush()
+    assert recorded_rules(store, timezone.now() - timedelta(hours=1)) == []
+
+
+def test_what_an_ident_was_refused_lately(both: tuple[AnyStore, Flush]) -> None:
+    store, flush = both
+    call(store, [LIMITED, WATCHED], "user:1", 5, method="POST")
+    call(store, [LIMITED], "user:2", 4)
+    flush()
+    found = recent(store, "user:1")
+    assert [(one.rule, one.reason, one.outcome) for one in found] == [
+        ("api", "exceeded", "refused"), ("api", "exceeded", "refused"),
+        ("watched", "exceeded", "shadowed"), ("watched", "exceeded", "shadowed"),
+    ]  # fmt: skip
+    assert {(one.scope, one.method, one.event, one.cost) for one in found} == {("search", "POST", "request", 1)}
+    assert found == recent(store, found[0].tag) == recent(store, ident_for_logs("user:1"))
+    assert len(recent(store, "user:1", limit=1)) == 1
+    assert recent(store, "user:9") == []
+
+
+def test_a_small_sample_is_whole(both: tuple[AnyStore, Flush]) -> None:
+    store, flush = both
+    for number in range(8):
+        call(store, [LIMITED], f"user:{number}", 5)
+    flush()
+    now = timezone.now()
+    found = sample(store, now - timedelta(minutes=5), now + timedelta(seconds=1))
+    assert found.shares == {"whole": 1.0, "refused": 1.0}
+    assert [len(found.whole), len(found.refused), len(found.records)] == [40, 16, 40]
+    assert sum(one.weight for one in found.records) == 40
+
+
+def test_a_large_sample_says_its_share_and_has_all_calls_of_its_callers(redis_url: str) -> None:
+    store, calls = RedisStore(redis_url, deadline=5.0), 0
+    flush, roomy = RecordFlusher(store), Rule("roomy", "2/hour", algorithm="fixed_window")
+    for number in range(900):
+        calls += 3
+        call(store, [roomy], f"user:{number}", 3)
+        if number % 20 == 0:
+            flush()
+    flush()
+    now = timezone.now()
+    found = sample(store, now - timedelta(minutes=5), now + timedelta(seconds=1))
+    assert 0 < len(found.whole) <= MOST_RECENT
+    assert 0 < len(found.refused) <= MOST_RECENT
+    assert found.shares["whole"] < 1
+    by_tag: dict[str, int] = {}
+    for one in found.whole:
+        by_tag[one.tag] = by_tag.get(one.tag, 0) + 1
+    assert set(by_tag.values()) == {3}
+    assert sum(one.weight for one in found.refused) == pytest.approx(900, rel=0.6)
+    assert sum(one.weight for one in found.records) == pytest.approx(calls, rel=0.6)
+
+
+def test_foreign_values_under_the_keys_are_replaced(redis_url: str, redis_server: RedisServer) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    flush = RecordFlusher(store)
+    call(store, [LIMITED], "user:1", 4)
+    flush()
+    with redis_server.client() as client:
+        keys = list(client.keys("*rec:*"))
+        for foreign in ("set", "rpush"):
+            for key in keys:
+                client.delete(key)
+                client.set(key, "foreign", ex=90) if foreign == "set" else client.rpush(key, "foreign")
+                client.expire(key, 90)
+            assert most_refused(store, "api") == []
+            assert recent(store, "user:1") == []
+            call(store, [LIMITED], "user:1", 1)
+            flush()
+            assert recorded(store, "api").refused == {"exceeded": 1}
+
+
+def test_every_key_ends_by_itself(redis_url: str, redis_server: RedisServer) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    call(store, [LIMITED], "user:1", 4)
+    RecordFlusher(store)()
+    with redis_server.client() as client:
+        keys = client.keys("*rec:*")
+        assert len(keys) == 9
+        assert all(client.pttl(key) > 0 for key in keys)
+
+
+def test_a_redis_that_does_not_answer_is_said(redis_url: str) -> None:
+    now = timezone.now()
+    store = RedisStore(f"redis://127.0.0.1:{free_port()}/0")
+    for read in (lambda: minutes(store, now, now), lambda: most_refused(store, "a"), lambda: recent(store, "user:1")):
+        with pytest.raises(StoreError):
+            read()

@@ -1,0 +1,119 @@
+"""The recorder of a process: sums stay right under threads and attacks, and memory has bounds."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from django_throttle.call_facts import Facts
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import charges_of
+from django_throttle.core.decision import Outcome, Reason
+from django_throttle.recording.cells import ALLOWED, CODES, COST, OTHERS
+from django_throttle.recording.recorder import (
+    LONGEST_TEXT,
+    MOST_CELLS,
+    MOST_RANKINGS,
+    MOST_SAMPLED,
+    Recorder,
+    Records,
+    recorder,
+)
+from django_throttle.stores import MemoryStore
+from tests.recording.calls import By, call
+
+ROOMY = Rule("roomy", "1000000/s")
+
+
+def refusal(rule: str, ident: str, reason: Reason = Reason.EXCEEDED) -> Decision:
+    outcome = Outcome(rule, ident, False, 1, 0, 1.0, 1.0, reason)
+    return Decision(False, 1, 0, 1.0, 1.0, rule, (outcome,))
+
+
+def facts(ident: str, **given: Any) -> Facts:
+    return Facts(**{"scope": "search", "events": ("request",), "who": By(ident), **given})  # type: ignore[arg-type]
+
+
+def total(records: Records, code: int) -> int:
+    return sum(cell.get(code, 0) for cell in records.cells.values())
+
+
+def test_threads_lose_nothing() -> None:
+    made, charges, taken = Recorder(), charges_of(ROOMY, "user:1", 1), []
+    each, threads = 20_000, 4
+
+    def work() -> None:
+        for _ in range(each):
+            made.passed(charges, "search", "GET", ("request",), perf_counter())
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for one in workers:
+        one.start()
+    while any(one.is_alive() for one in workers):
+        taken.append(made.take())
+    taken.append(made.take())
+    assert sum(total(one, ALLOWED) for one in taken) == each * threads
+    assert sum(total(one, COST) for one in taken) == each * threads
+
+
+def test_memory_is_bounded_under_a_million_identities() -> None:
+    made = Recorder()
+    for number in range(20_000):  # whatever is kept once is there
+        made.happened(facts(""), refusal(f"rule {number % 3000}", f"user:{number}"), 0.001)
+    gc.collect()
+    tracemalloc.start()
+    for number in range(1_000_000):
+        if number % 10:
+            made.passed(charges_of(ROOMY, f"ip:{number}", 1), "search", "GET", ("request",), perf_counter())
+        else:
+            made.happened(facts(""), refusal(f"rule {number % 3000}", f"user:{number}"), 0.001)
+    gc.collect()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 16_000_000
+    found = made.take()
+    assert total(found, ALLOWED) == 900_000
+    assert total(found, CODES[Reason.EXCEEDED]) == 120_000
+    assert len(found.cells) <= MOST_CELLS + 1
+    assert len(found.rankings) <= MOST_RANKINGS + 3
+    assert max(len(found.whole.entries), len(found.refused.entries)) <= MOST_SAMPLED
+
+
+def test_sums_stay_right_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, count = Recorder(), MOST_CELLS + 500
+    for number in range(count):
+        made.happened(facts("user:1"), refusal(f"rule {number}", "user:1"), 0.001)
+    found = made.take()
+    assert total(found, CODES[Reason.EXCEEDED]) == count
+    (others,) = [cell for (rule, _), cell in found.cells.items() if rule == OTHERS]
+    assert others[CODES[Reason.EXCEEDED]] == 500
+    assert sum(sum(ranking.counts.values()) + ranking.error for ranking in found.rankings.values()) >= MOST_RANKINGS
+
+
+@pytest.mark.parametrize("text", ["", "\x00\n", "\ud800", "<script>alert(1)</script>", "x" * 100_000, "{p}:rec:*"])
+def test_hostile_texts_are_cut_and_do_no_harm(text: str) -> None:
+    made = Recorder()
+    made.happened(facts("a", scope=text, method=text), refusal(text, text or "user:1"), 0.001)
+    ((_, seen),) = made.take().refused.entries
+    assert (seen.scope, seen.method, seen.rule) == (text[:LONGEST_TEXT],) * 3
+
+
+def test_every_reason_has_its_number() -> None:
+    made = Recorder()
+    for reason in Reason:
+        made.happened(facts("user:1"), refusal("api", "user:1", reason), 0.001)
+    (cell,) = made.take().cells.values()
+    assert [cell[CODES[reason]] for reason in Reason] == [1] * len(Reason)
+
+
+def test_a_rule_of_several_rates_counts_once() -> None:
+    store = MemoryStore()
+    both = Rule("api", rates=("2/s", "3/hour"), algorithm="sliding_log")
+    call(store, [both], "user:1", 4)
+    (cell,) = recorder.take().cells.values()
+    assert (cell[ALLOWED], cell[CODES[Reason.EXCEEDED]]) == (2, 2)
