@@ -23,7 +23,7 @@ from django.utils.text import Truncator
 from django.utils.timesince import timesince, timeuntil
 from django.views.decorators.debug import sensitive_post_parameters
 
-from django_throttle.admin.rules import ListAdmin, RowForm
+from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.core import Rule
 from django_throttle.identity import HttpWho
 from django_throttle.models import ThrottleOverride
@@ -58,6 +58,8 @@ class OverrideForm(RowForm):
         initial=DEFAULT_DURATION,
         help_text="Counted from the moment you save.",
     )
+
+    edit_reason = reason_field()
 
     class Meta:
         model = ThrottleOverride
@@ -111,7 +113,7 @@ def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
 EXTENSION: Final = timedelta(hours=2)
 REASON_LENGTH: Final = 160  # characters of a reason in the list
 BLOCKS_YOU: Final = "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
-UNSAVED_FIELDS: Final = frozenset(("in_words", "created_by", "created_at"))  # unknown until it is saved
+UNSAVED_FIELDS: Final = frozenset(("in_words", "edit_reason", "created_by", "created_at"))  # unknown until it is saved
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -155,7 +157,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         ("Who", {"fields": ("kind", "value")}),
         ("What", {"fields": ("in_words", "effect", "rules", "factor", "rate", "limit")}),
         ("How long", {"fields": ("lasting", "until")}),
-        ("Why", {"fields": ("reason", "created_by", "created_at")}),
+        ("Why", {"fields": ("reason", "edit_reason", "created_by", "created_at")}),
     )
 
     @admin.display(description="for", ordering=Concat("kind", Value(" "), "value"))

@@ -10,15 +10,19 @@ from typing import Any, Final
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
 from django.db.models import QuerySet
 from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods
 
+from django_throttle import history
 from django_throttle.admin.costs import URL_NAME, costs_page
 from django_throttle.conf import conf
 from django_throttle.core import Rule
@@ -42,6 +46,9 @@ LIMITS_THESE_PAGES: Final = (
 )
 
 
+WIDE: Final = forms.TextInput(attrs={"class": "vTextField"})
+
+
 def form_fields(of: type[Options]) -> list[str]:
     """The fields of a rule's form."""
     return [*stored(of), "description"]
@@ -52,7 +59,7 @@ def fieldsets(of: type[Options]) -> Any:
     groups = {group: [name for name, row in stored(of).items() if row.group == group] for group in ("", *GROUPS)}
     head = [*groups.pop(""), "in_words"]
     options = [(group, {"fields": names}) for group, names in groups.items()]
-    return [(None, {"fields": head}), *options, ("Notes", {"fields": ["description", "updated_at"]})]
+    return [(None, {"fields": head}), *options, ("Notes", {"fields": ["description", "edit_reason", "updated_at"]})]
 
 
 def preview_options(of: type[Options]) -> dict[str, Any]:
@@ -76,6 +83,12 @@ class RowForm(forms.ModelForm):  # type: ignore[type-arg]
                 super().add_error(None, errors)
             elif name not in self.errors:
                 super().add_error(name, errors)
+
+
+def reason_field() -> forms.CharField:
+    """Why a row is edited."""
+    text = "Kept in the history, for whoever asks why it was changed. May be empty."
+    return forms.CharField(label="Why this edit", required=False, max_length=1000, help_text=text, widget=WIDE)
 
 
 class RuleForm(RowForm):
@@ -102,6 +115,12 @@ class RuleForm(RowForm):
             old = self.fields[name]
             new.label, new.help_text, new.required, new.initial = old.label, old.help_text, old.required, old.initial
             self.fields[name] = new
+
+
+class EditForm(RuleForm):
+    """The form of one rule: also asks why it is edited, which is kept in the history."""
+
+    edit_reason = reason_field()
 
 
 class ListForm(RuleForm):
@@ -198,12 +217,47 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
         return self.list_filter if is_filtered or self.model._default_manager.count() > FILTERLESS_ROWS else ()
 
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Without ``edit_reason`` for those who may not edit."""
+        found = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return found
+        return [
+            (name, {**given, "fields": [one for one in given["fields"] if one != "edit_reason"]})
+            for name, given in found
+        ]
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+        with history.editing(request.user.get_username(), "admin"):
+            return super().changelist_view(request, *args, **options)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+        with history.editing(request.user.get_username(), "admin"):
+            return super().changeform_view(request, *args, **options)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+        with history.editing(request.user.get_username(), "admin"):
+            return super().delete_view(request, *args, **options)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        with history.because(form.cleaned_data.get("edit_reason", "")):
+            super().save_model(request, obj, form, change)
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """The lines of this row in the history of all rows."""
+        row = self.get_object(request, unquote(object_id))
+        if not self.has_view_or_change_permission(request, row):
+            raise PermissionDenied
+        wanted = {"kind__exact": self.model.history_kind, "row__exact": row.pk if row else -1}
+        page = f"{self.admin_site.name}:django_throttle_throttlechange_changelist"
+        return redirect(f"{reverse(page)}?{urlencode(wanted)}")
+
 
 @admin.register(ThrottleRule)
 class ThrottleRuleAdmin(ListAdmin):
     """The list of rules with their descriptions, the form, and the preview."""
 
-    form = RuleForm
+    form = EditForm
     list_display = ("rule", "enabled", "rate", "limit", "covers", "who", "counts", "action")
     list_editable = ("rate", "limit", "action", "enabled")
     list_filter = ("enabled", "action", EventFilter, KeyFilter, "algorithm")

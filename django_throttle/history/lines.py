@@ -55,10 +55,11 @@ def editing(who: str, via: str, reason: str = "", action: str = "") -> Iterator[
 
 
 @contextmanager
-def because(reason: str) -> Iterator[None]:
-    """Every edit inside has this reason, unless it is empty."""
+def because(reason: str, action: str = "") -> Iterator[None]:
+    """Every edit inside has this reason, unless it is empty, and ``action`` as in ``editing``."""
     present = _editor.get()
-    token = _editor.set(replace(present, reason=reason.strip() or present.reason))
+    reason, action = reason.strip() or present.reason, action or present.action
+    token = _editor.set(replace(present, reason=reason, action=action))
     try:
         yield
     finally:
@@ -110,10 +111,15 @@ def made(
         row=row,
         before=before,
         after=after,
-        who=editor.who[:150],
+        who=_as_text(editor.who)[:150],
         via=editor.via[:30],
-        reason=editor.reason[:MOST_WORDS],
+        reason=_as_text(editor.reason)[:MOST_WORDS],
     )
+
+
+def _as_text(given: str) -> str:
+    """Without what databases do not store: a shell passes on bytes that are no text."""
+    return given.encode("utf-8", "replace").decode().replace("\x00", "?")
 
 
 def keep(lines: Iterable[models.Model], using: str) -> None:

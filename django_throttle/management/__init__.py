@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from argparse import SUPPRESS
 
 from django.core.management.base import CommandError, CommandParser
@@ -20,6 +21,14 @@ def django_options() -> list[CommandParser]:
     for option in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
         parser.add_argument(option, action="store_true", help=SUPPRESS)
     return [parser]
+
+
+def shell_user() -> str:
+    """Who runs the command, as the system names them; empty where it has no name."""
+    try:
+        return getpass.getuser()[:150]
+    except (OSError, KeyError, ImportError):  # a container may have no name for its user
+        return ""
 
 
 def remote_store(otherwise: str) -> RedisStore:

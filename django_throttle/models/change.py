@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from django.db import models
 
@@ -38,3 +38,14 @@ class ThrottleChange(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_kind_display()} {self.name} {self.action}".replace("  ", " ")
+
+    def as_json(self) -> dict[str, Any]:
+        """Every column, by the names that the log command prints."""
+        named = ("kind", "name", "row", "action", "words", "before", "after", "who", "via", "reason")
+        return {"id": self.pk, "at": self.at.isoformat(), **{name: getattr(self, name) for name in named}}
+
+    def sentence(self) -> str:
+        """The line as a log has it."""
+        by = " ".join((self.who or "somebody", f"({self.via})" if self.via else "")).strip()
+        words, why = " ".join(self.words.split()), " ".join(self.reason.split())
+        return f"{self.pk}  {self.at:%Y-%m-%d %H:%M:%S}  {by}: {self}: {words}{f' – {why}' if why else ''}"

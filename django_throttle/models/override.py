@@ -215,6 +215,10 @@ class ThrottleOverride(CheckedRow):
         except ValidationError as error:
             raise ValidationError({"value": error}) from error
 
+    def clean_row(self) -> None:
+        self._stored = (self.kind, self.value)
+        super().clean_row()
+
     def clean(self) -> None:
         if self.until is not None and self.until.year > LAST_YEAR:
             raise ValidationError({"until": f"Until {LAST_YEAR} at the latest; leave it empty for no end."})

@@ -89,6 +89,10 @@ class CheckedRow(models.Model):
         except ValidationError as error:
             raise ValidationError({name: found[:1] for name, found in error.error_dict.items()}) from error
 
+    def clean_row(self) -> None:
+        """As ``full_clean``, of what was in the table before: nothing in it was typed."""
+        self.full_clean()
+
     def clean(self) -> None:
         """Refuse texts with NUL characters or surrogates, which databases do not store, and what makes no sense."""
         texts = (one for one in self._meta.concrete_fields if isinstance(one, (models.CharField, models.TextField)))

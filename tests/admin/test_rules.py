@@ -389,7 +389,7 @@ class TestForm:
 
     def test_every_field_has_its_place(self, operator: Client) -> None:
         shown = [field for line in operator.get(ADD).context["adminform"] for place in line for field in place.fields]
-        assert set(shown) == {"name", *FIELDS, "in_words", "updated_at"}
+        assert set(shown) == {"name", *FIELDS, "in_words", "edit_reason", "updated_at"}
 
     def test_every_key_has_a_label(self) -> None:
         assert all(kind.label for kind in KEY_KINDS.values())

@@ -53,6 +53,9 @@ CALLS = [
     "throttle_rules check",
     "throttle_rules export --output JUNK",
     "throttle_rules import JUNK",
+    "throttle_rules log",
+    "throttle_rules log JUNK --json",
+    "throttle_rules log --most JUNK",
     "refresh_connections --once --interval JUNK",
 ]
 

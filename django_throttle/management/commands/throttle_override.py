@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from argparse import ArgumentTypeError
 from datetime import datetime, timedelta
@@ -14,10 +13,11 @@ from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from django_throttle import history
 from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRate
-from django_throttle.management import django_options
+from django_throttle.management import django_options, shell_user
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
@@ -52,11 +52,13 @@ class Command(BaseCommand):
         show.add_argument("--all", action="store_true", help="also those that have ended")
         end_some = todo.add_parser("end", help="end some now", parents=parents)
         end_some.add_argument("numbers", nargs="+", type=_number, metavar="NUMBER")
+        end_some.add_argument("--reason", default="", help="why, for the history")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
         do = {"add": self.add, "list": self.list, "end": self.end}[todo]
         try:
-            do(options)
+            with history.editing(shell_user(), "command", options.get("reason", "")):
+                do(options)
         except DatabaseError as error:
             raise CommandError(f"the overrides in the database cannot be used: {sources.advice(error)}") from error
 
@@ -73,7 +75,7 @@ class Command(BaseCommand):
             rules=",".join(options["rules"]),
             reason=options["reason"],
             until=_until(options),
-            created_by=_who(),
+            created_by=shell_user(),
             **_effect(options),
         )
         try:
@@ -151,13 +153,6 @@ def _seconds(lasting: str) -> float:
         return Rate.parse(f"1/{lasting}").window
     except InvalidRate as error:
         raise CommandError(f"{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d") from error
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()[:150]
-    except (OSError, KeyError, ImportError):  # a container may have no name for its user
-        return ""
 
 
 def _line(row: ThrottleOverride) -> str:

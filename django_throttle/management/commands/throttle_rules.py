@@ -1,33 +1,39 @@
-"""manage.py throttle_rules: list, check, export and import rules."""
+"""manage.py throttle_rules: list, check, export and import rules, and their log."""
 
 from __future__ import annotations
 
+import json
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, IntegrityError, transaction
 
+from django_throttle import history
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.management import django_options
-from django_throttle.models import ThrottleRule
+from django_throttle.management import django_options, shell_user
+from django_throttle.models import ThrottleChange, ThrottleRule
+from django_throttle.models.fields import is_text
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.file import Diff, compare
 from django_throttle.rulebook.sources import Reading
+
+MOST_LINES: Final = 50
 
 
 class Command(BaseCommand):
     """Each subcommand is one method below."""
 
-    help = "List, check, export and import throttle rules."
+    help = "List, check, export and import throttle rules, and say who changed them."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import")
+        todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import|log")
         parents = django_options()
         todo.add_parser("list", help="print what each rule means, in words, and where it comes from", parents=parents)
         todo.add_parser("check", help="exit with status 1 when a rule makes no sense, naming it", parents=parents)
@@ -44,11 +50,23 @@ class Command(BaseCommand):
         take.add_argument("file", help='what "export" wrote; - is standard input')
         take.add_argument("--dry-run", action="store_true", help="only show what would change")
         take.add_argument("--replace", action="store_true", help="delete the database's rules that are not in the file")
+        take.add_argument("--reason", default="", help="why, for the history")
+        log = todo.add_parser("log", help="print who changed what, when and why, the newest first", parents=parents)
+        log.add_argument("name", nargs="?", help="of one rule alone")
+        log.add_argument("--most", type=_whole, default=MOST_LINES, metavar="N", help=f"lines; else {MOST_LINES}")
+        log.add_argument("--json", action="store_true", help="as JSON, with the columns before and after")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
-        do = {"list": self.list, "check": self.check_rules, "export": self.export, "import": self.import_rules}[todo]
+        do = {
+            "list": self.list,
+            "check": self.check_rules,
+            "export": self.export,
+            "import": self.import_rules,
+            "log": self.log,
+        }[todo]
         try:
-            do(options)
+            with history.editing(shell_user(), "import", options.get("reason", "")):
+                do(options)
         except DatabaseError as error:
             raise _unreadable(error) from error
 
@@ -108,11 +126,31 @@ class Command(BaseCommand):
             ) from error
         self._print_changes(diff, dry_run=options["dry_run"])
 
+    def log(self, options: dict[str, Any]) -> None:
+        """One line for each edit, with the time, who, what and why."""
+        rows = ThrottleChange.objects.using(sources.alias())
+        if options["name"] is not None:
+            rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
+        found = list(rows[: options["most"]])
+        if options["json"]:
+            self.stdout.write(json.dumps([row.as_json() for row in found], indent=2))
+            return
+        for row in found:
+            self.stdout.write(row.sentence())
+        if not found:
+            self.stdout.write("Nothing was changed.")
+
     def _print_changes(self, diff: Diff, *, dry_run: bool) -> None:
         paint = {"+": self.style.SUCCESS, "-": self.style.ERROR, "~": self.style.WARNING}
         for line in diff.lines():
             self.stdout.write(paint.get(line[0], str)(line))
         self.stdout.write(diff.summary() + (" (dry run: nothing was written)" if dry_run else ""))
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10):
+        raise ArgumentTypeError(f"a whole number, not {text[:60]!r}")
+    return int(text)
 
 
 def _rules_read() -> Reading:

@@ -14,7 +14,6 @@ from django.db import connection
 from django.utils import timezone
 
 from django_throttle.drf import UserRateThrottle
-from django_throttle.management.commands import throttle_override
 from django_throttle.models import ThrottleOverride
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +29,7 @@ def run(*words: str) -> str:
 @pytest.fixture(autouse=True)
 def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "100/min"}}, "AGENT": False}
-    monkeypatch.setattr(throttle_override.getpass, "getuser", lambda: "root")
+    monkeypatch.setattr("getpass.getuser", lambda: "root")
 
 
 class Burst(UserRateThrottle):

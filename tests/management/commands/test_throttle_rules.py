@@ -1,8 +1,9 @@
-"""manage.py throttle_rules: list, check, export, import."""
+"""manage.py throttle_rules: list, check, export, import, log."""
 
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,31 @@ def test_the_help_says_what_becomes_of_an_option_that_a_file_leaves_out(capsys: 
     with pytest.raises(SystemExit):
         run("import", "--help")
     assert "goes back to its default" in " ".join(capsys.readouterr().out.split())
+
+
+class TestLog:
+    def test_it_says_who_changed_what_and_why(self, tmp_path: Path) -> None:
+        file = tmp_path / "rules.json"
+        file.write_text('{"api": {"rate": "5/s"}, "other": {"rate": "1/s"}}')
+        run("import", str(file), "--reason", "first\nrules")
+        ThrottleRule.objects.filter(name="api").update(rate="7/s")
+        newest, oldest = run("log", "api").splitlines()
+        assert newest.endswith("somebody: Rule api changed: rate: 5/s → 7/s")
+        assert oldest.endswith("(import): Rule api added: each user or address: 5 requests per second – first rules")
+        assert len(run("log").splitlines()) == 3
+        assert run("log", "--most", "1").count("\n") == 1
+
+    def test_as_json(self) -> None:
+        ThrottleRule.objects.create(name="api", rate="5/s").delete()
+        removed, added = json.loads(run("log", "api", "--json"))
+        assert (removed["action"], removed["before"], removed["after"]) == (
+            "removed",
+            {"name": "api", "rate": "5/s"},
+            None,
+        )
+        assert (added["name"], added["before"], added["after"]["rate"]) == ("api", None, "5/s")
+        assert {"at", "who", "via", "reason", "words", "id", "kind", "row"} <= set(added)
+
+    def test_none_at_all(self) -> None:
+        assert run("log") == "Nothing was changed.\n"
+        assert run("log", "api", "--json") == "[]\n"

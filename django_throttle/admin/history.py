@@ -1,0 +1,139 @@
+"""The admin's pages of the history: the list, one edit with its JSON, and taking it back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.contrib.auth import get_permission_codename
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_POST
+
+from django_throttle import history
+from django_throttle.admin.rules import ListAdmin
+from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
+
+MODELS = {"rule": ThrottleRule, "override": ThrottleOverride, "settings": ThrottleRule}
+
+
+def _may(request: HttpRequest, kind: str, *actions: str) -> bool:
+    """Whether this person has all these permissions on rows of this kind."""
+    meta = MODELS[kind]._meta
+    names = [f"{meta.app_label}.{get_permission_codename(action, meta)}" for action in actions]
+    return bool(request.user.has_perms(names))
+
+
+def _may_view(request: HttpRequest, kind: str) -> bool:
+    return _may(request, kind, "view") or _may(request, kind, "change")
+
+
+def may_revert(request: HttpRequest, change: ThrottleChange) -> bool:
+    """Whether this person may take this edit back: change rows, and add or delete one where that takes it."""
+    if not history.is_revertible(change):
+        return False
+    more = ("delete",) if change.before is None else ("add",) if change.after is None else ()
+    return _may(request, change.kind, "change", *more)
+
+
+class RevertibleChangeList(ChangeList):
+    """A page of the list, whose rows know whether this person may take them back."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        for row in self.result_list:
+            row.may_revert = may_revert(request, row)
+
+
+@admin.register(ThrottleChange)
+class ThrottleChangeAdmin(ListAdmin):
+    """What was edited, for those who may see rules or overrides; nothing here is edited, but edits are taken back."""
+
+    list_display = ("at", "of", "action", "words", "by", "reason", "undo")
+    list_filter = ("kind", "action", "via", "at", ("who", admin.AllValuesFieldListFilter))
+    search_fields = ("name", "who", "words", "reason")
+    search_help_text = "A rule, whom an override is for, who edited it, or words of what changed and why."
+    fields = ("at", "of", "action", "words", "by", "reason", "columns")
+    readonly_fields = fields
+    actions = None
+    list_per_page = 50
+    show_full_result_count = False
+
+    @admin.display(description="of", ordering="name")
+    def of(self, row: ThrottleChange) -> str:
+        return f"{row.get_kind_display()} {row.name}"
+
+    @admin.display(description="who", ordering="who")
+    def by(self, row: ThrottleChange) -> str:
+        return f"{row.who or 'somebody'} ({row.via})" if row.via else row.who or "somebody"
+
+    @admin.display(description="before and after")
+    def columns(self, row: ThrottleChange) -> SafeString:
+        texts = [json.dumps(state, indent=2, ensure_ascii=False) for state in (row.before, row.after)]
+        return format_html('<pre class="history-json">{}</pre><pre class="history-json">{}</pre>', *texts)
+
+    @admin.display(description="")
+    def undo(self, row: ThrottleChange) -> str | SafeString:
+        if not getattr(row, "may_revert", False):
+            return ""
+        button = '<button type="submit" formaction="{}" class="button" aria-label="Revert change {}">Revert</button>'
+        return format_html(button, self._revert_url(row), row.pk)
+
+    def _revert_url(self, row: ThrottleChange) -> str:
+        return reverse(f"{self.admin_site.name}:django_throttle_revert", args=[row.pk])
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_POST(self.revert_view))
+        return [path("<int:pk>/revert/", view, name="django_throttle_revert"), *super().get_urls()]
+
+    def revert_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Take one edit back; where the row has changed since, ask first."""
+        change = get_object_or_404(self.get_queryset(request), pk=pk)
+        if not may_revert(request, change):
+            raise PermissionDenied
+        try:
+            with history.editing(request.user.get_username(), "admin"):
+                words = history.revert(change, confirmed="confirmed" in request.POST)
+        except ValidationError as error:
+            self.message_user(request, f"Not reverted. {' '.join(error.messages)}", messages.ERROR)
+            ask = "?confirm=1" if getattr(error, "code", "") == history.CHANGED else ""
+            page = reverse(f"{self.admin_site.name}:django_throttle_throttlechange_change", args=[pk])
+            return redirect(page + ask)
+        self.message_user(request, f"Reverted: {words}.", messages.SUCCESS)
+        return redirect(f"{self.admin_site.name}:django_throttle_throttlechange_changelist")
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        row = self.get_object(request, object_id)
+        shown = {"revert_url": self._revert_url(row) if row is not None and may_revert(request, row) else ""}
+        context = {**shown, "asks": "confirm" in request.GET, **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).filter(kind__in=[kind for kind in MODELS if _may_view(request, kind)])
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        return RevertibleChangeList
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return any(_may_view(request, kind) for kind in ([obj.kind] if obj is not None else MODELS))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
