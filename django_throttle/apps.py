@@ -14,12 +14,13 @@ class ThrottleConfig(AppConfig):
 
     def ready(self) -> None:
         from django_throttle import checks, meter  # noqa: F401  (checks register themselves)
-        from django_throttle.history import edits, ended
+        from django_throttle.history import edits, ended, from_settings
         from django_throttle.lifecycle import shutdown
         from django_throttle.rulebook import in_force
 
         in_force.connect()
         edits.connect()
+        from_settings.connect()
         ended.connect()
         meter.install()
         shutdown.watch()

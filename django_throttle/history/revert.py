@@ -17,7 +17,7 @@ CHANGED: Final = "changed"  # the code of the error that ``confirmed`` overrules
 
 def is_revertible(change: Any) -> bool:
     """True for edits of rows; settings are a file, and an override that has run out is as it was."""
-    return change.kind in KINDS and change.before != change.after
+    return change.kind in KINDS and change.row is not None and change.before != change.after
 
 
 def revert(change: Any, *, confirmed: bool = False) -> str:
