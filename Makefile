@@ -110,5 +110,5 @@ INCLUDED_matrix := test demo
 
 $(VENV)/.with-%: pyproject.toml $(VENV)/.made
 	@echo "Installing what '$*' needs into $(VENV) (the first time takes about a minute) ..."
-	@$(INSTALL) --editable ".[channels,drf,prometheus]" --group $*
+	@$(INSTALL) --editable ".[channels,drf,opentelemetry,prometheus]" --group $*
 	@touch $@ $(addprefix $(VENV)/.with-,$(INCLUDED_$*))

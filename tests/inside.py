@@ -99,8 +99,9 @@ def kept(memory: Any) -> Any:
 def labels() -> tuple[Any, ...]:
     """What metrics remember of rules and callers, which must not grow."""
     from django_throttle.observe import prometheus
+    from django_throttle.observe.metrics import DECISIONS
 
-    return prometheus._counters, prometheus._rules, prometheus.decisions
+    return prometheus.counts.known, prometheus.counts.rules, prometheus.counters[DECISIONS]
 
 
 def thread_of(reader: Any) -> Any:

@@ -96,6 +96,7 @@ PUBLISH = "from django_throttle.channels import *; throttled_group_send_sync('ro
         ("drf", "rest_framework", "import django_throttle.drf"),
         ("drf", "rest_framework", "import django_throttle.problems"),
         ("prometheus", "prometheus_client", "import django_throttle.observe.prometheus"),
+        ("opentelemetry", "opentelemetry", "import django_throttle.observe.opentelemetry"),
         (
             "channels",
             "channels",

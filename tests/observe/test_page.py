@@ -21,7 +21,7 @@ from django_throttle.stores import MemoryStore
 from tests.observe.conftest import FACTS, decided
 from tests.pages import DOCS, shown
 
-SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, HOOK, OWN = shown("observing")
+SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, _OPENTELEMETRY, HOOK, OWN = shown("observing")
 TEXT = (DOCS / "observing.rst").read_text(encoding="utf-8")
 counted: list[tuple[str, Any]] = []
 

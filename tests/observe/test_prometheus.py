@@ -20,7 +20,7 @@ from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.meter import Meter
-from django_throttle.observe import prometheus, reports
+from django_throttle.observe import metrics, prometheus, reports
 from django_throttle.signals import costly
 from django_throttle.stores import RedisStore, get_store
 from tests.inside import labels
@@ -152,7 +152,7 @@ class TestCardinality:
         assert sum(float(line.split()[-1]) for line in found) == len(RULES) * len(said) * 2 * len(IDENTS)
 
     def test_rules_without_end_share_a_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(prometheus, "MOST_RULES", 10)
+        monkeypatch.setattr(metrics, "MOST_RULES", 10)
         for number in range(50):
             observe.tell(FACTS, conclude((Outcome(f"rule {number}", "user:1", True, 1, 0, 0.0, 0.0),)))
         found = [line for line in series() if line.startswith("django_throttle_decisions_total")]
@@ -163,8 +163,8 @@ class TestCardinality:
 def test_costly_requests_are_counted_by_scope_and_scopes_without_end_share_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prometheus, "MOST_RULES", 3)
-    monkeypatch.setattr(prometheus, "known_scopes", set())
+    monkeypatch.setattr(metrics, "MOST_RULES", 3)
+    monkeypatch.setattr(prometheus.counts, "scopes", set())
     for number in (*range(5), 0, 4):
         costly.send(sender=None, scope=f"costly {number}", meter=Meter(), above=("queries",))
     told = [value("costly_total", scope=scope) for scope in ("costly 0", "costly 4", "(others)")]
@@ -223,4 +223,4 @@ def test_without_that_mode_nothing_is_done_once_a_second(monkeypatch: pytest.Mon
     reports.run_periodic_work()
     assert told == []
     prometheus.set_gauges()  # what it does there
-    assert told == [prometheus.open_breakers(), prometheus.held_leases()]
+    assert told == [metrics.open_breakers(), metrics.held_leases()]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-EXTRAS = "celery,channels,drf,graphql,httpx,prometheus,tasks"
+EXTRAS = "celery,channels,drf,graphql,httpx,opentelemetry,prometheus,tasks"
 # What a process of a site must not take over from the one that runs these tests.
 OURS = ("DJANGO_", "PYTEST_", "PYTHON", "VIRTUAL_ENV", "COV_", "COVERAGE")
 

@@ -1,0 +1,157 @@
+"""OpenTelemetry gets the figures that Prometheus gets, and by way of a collector the same names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.observe.test_page import TEXT
+from tests.servers import need_package, slack
+
+ROOT = Path(__file__).parents[2]
+# A provider can be set once in a process, so each of these sites is one of its own; what it prints is JSON.
+SITE = """
+import json, sys, timeit
+from django.conf import settings
+
+settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
+    "HOOKS": ["django_throttle.observe.opentelemetry.count", "django_throttle.observe.prometheus.count"],
+    "DATABASE_RULES": False, "AGENT": False,
+    "RULES": {"api": {"rate": "3/hour", "key": "everyone"},
+              "new": {"rate": "2/hour", "key": "everyone", "action": "shadow"},
+              "slots": {"limit": 9, "algorithm": "concurrency", "events": ["connection"], "key": "everyone"}},
+})
+import django
+django.setup()
+from django_throttle import observe
+from django_throttle.call_facts import Facts
+from django_throttle.exceptions import Cause
+from django_throttle.limiter import decide
+from django_throttle.meter import Meter
+from django_throttle.signals import costly
+from tests.observe.conftest import FACTS, decided
+
+
+def use():
+    for _ in range(5):
+        decide(FACTS)
+    for _ in range(2):
+        decide(Facts("any", ("connection",), FACTS.who))
+    observe.tell(FACTS, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.002)
+    observe.tell_dropped("receive", 3)
+    costly.send(sender=None, scope="search", meter=Meter(), above=("queries",))
+
+"""
+READ = """
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+reader = InMemoryMetricReader()
+use() if "late" in sys.argv else None
+set_meter_provider(MeterProvider([reader]))
+use()
+(resource,) = reader.get_metrics_data().resource_metrics
+(scope,) = resource.scope_metrics
+print(json.dumps([scope.scope.name, [json.loads(metric.to_json()) for metric in scope.metrics]]))
+"""
+COLLECTED = """
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from prometheus_client import REGISTRY, CollectorRegistry
+
+own = CollectorRegistry()
+theirs = PrometheusMetricReader()
+REGISTRY.unregister(theirs._collector)
+own.register(theirs._collector)
+set_meter_provider(MeterProvider([theirs]))
+use()
+
+
+def series(registry):
+    found = []
+    for family in registry.collect():
+        for sample in family.samples:
+            if sample.name.startswith("django_throttle_") and not sample.name.endswith("_created"):
+                labels = {name: value for name, value in sample.labels.items() if not name.startswith("otel_scope_")}
+                labels = {**labels, "le": str(float(labels["le"]))} if "le" in labels else labels
+                found.append([sample.name, labels, None if "decision_seconds" in sample.name else float(sample.value)])
+    return sorted(found, key=lambda one: json.dumps(one, sort_keys=True))
+
+
+print(json.dumps([series(own), series(REGISTRY)]))
+"""
+COST = """
+import opentelemetry.sdk.metrics as sdk
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from django_throttle.observe import opentelemetry
+from django_throttle.observe.reports import Report
+
+report = Report(FACTS, decided(True), 0.001)
+took = [min(timeit.repeat(lambda: opentelemetry.count(report), number=500, repeat=40)) / 500 * 1e6]
+set_meter_provider(sdk.MeterProvider([InMemoryMetricReader()]))
+took.append(min(timeit.repeat(lambda: opentelemetry.count(report), number=500, repeat=40)) / 500 * 1e6)
+print(json.dumps(took))
+"""
+
+
+def site(code: str, *arguments: str) -> Any:
+    need_package("opentelemetry")
+    need_package("opentelemetry.sdk")
+    command = [sys.executable, "-W", "ignore", "-c", SITE + code, *arguments]
+    told = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_the_provider_gets_all_that_is_counted_once_it_is_set(when: str) -> None:
+    scope, metrics = site(READ, when)
+    assert scope == "django_throttle"
+    found = {metric["name"].removeprefix("django_throttle."): metric for metric in metrics}
+    points = {
+        name: {tuple(point["attributes"].values()): point.get("value") for point in metric["data"]["data_points"]}
+        for name, metric in found.items()
+    }
+    again = 2 if when == "late" else 1  # called before, and the rules remember it
+    refused = {1: (3, 2), 2: (0, 5)}[again]
+    assert points["decisions"].get(("api", "allowed", "within"), 0) == refused[0]
+    assert points["decisions"]["api", "refused", "exceeded"] == refused[1]
+    assert points["store.failures"] == {("pool",): 1}
+    assert points["layer.drops"] == {("receive",): 3}
+    assert points["costly"] == {("search",): 1}
+    assert points["leases.held"] == {(): 2 * again}
+    assert points["breakers.open"] == {(): 0}
+    (times,) = found["decision"]["data"]["data_points"]
+    assert (times["count"], found["decision"]["unit"]) == (8, "s")
+    assert times["explicit_bounds"][:3] == [0.0002, 0.0005, 0.001], "those of OpenTelemetry are for milliseconds"
+    for name, metric in found.items():
+        row = rf"``django_throttle.{name}``"
+        (line,) = [line for line in TEXT.splitlines() if line.startswith(row)]
+        assert f"``{metric['unit']}``" in line
+        labels = {label for point in metric["data"]["data_points"] for label in point["attributes"]}
+        assert all(f"``{label}``" in line for label in labels)
+
+
+def test_a_collector_makes_of_them_what_prometheus_has() -> None:
+    need_package("opentelemetry.exporter")
+    collected, ours = site(COLLECTED)
+    assert collected == ours
+    assert len(ours) > 20
+
+
+def test_what_it_costs() -> None:
+    for _ in range(5):
+        without, with_provider = site(COST)
+        if without <= slack(2.5) and with_provider <= slack(12):
+            break
+    print(f"counting a decision: {without:.2f} µs without a provider, {with_provider:.2f} µs with one")
+    assert without <= slack(2.5)
+    assert with_provider <= slack(12)
