@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import ceil
+from math import ceil, frexp
 from typing import Any, Final
 
 from django_throttle.core.decision import Reason
@@ -14,11 +14,12 @@ from django_throttle.core.decision import Reason
 Cell = dict[int, int]
 
 # No code is 1, so that MessagePack in Lua never takes a cell for an array.
-ALLOWED, COST, SHADOWED, DEGRADED = 2, 3, 4, 5
+ALLOWED, EXTRA, SHADOWED, DEGRADED = 2, 3, 4, 5  # EXTRA: what allowed calls cost beyond 1 each, mostly nothing
 REASONS: Final = dict(enumerate(Reason, start=8))
 CODES: Final = {reason: code for code, reason in REASONS.items()}
-TIMES: Final = 32  # from here on: decisions by the bit length of their microseconds
-LONGEST: Final = 40  # bits
+TIMES: Final = 32  # from here on: decisions by the power of two of their seconds, of which LEAST is the first
+LEAST: Final = -20  # 2 ** -20 s is about a microsecond
+LONGEST: Final = 40
 OTHERS: Final = "(others)"  # the name of rules for which there was no room
 MINUTE: Final = 60
 HOUR: Final = 3600
@@ -30,7 +31,7 @@ class Minute:
 
     ``allowed`` calls include those that are ``shadowed`` (a rule that only records would have refused) and ``degraded``
     (decided without the store). ``refused`` is by reason, and ``cost`` that of allowed calls. ``times`` has the number
-    of decisions by the bit length of their microseconds: bucket 8 is 128 to 255 µs.
+    of decisions by the power of two of their seconds: bucket 8 is those of 122 to 244 µs, 9 of twice as long.
     """
 
     at: datetime
@@ -65,14 +66,19 @@ def minute_of(at: int, cell: Mapping[int, int]) -> Minute:
         {reason.value: cell[code] for code, reason in REASONS.items() if cell.get(code)},
         cell.get(SHADOWED, 0),
         cell.get(DEGRADED, 0),
-        cell.get(COST, 0),
+        cell.get(ALLOWED, 0) + cell.get(EXTRA, 0),
         {code - TIMES: number for code, number in sorted(cell.items()) if code >= TIMES},
     )
 
 
 def bucket_of(seconds: float) -> int:
     """The code of a decision that took so long."""
-    return TIMES + min(LONGEST, max(0, int(seconds * 1_000_000)).bit_length())
+    return place_of(frexp(seconds)[1]) if seconds > 0 else TIMES
+
+
+def place_of(exponent: int) -> int:
+    """The code of decisions of less than two to this power of seconds, and of half of that or more."""
+    return TIMES + min(LONGEST, max(0, exponent - LEAST))
 
 
 def add(cell: Cell, more: Mapping[int, int]) -> None:
@@ -98,8 +104,7 @@ def percentile(times: Mapping[int, int], share: float) -> float:
     place = ceil(sum(times.values()) * share)
     for bucket in sorted(times):
         if place <= times[bucket]:
-            least = 2 ** (bucket - 1) if bucket else 0
-            return least * (1 + place / times[bucket]) / 1_000_000
+            return float(2.0 ** (bucket - 1 + LEAST) * (1 + place / times[bucket]))
         place -= times[bucket]
     return 0.0
 
@@ -136,6 +141,8 @@ def _number(packed: bytes, at: int) -> tuple[int, int]:
     first = packed[at]
     if first < 0x80:
         return first, at + 1
+    if first >= 0xE0:
+        return first - 256, at + 1
     if first not in _SIZES:
         raise ValueError("no whole number")
     end = at + 1 + _SIZES[first]

@@ -41,9 +41,17 @@ class RecordFlusher:
 
     def __call__(self) -> None:
         """Send what could not be sent before, and what is new. Raises StoreError; it is then sent later."""
-        if not self._pending:
-            self._number += 1
-            self._pending = list(self._sendings(recorder.take()))
+        if self._pending:
+            self._send()
+        self.send(recorder.take(), timezone.now().timestamp())
+
+    def send(self, records: Records, now: float) -> None:
+        """Send these, whose samples are of this Unix time."""
+        self._number += 1
+        self._pending = list(self._sendings(records, int(now)))
+        self._send()
+
+    def _send(self) -> None:
         errors: list[Any] = []
         for batch in list(batches(self._pending)):
             replies = self.store.pipeline(batch)
@@ -61,28 +69,29 @@ class RecordFlusher:
         if levels:
             recorder.ask_for(*(levels.get(stratum, 0) - 1 for stratum in places.STRATA))
 
-    def _sendings(self, records: Records) -> Iterator[Sending]:
+    def _sendings(self, records: Records, now: int) -> Iterator[Sending]:
         by_rule: dict[str, dict[int, Cell]] = {}
         for (rule, minute), cell in records.cells.items():
             by_rule.setdefault(rule, {})[minute] = cell
         rankings = dict(records.rankings)
         for rule, cells in by_rule.items():
-            left = iter(cells.items())
+            left, part = iter(cells.items()), 0
             while some := list(islice(left, MOST_MINUTES)):
-                hour = some[0][0] // HOUR * HOUR
-                yield self._of_rule(rule, some, hour, rankings.pop((rule, hour), None))
-        for (rule, hour), ranking in rankings.items():
-            yield self._of_rule(rule, [], hour, ranking)
-        now = int(timezone.now().timestamp())
+                hour, part = some[0][0] // HOUR * HOUR, part + 1
+                yield self._of_rule(rule, f"{part}", some, hour, rankings.pop((rule, hour), None))
+        for number, ((rule, hour), ranking) in enumerate(rankings.items()):
+            yield self._of_rule(rule, f"t{number}", [], hour, ranking)
         for stratum, sample in zip(places.STRATA, (records.whole, records.refused), strict=True):
             if sample.entries or sample.level:
                 yield self._of_sample(stratum, sample, now)
 
-    def _of_rule(self, rule: str, cells: list[tuple[int, Cell]], hour: int, ranking: HeavyHitters | None) -> Sending:
-        newest = max([minute for minute, _ in cells], default=hour)
-        field = f"{places.rule_tag(rule)}:{cells[0][0] if cells else hour}"
+    def _of_rule(
+        self, rule: str, part: str, cells: list[tuple[int, Cell]], hour: int, ranking: HeavyHitters | None
+    ) -> Sending:
+        """``part`` tells the sendings of a rule apart."""
+        newest, field = max([minute for minute, _ in cells], default=hour), f"{places.rule_tag(rule)}:{part}"
         args: list[Any] = [field, self._number, places.MINUTES_TTL_MS, places.HOURS_TTL_MS, places.SEEN_TTL_MS]
-        args += [KEPT, rule.encode("utf-8", "surrogatepass"), len(cells), newest]
+        args += [KEPT, rule.encode("utf-8", "surrogatepass"), len(cells), newest, places.RANKINGS_TTL_MS]
         names = [f"rec:seen:{self._uid}", "rec:rules"]
         for minute, cell in cells:
             names += [MINUTES.name(rule, minute), HOURS.name(rule, minute)]
@@ -93,7 +102,7 @@ class RecordFlusher:
             names.append(places.ranking_name(rule, hour))
             args.append(ranking.error)
             for ident, count in ranking.counts.items():
-                args += [places.tag_of(ident).encode("utf-8", "surrogatepass"), count]
+                args += [places.short_of(ident), count]
         return "record", list(map(self.store.process_key, names)), args
 
     def _of_sample(self, stratum: str, sample: Thinned[Seen], now: int) -> Sending:

@@ -16,9 +16,10 @@ RECENT_SLOTS: Final = 6  # whose samples are larger
 SLOTS: Final = DAY // SLOT
 MINUTES_TTL_MS: Final = (DAY + HOUR) * 1000
 HOURS_TTL_MS: Final = 31 * DAY * 1000
+RANKINGS_TTL_MS: Final = 7 * DAY * 1000
 SEEN_TTL_MS: Final = HOUR * 1000
-MOST_RECENT: Final = 300  # entries of a sample of the last hour
-MOST_OLDER: Final = 50
+MOST_RECENT: Final = 200  # entries of a sample of the last hour
+MOST_OLDER: Final = 16
 STRATA: Final = ("whole", "refused")
 TAG_HEX: Final = 16
 
@@ -61,3 +62,20 @@ def tag_of(ident: str) -> str:
 
 def hashed(ident: str) -> str:
     return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==").hex()[:TAG_HEX]
+
+
+HASHED, CLEAR = b"#", b"="
+
+
+def short_of(ident: str) -> bytes:
+    """The tag as a ranking has it: a hash as 8 bytes."""
+    if conf().RECORD_IDENTS:
+        return CLEAR + ident.encode("utf-8", "surrogatepass")
+    return HASHED + bytes.fromhex(hashed(ident))
+
+
+def long_of(short: bytes) -> str:
+    """The tag that ``short_of`` has made shorter."""
+    if short.startswith(HASHED):
+        return short[1:].hex()
+    return short[1:].decode("utf-8", "replace" if short[:1] != CLEAR else "surrogatepass")

@@ -168,7 +168,7 @@ def _rankings(store: AnyStore, rule: str, starts: Sequence[int]) -> Iterator[Hea
         return
     keys = [store.process_key(places.ranking_name(rule, start)) for start in starts]
     for error, *pairs in _replies(store, [("read_ranking", [key], []) for key in keys]):
-        counts = {_lenient(tag): int(count) for tag, count in zip(pairs[::2], pairs[1::2], strict=True)}
+        counts = {places.long_of(_bytes(tag)): int(count) for tag, count in zip(pairs[::2], pairs[1::2], strict=True)}
         yield HeavyHitters(counts, int(error))
 
 

@@ -8,8 +8,10 @@ to ``OTHERS``, so that sums stay right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from math import frexp
 from threading import Lock
 from time import perf_counter
 from typing import Any, Final, NamedTuple
@@ -26,8 +28,8 @@ from django_throttle.lifecycle import in_child
 from django_throttle.recording.cells import (
     ALLOWED,
     CODES,
-    COST,
     DEGRADED,
+    EXTRA,
     HOUR,
     MINUTE,
     OTHERS,
@@ -35,16 +37,16 @@ from django_throttle.recording.cells import (
     Cell,
     add,
     bucket_of,
+    place_of,
 )
 from django_throttle.recording.heavy_hitters import HeavyHitters
-from django_throttle.recording.thinning import Thinned, level_of, random_level
+from django_throttle.recording.thinning import Thinned, hashes_of, level_of, random_level
 
 MOST_WAITING: Final = 500
 MOST_CELLS: Final = 5000  # of rules and minutes that were not sent
 MOST_RANKINGS: Final = 1000  # of rules and hours
 MOST_SAMPLED: Final = 100  # of each stratum, between two sendings
 LONGEST_TEXT: Final = 100  # of a scope, method, event or rule in a sample
-TICK: Final = 1e-5  # seconds, to which the time of a decision is rounded down
 
 
 class Seen(NamedTuple):
@@ -90,6 +92,8 @@ class Recorder:
         self._names: dict[RuleSet, list[tuple[str, int]]] = {}
         self._records = Records()
         self._is_off = False
+        self._minute = 0
+        self._passed: Counter[tuple[RuleSet, tuple[int, ...], int]] = Counter()  # of this minute, by power of two
 
     def _forget(self, *, setting: str, **_: object) -> None:
         self._is_off = self._is_off and setting != "DJANGO_THROTTLE"
@@ -122,6 +126,7 @@ class Recorder:
         """All of it, which is forgotten here; the samples go on at the levels that they had."""
         self._count()
         with self._lock:
+            self._fold()
             taken, self._records = self._records, Records()
             for ours, old in ((self._records.whole, taken.whole), (self._records.refused, taken.refused)):
                 ours.level = max(0, old.level - 1)
@@ -134,6 +139,7 @@ class Recorder:
             self._records.refused.raise_to(refused)
 
     def _count(self) -> None:
+        """Count what waits, mostly by what Python does in C."""
         with self._lock:
             count = len(self._waiting)
             calls = self._waiting[:count]
@@ -142,14 +148,25 @@ class Recorder:
                 return
             wall, now = timezone.now().timestamp(), perf_counter()
             minute = int(wall) // MINUTE * MINUTE
-            for (rules, costs, ticks), number in Counter(
-                [(call[0].rules, call[0].costs, (call[5] - call[4]) // TICK) for call in calls]
-            ).items():
-                bucket = bucket_of((ticks + 0.5) * TICK)
-                for name, place in self._names_of(rules):
-                    cell = _cell(self._records, name, minute)
-                    add(cell, {ALLOWED: number, COST: number * costs[place], bucket: number})
+            if minute != self._minute or len(self._passed) > MOST_CELLS:
+                self._fold()
+                self._minute = minute
+            self._passed.update(
+                [(charges.rules, charges.costs, frexp(ended - began)[1]) for charges, _, _, _, began, ended in calls]
+            )
             self._sample_passed(calls, wall - now)
+
+    def _fold(self) -> None:
+        """Put what has passed into cells."""
+        for (rules, costs, exponent), number in self._passed.items():
+            bucket = place_of(exponent)
+            for name, place in self._names_of(rules):
+                cell, extra = _cell(self._records, name, self._minute), (costs[place] - 1) * number
+                cell[ALLOWED] = cell.get(ALLOWED, 0) + number
+                cell[bucket] = cell.get(bucket, 0) + number
+                if extra:
+                    cell[EXTRA] = cell.get(EXTRA, 0) + extra
+        self._passed.clear()
 
     def _names_of(self, rules: RuleSet) -> list[tuple[str, int]]:
         """The names of these rules, and where each begins: of several rates the first stands for the rule."""
@@ -163,24 +180,34 @@ class Recorder:
             found = self._names[rules] = list(places.items())
         return found
 
-    def _sample_passed(self, calls: Iterable[tuple[Any, ...]], offset: float) -> None:
-        """Offer these calls to the sample: those of idents whose level is high enough."""
-        least = self._records.whole.level
-        for charges, scope, method, events, began, _ in calls:
-            level = max(map(level_of, set(charges.idents)), default=-1)
-            if level >= least:
-                idents: dict[str, list[str]] = {}
-                for rule, ident in zip(charges.rules.rules, charges.idents, strict=True):
-                    idents.setdefault(ident, []).append(rule.name)
-                event = events[0] if events else ""
-                seen = Seen(began + offset, scope, method, event, "allowed", "", "within", max(charges.costs), idents)
-                self._records.whole.offer(level, _shortened(seen))
+    def _sample_passed(self, calls: Sequence[tuple[Any, ...]], offset: float) -> None:
+        """Offer those calls to the sample that have an ident of a level that is high enough."""
+        for level, (charges, scope, method, events, began, _) in levelled(calls, self._records.whole.level):
+            idents: dict[str, list[str]] = {}
+            for rule, ident in zip(charges.rules.rules, charges.idents, strict=True):
+                idents.setdefault(ident, []).append(rule.name)
+            event = events[0] if events else ""
+            seen = Seen(began + offset, scope, method, event, "allowed", "", "within", max(charges.costs), idents)
+            self._records.whole.offer(level, _shortened(seen))
 
     def _sample(self, seen: Seen, *, is_refused: bool) -> None:
         level = max(map(level_of, seen.idents), default=-1)
         self._records.whole.offer(level, seen)
         if is_refused:
             self._records.refused.offer(random_level(), seen)
+
+
+def levelled(calls: Sequence[tuple[Any, ...]], least: int) -> Iterable[tuple[int, tuple[Any, ...]]]:
+    """The calls with an ident of this level at least, and the highest level of their idents."""
+    idents = [call[0].idents for call in calls]
+    each = list(chain.from_iterable(idents))
+    hashes, below = hashes_of(each), 1 << 32 - least
+    if len(each) == len(calls) and all(idents):
+        chosen = [call for call, number in zip(calls, hashes, strict=True) if number < below]
+    else:
+        high = {ident for ident, number in zip(each, hashes, strict=True) if number < below}
+        chosen = [call for call in calls if not high.isdisjoint(call[0].idents)]
+    return [(max(map(level_of, call[0].idents)), call) for call in chosen]
 
 
 recorder: Final = Recorder()
@@ -191,7 +218,7 @@ def _add_outcome(
 ) -> None:
     numbers = {bucket_of(seconds): 1}
     if outcome.allowed or outcome.shadow:
-        numbers |= {ALLOWED: 1, COST: cost, SHADOWED: int(not outcome.allowed), DEGRADED: int(degraded)}
+        numbers |= {ALLOWED: 1, EXTRA: cost - 1, SHADOWED: int(not outcome.allowed), DEGRADED: int(degraded)}
     else:
         numbers[CODES[outcome.reason]] = 1
     add(_cell(records, rule, now // MINUTE * MINUTE), {code: number for code, number in numbers.items() if number})

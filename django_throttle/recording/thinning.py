@@ -7,6 +7,7 @@ streams" (SPAA 2001). Samples of several processes can be joined: the highest le
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import getrandbits
 from typing import Final, Generic, TypeVar
 from zlib import crc32
@@ -16,9 +17,17 @@ T = TypeVar("T")
 HIGHEST: Final = 31
 
 
+def hashes_of(idents: Sequence[str]) -> list[int]:
+    """A number below 2 ** 32 for each ident, the same in every process."""
+    try:
+        return list(map(crc32, map(str.encode, idents)))
+    except UnicodeEncodeError:  # lone surrogates
+        return [crc32(ident.encode("utf-8", "surrogatepass")) for ident in idents]
+
+
 def level_of(ident: str) -> int:
-    """The level of an ident, the same in every process: either all of its calls are in the sample, or none."""
-    return _zeros(crc32(ident.encode("utf-8", "surrogatepass")))
+    """The level of an ident: either all of its calls are in the sample, or none."""
+    return _zeros(hashes_of([ident])[0])
 
 
 def random_level() -> int:

@@ -9,7 +9,7 @@ import pytest
 from django_throttle.recording.cells import (
     ALLOWED,
     CODES,
-    COST,
+    EXTRA,
     LONGEST,
     TIMES,
     bucket_of,
@@ -25,7 +25,7 @@ from django_throttle.recording.cells import total as added
     [
         (b"\x80", {}),
         (b"\x82\x02\x05\x20\xcc\xc8", {2: 5, 32: 200}),
-        (b"\x81\x02\xcd\x01\x00", {2: 256}),
+        (b"\x81\x03\xff", {3: -1}), (b"\x81\x02\xcd\x01\x00", {2: 256}),
         (b"\x81\x02\xce\x00\x01\x00\x00", {2: 65536}),
         (b"\x81\x02\xcf" + (2**53).to_bytes(8), {2: 2**53}),
         (b"\x81\x02\xd3" + (2**40).to_bytes(8), {2: 2**40}),
@@ -50,9 +50,9 @@ def test_a_percentile_is_off_by_less_than_a_factor_of_two() -> None:
 
 def test_cells_are_added_up() -> None:
     at = 1_700_000_040
-    one = minute_of(at, {ALLOWED: 2, COST: 3, next(iter(CODES.values())): 4, TIMES + 7: 6})
+    one = minute_of(at, {ALLOWED: 2, EXTRA: 3, next(iter(CODES.values())): 4, TIMES + 7: 6})
     whole = added([one, one])
-    assert (whole.at, whole.allowed, whole.cost, whole.calls) == (datetime.fromtimestamp(at, UTC), 4, 6, 12)
+    assert (whole.at, whole.allowed, whole.cost, whole.calls) == (datetime.fromtimestamp(at, UTC), 4, 10, 12)
     assert (one.allowed, one.times, whole.times) == (2, {7: 6}, {7: 12})
     assert whole.as_json()["refused"] == whole.refused == {"within": 8}
     assert added([]).calls == 0
