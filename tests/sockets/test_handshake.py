@@ -61,7 +61,7 @@ class TestHandshake:
             "status": 429,
             "detail": "Rate limit exceeded. Try again in 48 seconds.",
             "violated-policies": ["knocks"],
-            "reference": ident_for_logs("ip:127.0.0.1"),
+            "reference": ident_for_logs("everyone"),
         }
         await communicator.disconnect()
 

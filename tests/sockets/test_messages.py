@@ -77,7 +77,7 @@ class TestMessages:
             "remaining": 0,
             "window": 60,
             "retry_after": 42.75,
-            "reference": ident_for_logs("ip:127.0.0.1"),
+            "reference": ident_for_logs("everyone"),
         }
         await communicator.send_to("four")
         assert await communicator.receive_nothing()
