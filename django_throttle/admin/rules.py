@@ -20,10 +20,12 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle import history
 from django_throttle.admin.costs import URL_NAME, costs_page
+from django_throttle.admin.explain import RESET_NAME, explain_page, reset_view
+from django_throttle.admin.explain import URL_NAME as EXPLAIN_NAME
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
@@ -302,7 +304,11 @@ class ThrottleRuleAdmin(ListAdmin):
     def get_urls(self) -> list[URLPattern]:
         view = require_http_methods(["GET", "HEAD", "POST"])(self.preview_view)
         costs = require_http_methods(["GET", "HEAD"])(partial(costs_page, self))
+        explained = require_http_methods(["GET", "HEAD"])(partial(explain_page, self))
+        reset = require_POST(partial(reset_view, self))
         return [
+            path("explain/", self.admin_site.admin_view(explained), name=EXPLAIN_NAME),
+            path("explain/reset/", self.admin_site.admin_view(reset), name=RESET_NAME),
             path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"),
             path("costs/", self.admin_site.admin_view(costs), name=URL_NAME),
             *super().get_urls(),

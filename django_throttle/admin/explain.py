@@ -1,0 +1,131 @@
+"""The admin's page "Why is this caller refused?", and the reset of a caller's budgets."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.admin import ModelAdmin
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+
+from django_throttle import rulebook
+from django_throttle.core.options import EVENTS
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.explain import Explanation, in_short
+from django_throttle.limiter import Limiter
+from django_throttle.models import ThrottleRule
+from django_throttle.models.subjects import HASHED, TAG_SHAPE
+from django_throttle.rulebook.coverage import Call
+from django_throttle.stores import get_store
+from django_throttle.why_refused import Answer, answer
+
+URL_NAME: Final = "django_throttle_explain"
+RESET_NAME: Final = "django_throttle_explain_reset"
+PAGE_ROWS: Final = 200
+FIELDS: Final = ("ident", "scope", "method", "event")
+LONGEST: Final = 300  # characters of a field
+RELIEF: Final = {"effect": "multiply", "factor": "2", "lasting": "7200"}
+SUBJECTS: Final = ("user", "ip", "tenant", "api_key")
+RESETS: Final = "django_throttle.add_throttleoverride"  # who may relieve somebody
+
+
+def explain_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+    """The page, for those who may see the rules; ``?ident``, ``scope``, ``method`` and ``event`` say what is asked."""
+    if not rules.has_view_permission(request):
+        raise PermissionDenied
+    asked = {name: request.GET.get(name, "").strip()[:LONGEST] for name in FIELDS}
+    context = {
+        **rules.admin_site.each_context(request),
+        **(_answered(request, asked) if asked["ident"] else {}),
+        "title": "Why is this caller refused?",
+        "opts": rules.model._meta,
+        "asked": asked,
+        "events": EVENTS,
+        "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}"),
+    }
+    request.current_app = rules.admin_site.name
+    response = TemplateResponse(request, "admin/django_throttle/throttlerule/explain.html", context)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+    """Make the budgets of one caller full again; for those who may add overrides."""
+    if not (rules.has_view_permission(request) and request.user.has_perm(RESETS)):
+        raise PermissionDenied
+    asked = {name: request.POST.get(name, "").strip()[:LONGEST] for name in FIELDS}
+    try:
+        store, snapshot = get_store(), rulebook.current()
+        told = answer(store, snapshot, Call(), asked["ident"]).explanation
+        if told is None:
+            raise ValidationError("Nobody knows whose this is: ask by the identity itself.")
+        idents: dict[str, list[Any]] = {}
+        for one in told.rules:
+            if not one.counting.rule.is_concurrency:
+                idents.setdefault(one.outcome.ident, []).append(one.counting.held or one.counting.rule)
+        for ident, some in idents.items():
+            if ident == told.who.name:  # what others share with the caller stays
+                Limiter(dict.fromkeys(some), store).reset(ident)
+    except (StoreError, InvalidSetting, DatabaseError) as error:
+        rules.message_user(request, f"Nothing was reset: {error}", messages.ERROR)
+    except ValidationError as error:
+        rules.message_user(request, " ".join(error.messages), messages.ERROR)
+    else:
+        name = told.who.name
+        rules.message_user(request, f"The budgets of {name} are full again.", messages.SUCCESS)
+        rules.log_change(request, ThrottleRule(name=name[:100]), f"Reset the budgets of {name[:200]}.")
+    return HttpResponseRedirect(f"{reverse(f'{rules.admin_site.name}:{URL_NAME}')}?{urlencode(asked)}")
+
+
+def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
+    try:
+        call = Call(asked["scope"], asked["method"].upper(), asked["event"])
+        found = answer(get_store(), rulebook.current(), call, asked["ident"])
+    except ValidationError as error:
+        return {"mistake": " ".join(error.messages)}
+    except InvalidSetting as error:
+        return {"mistake": str(error)}
+    except ValueError as error:
+        return {"mistake": str(error)}
+    except (StoreError, DatabaseError) as error:
+        return {"failure": str(error)}
+    told = found.explanation
+    shows = request.user.has_perm("django_throttle.view_throttleoverride")
+    relieves = request.user.has_perm(RESETS)
+    return {
+        "found": found,
+        "told": told,
+        "rules": [_row(one) for one in told.rules[:PAGE_ROWS]] if told else (),
+        "hidden": max(0, len(told.rules) - PAGE_ROWS) if told else 0,
+        "others": told.others[:PAGE_ROWS] if told else (),
+        "overrides": [{"row": row, "until": row.until} for row in found.rows] if shows else (),
+        "relief": _relief(found, told) if relieves and told else "",
+        "may_reset": relieves and told is not None,
+        "sees_sockets": request.user.has_perm("django_throttle.view_throttleconnection"),
+    }
+
+
+def _row(one: Any) -> dict[str, Any]:
+    number = one.counting.override.number if one.counting.override else None
+    full = in_short(one.outcome.reset_after) if one.outcome.reset_after else "now"
+    return {"one": one, "name": one.outcome.rule, "full": full, "override": number}
+
+
+def _relief(found: Answer, told: Explanation) -> str:
+    """The query of the form of a new override for this caller; empty where overrides have no such subject."""
+    kind, _, value = told.who.name.partition(":")
+    if kind == "api_key" and re.match(TAG_SHAPE, HASHED + value):
+        value = HASHED + value
+    if kind not in SUBJECTS or not value:
+        return ""
+    rules = ",".join(told.refusing) or "*"
+    day = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    reason = f"{told.sentence} ({found.tag}, {day})"
+    return urlencode({"kind": kind, "value": value, "rules": rules, **RELIEF, "reason": reason})
