@@ -9,8 +9,10 @@ from typing import Any, Final
 from django_throttle.connections.overview import looks
 from django_throttle.explain import Explanation, explain
 from django_throttle.find_caller import UnknownTag, find_caller
+from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
+from django_throttle.recording import read
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.coverage import Call
 from django_throttle.rulebook.snapshot import Snapshot
@@ -54,9 +56,13 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
         who = find_caller(typed, snapshot, store)
     except UnknownTag:
         tag = typed.strip().lower()
-        if recent := recent_refusals(store, tag):
+        recent = recent_refusals(store, tag)
+        named = {ident for one in recent for ident in one["tags"].values() if ident_for_logs(ident) == tag}
+        if not named and recent:
             return Answer(tag, None, recent)
-        raise
+        if not named:
+            raise
+        who = KnownCaller(named.pop())
     told = explain(store, snapshot, call, who)
     numbers = [override.number for override in told.overrides]
     rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()
@@ -73,4 +79,4 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
 
 def recent_refusals(store: AnyStore, ident: str) -> list[dict[str, Any]]:
     """What this ident, or tag, was refused lately, the newest first."""
-    return []
+    return [one.as_json() for one in read.recent(store, ident, LIMIT)]

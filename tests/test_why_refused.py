@@ -8,15 +8,20 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from django_throttle import rulebook
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleOverride
+from django_throttle.observe.reports import ident_for_logs
+from django_throttle.recording import RecordFlusher, own_records
 from django_throttle.rulebook.coverage import Call
+from django_throttle.stores import RedisStore
 from django_throttle.why_refused import Answer, answer
 from tests import doors
 from tests.connections.recorder import sockets
-from tests.doors import Enforce
+from tests.doors import BOTH, Enforce, Store
 
 pytestmark = pytest.mark.django_db
 enforce = pytest.fixture(doors.enforcer)
@@ -39,6 +44,7 @@ def test_overrides_with_their_reasons_the_one_that_precedes_first(enforce: Enfor
 def nobody() -> Iterator[None]:
     open_sockets.clear()
     overview.look_again()
+    own_records.forget()
     yield
     open_sockets.clear()
 
@@ -48,3 +54,30 @@ def test_open_sockets(enforce: Enforce) -> None:
     sockets(("a", "ip:192.0.2.1"), ("b", "ip:192.0.2.1"), ("c", "ip:192.0.2.11"))
     found: Answer = answer(store, rulebook.current(), Call(), "192.0.2.1")
     assert (found.open, found.is_whole) == (2, True)
+
+
+def refused(ident: str, store: Store) -> None:
+    while limiter.decide(Facts("search", ("request",), KnownCaller(ident), method="POST")).allowed:
+        pass
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
+
+
+@BOTH
+def test_what_was_refused_lately_also_by_the_reference_of_an_error(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "2/min"})
+    refused("ip:192.0.2.1", store)
+    (one,) = answer(store, rulebook.current(), Call(), "192.0.2.1").recent
+    assert (one["scope"], one["method"], one["rule"], one["reason"]) == ("search", "POST", "api", "exceeded")
+    assert answer(store, rulebook.current(), Call(), "192.0.2.2").recent == []
+    by_tag = answer(store, rulebook.current(), Call(), ident_for_logs("ip:192.0.2.1"))
+    assert (by_tag.explanation, by_tag.recent) == (None, [one])
+    assert by_tag.as_json()["would"] is None
+
+
+@BOTH
+def test_a_reference_names_an_address_that_is_recorded_in_clear(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "2/min"}, RECORD_IDENTS=True)
+    refused("ip:192.0.2.1", store)
+    told = answer(store, rulebook.current(), Call("search"), ident_for_logs("ip:192.0.2.1")).explanation
+    assert told is not None and (told.who.name, told.would) == ("ip:192.0.2.1", "refused")

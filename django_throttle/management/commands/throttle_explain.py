@@ -62,7 +62,8 @@ def _lines(found: Answer) -> Iterator[str]:
         yield told.sentence
         yield from _rules(told)
     for one in found.recent:
-        yield f"  refused {one['at']}: {one['event']} to {one['scope']} by rule {one['rule']!r} ({one['reason']})"
+        what = f"{one['event']} to {one['scope']} by rule {one['rule']!r} ({one['reason']})"
+        yield f"  {one['outcome']} {one['at']}: {what}"
     if found.open:
         yield f"  open sockets: {found.open:,}"
 

@@ -58,10 +58,11 @@ def test_the_words(enforce: Enforce, django_user_model: Any) -> None:
     enforce(api={"rate": "2/min", "key": "user"}, sockets={"limit": 5, "algorithm": "concurrency"})
     user = django_user_model.objects.create_user("anna")
     refuse(f"user:{user.pk}")
-    first, second, third = run("anna", "--scope", "search", "--method", "POST").splitlines()
+    first, second, third, *recent = run("anna", "--scope", "search", "--method", "POST").splitlines()
     assert first.startswith(f"A POST to search by user:{user.pk} would be refused by rule 'api': 2 of 2 used, free in")
     assert second.startswith("  refused  api: 2 of 2 used") and " in 60 s, full again in" in second
     assert third == "  -        sockets: it counts open WebSockets"
+    assert all("request to search by rule 'api' (exceeded)" in line for line in recent)
 
 
 @BOTH
