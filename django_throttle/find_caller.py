@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
@@ -61,7 +60,7 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
     kind, _, value = ident.partition(":")
     if ident == EVERYONE:
         return ""
-    known = {*KEY_KINDS, *chain.from_iterable([rule.key, *key_parts(rule.key)] for rule in rules)} - {EVERYONE}
+    known = {*KEY_KINDS, *(part for rule in rules for part in (rule.key, *key_parts(rule.key)))} - {EVERYONE}
     is_known = kind in known or all(part in known for part in key_parts(kind))
     if is_known and value:
         return ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -21,7 +19,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import Explanation, in_short
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
-from django_throttle.models.subjects import HASHED, TAG_SHAPE
+from django_throttle.models.subjects import HASHED
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
 from django_throttle.why_refused import Answer, answer
@@ -121,11 +119,9 @@ def _row(one: Any) -> dict[str, Any]:
 def _relief(found: Answer, told: Explanation) -> str:
     """The query of the form of a new override for this caller; empty where overrides have no such subject."""
     kind, _, value = told.who.name.partition(":")
-    if kind == "api_key" and re.match(TAG_SHAPE, HASHED + value):
-        value = HASHED + value
+    value = HASHED + value if kind == "api_key" else value  # an ident has only the hash
     if kind not in SUBJECTS or not value:
         return ""
     rules = ",".join(told.refusing) or "*"
-    day = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    reason = f"{told.sentence} ({found.tag}, {day})"
+    reason = f"{told.sentence} ({found.tag})"
     return urlencode({"kind": kind, "value": value, "rules": rules, **RELIEF, "reason": reason})

@@ -11,10 +11,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_throttle import rulebook
-from django_throttle.core.options import EVENTS
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import Explanation, in_short
-from django_throttle.rulebook import sources
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
 from django_throttle.why_refused import Answer, answer
@@ -32,7 +30,7 @@ class Command(BaseCommand):
         parser.add_argument("ident", help="user:42, ip:203.0.113.9, a user's name, or a log line's 8 characters")
         parser.add_argument("--scope", default="", help="the scope that is called; without it any")
         parser.add_argument("--method", default="", help="of an HTTP request, such as POST; without it any")
-        parser.add_argument("--event", default="", help=f"what happens, without it anything: {', '.join(EVENTS)}")
+        parser.add_argument("--event", default="", help="what happens, such as request or message; without it any")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, ident: str, scope: str, method: str, event: str, **options: Any) -> None:
@@ -44,7 +42,7 @@ class Command(BaseCommand):
         except (InvalidSetting, ValueError) as error:
             raise CommandError(_printable(str(error))) from error
         except DatabaseError as error:
-            raise CommandError(f"users cannot be looked up: {sources.advice(error)}") from error
+            raise CommandError(f"users cannot be looked up: {error}") from error
         except StoreError as error:
             raise CommandError(f"Redis does not answer, so nobody knows: {error}") from error
         if options["json"]:
