@@ -92,7 +92,13 @@ class _StoreService:
         thread.every(costs.seconds, costs, "sending the costs of routes", wait=costs.seconds)
         records = RecordFlusher(store)
         thread.every(records.seconds, records, "sending records of decisions", wait=records.seconds)
-        self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True), costs, records]
+        self.cleanups = [
+            reconciler.release_all,
+            flusher,
+            partial(give_back, store, everything=True),
+            costs,
+            records.end,
+        ]
 
     def _watch_rules(self, thread: AgentThread) -> None:
         poll_seconds = conf().RULES_POLL

@@ -26,6 +26,7 @@ from django_throttle import history
 from django_throttle.admin.costs import URL_NAME, costs_page
 from django_throttle.admin.explain import RESET_NAME, explain_page, reset_view
 from django_throttle.admin.explain import URL_NAME as EXPLAIN_NAME
+from django_throttle.admin.overview import OVERVIEW_URL, overview_page
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
@@ -303,6 +304,7 @@ class ThrottleRuleAdmin(ListAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = require_http_methods(["GET", "HEAD", "POST"])(self.preview_view)
+        glance = require_http_methods(["GET", "HEAD"])(partial(overview_page, self))
         costs = require_http_methods(["GET", "HEAD"])(partial(costs_page, self))
         explained = require_http_methods(["GET", "HEAD"])(partial(explain_page, self))
         reset = require_POST(partial(reset_view, self))
@@ -310,6 +312,7 @@ class ThrottleRuleAdmin(ListAdmin):
             path("explain/", self.admin_site.admin_view(explained), name=EXPLAIN_NAME),
             path("explain/reset/", self.admin_site.admin_view(reset), name=RESET_NAME),
             path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"),
+            path("overview/", self.admin_site.admin_view(glance), name=OVERVIEW_URL),
             path("costs/", self.admin_site.admin_view(costs), name=URL_NAME),
             *super().get_urls(),
         ]

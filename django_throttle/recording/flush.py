@@ -1,8 +1,4 @@
-"""Sends what this process has recorded to Redis, every two seconds and at the end.
-
-Each sending has a number, and what was sent without an answer is sent again under the same number, so that nothing
-counts twice. Meanwhile the recorder goes on within its bounds; what a killed process had not sent is lost.
-"""
+"""Sends what this process has recorded to Redis, every two seconds and at the end."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from django_throttle.recording import places
 from django_throttle.recording.cells import HOUR, MINUTE, Cell
 from django_throttle.recording.heavy_hitters import KEPT, HeavyHitters
 from django_throttle.recording.places import HOURS, MINUTES
+from django_throttle.recording.process_rules import RulesReporter
 from django_throttle.recording.recorder import Records, Seen, recorder
 from django_throttle.recording.thinning import Thinned
 from django_throttle.stores import RedisStore
@@ -30,7 +27,11 @@ MOST_MINUTES: Final = 60  # of a rule, in one call
 
 
 class RecordFlusher:
-    """Sends records every so many ``seconds``; used by one thread, and once more at exit."""
+    """Sends records every so many ``seconds``; used by one thread, and once more at exit.
+
+    Each sending has a number, and what was sent without an answer is sent again under the same number, so that nothing
+    counts twice. Meanwhile the recorder goes on within its bounds; what a killed process had not sent is lost.
+    """
 
     seconds = 2.0
 
@@ -38,12 +39,19 @@ class RecordFlusher:
         self.store = store
         self._uid, self._number = secrets.token_hex(6), 0
         self._pending: list[Sending] = []
+        self._report_rules = RulesReporter(store, self._uid)
 
     def __call__(self) -> None:
         """Send what could not be sent before, and what is new. Raises StoreError; it is then sent later."""
+        self._report_rules()
         if self._pending:
             self._send()
         self.send(recorder.take(), timezone.now().timestamp())
+
+    def end(self) -> None:
+        """The process ends: send what is left. Raises StoreError."""
+        self()
+        self._report_rules.end()
 
     def send(self, records: Records, now: float) -> None:
         """Send these, whose samples are of this Unix time."""

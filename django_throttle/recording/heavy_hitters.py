@@ -1,9 +1,4 @@
-"""The idents that a rule refuses most, in bounded memory, however many there are.
-
-Misra and Gries, "Finding repeated elements" (1982), which counts as space-saving (Metwally et al. 2005) does; both can
-be merged: Agarwal et al., "Mergeable summaries" (PODS 2012). With n refusals in all, and KEPT counters, a count is at
-most ``error`` too small, never too large, and ``error`` is at most n / (KEPT + 1): whoever has more is listed.
-"""
+"""The idents that a rule refuses most, in bounded memory, however many there are."""
 
 from __future__ import annotations
 
@@ -15,7 +10,12 @@ SLACK: Final = 4  # counters before they are cut to KEPT, times KEPT, so that cu
 
 
 class HeavyHitters:
-    """Counts by ident; ``error`` is what a count may lack."""
+    """Counts by ident; ``error`` is what a count may lack.
+
+    Misra and Gries, "Finding repeated elements" (1982), which counts as space-saving (Metwally et al. 2005) does. Both
+    can be merged: Agarwal et al., "Mergeable summaries" (PODS 2012). Of n refusals, with KEPT counters, a count is at
+    most ``error`` too small, never too large, and ``error`` is at most n / (KEPT + 1): whoever has more is listed.
+    """
 
     __slots__ = ("counts", "error")
 

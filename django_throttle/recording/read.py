@@ -1,7 +1,4 @@
-"""Reads what was recorded: of all processes in Redis; of a store in memory, what this process recorded.
-
-Everything here raises StoreError where Redis does not answer. Times are aware datetimes.
-"""
+"""Reads what was recorded, of all processes; raises StoreError. Of a store in memory, what this process recorded."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Counts what is decided in this process: numbers by rule and minute, the most refused idents, and a sample.
-
-A call adds one tuple to a list; what that comes to is counted for MOST_WAITING calls at once, or when it is taken.
-Everything has a bound: where there is no room for one more, numbers are added to an older minute of the same rule, or
-to ``OTHERS``, so that sums stay right.
-"""
+"""Counts what is decided in this process: numbers by rule and minute, the most refused idents, and a sample."""
 
 from __future__ import annotations
 
@@ -25,20 +20,7 @@ from django_throttle.core import Decision
 from django_throttle.core.commands import Charges, RuleSet
 from django_throttle.core.decision import Outcome
 from django_throttle.lifecycle import in_child
-from django_throttle.recording.cells import (
-    ALLOWED,
-    CODES,
-    DEGRADED,
-    EXTRA,
-    HOUR,
-    MINUTE,
-    OTHERS,
-    SHADOWED,
-    Cell,
-    add,
-    bucket_of,
-    place_of,
-)
+from django_throttle.recording import cells
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.thinning import Thinned, hashes_of, level_of, random_level
 
@@ -70,14 +52,19 @@ class Records:
     ``whole`` has all calls of some idents, ``refused`` some refusals of all idents.
     """
 
-    cells: dict[tuple[str, int], Cell] = field(default_factory=dict)
+    cells: dict[tuple[str, int], cells.Cell] = field(default_factory=dict)
     rankings: dict[tuple[str, int], HeavyHitters] = field(default_factory=dict)
     whole: Thinned[Seen] = field(default_factory=lambda: Thinned(MOST_SAMPLED))
     refused: Thinned[Seen] = field(default_factory=lambda: Thinned(MOST_SAMPLED))
 
 
 class Recorder:
-    """What this process has decided and not sent; added by any thread."""
+    """What this process has decided and not sent; added by any thread.
+
+    A call adds one tuple to a list; what that comes to is counted for MOST_WAITING calls at once, or when it is taken.
+    Everything has a bound: where there is no room for one more, numbers are added to an older minute of the same rule,
+    or to ``OTHERS``, so that sums stay right.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -147,7 +134,7 @@ class Recorder:
             if not calls or self._look():
                 return
             wall, now = timezone.now().timestamp(), perf_counter()
-            minute = int(wall) // MINUTE * MINUTE
+            minute = int(wall) // cells.MINUTE * cells.MINUTE
             if minute != self._minute or len(self._passed) > MOST_CELLS:
                 self._fold()
                 self._minute = minute
@@ -159,13 +146,13 @@ class Recorder:
     def _fold(self) -> None:
         """Put what has passed into cells."""
         for (rules, costs, exponent), number in self._passed.items():
-            bucket = place_of(exponent)
+            bucket = cells.place_of(exponent)
             for name, place in self._names_of(rules):
                 cell, extra = _cell(self._records, name, self._minute), (costs[place] - 1) * number
-                cell[ALLOWED] = cell.get(ALLOWED, 0) + number
+                cell[cells.ALLOWED] = cell.get(cells.ALLOWED, 0) + number
                 cell[bucket] = cell.get(bucket, 0) + number
                 if extra:
-                    cell[EXTRA] = cell.get(EXTRA, 0) + extra
+                    cell[cells.EXTRA] = cell.get(cells.EXTRA, 0) + extra
         self._passed.clear()
 
     def _names_of(self, rules: RuleSet) -> list[tuple[str, int]]:
@@ -216,31 +203,39 @@ recorder: Final = Recorder()
 def _add_outcome(
     records: Records, rule: str, outcome: Outcome, cost: int, degraded: bool, now: int, seconds: float
 ) -> None:
-    numbers = {bucket_of(seconds): 1}
+    numbers = {cells.bucket_of(seconds): 1}
     if outcome.allowed or outcome.shadow:
-        numbers |= {ALLOWED: 1, EXTRA: cost - 1, SHADOWED: int(not outcome.allowed), DEGRADED: int(degraded)}
+        numbers |= {
+            cells.ALLOWED: 1,
+            cells.EXTRA: cost - 1,
+            cells.SHADOWED: int(not outcome.allowed),
+            cells.DEGRADED: int(degraded),
+        }
     else:
-        numbers[CODES[outcome.reason]] = 1
-    add(_cell(records, rule, now // MINUTE * MINUTE), {code: number for code, number in numbers.items() if number})
+        numbers[cells.CODES[outcome.reason]] = 1
+    cells.add(
+        _cell(records, rule, now // cells.MINUTE * cells.MINUTE),
+        {code: number for code, number in numbers.items() if number},
+    )
     if not outcome.allowed and outcome.ident:
-        _ranking(records, rule, now // HOUR * HOUR).add(outcome.ident)
+        _ranking(records, rule, now // cells.HOUR * cells.HOUR).add(outcome.ident)
 
 
-def _cell(records: Records, rule: str, minute: int) -> Cell:
-    cells = records.cells
-    found = cells.get((rule, minute))
+def _cell(records: Records, rule: str, minute: int) -> cells.Cell:
+    known = records.cells
+    found = known.get((rule, minute))
     if found is None:
-        if len(cells) >= MOST_CELLS:
-            older = next((key for key in reversed(cells) if key[0] == rule), (OTHERS, minute))
-            return cells.setdefault(older, {})
-        found = cells[rule, minute] = {}
+        if len(known) >= MOST_CELLS:
+            older = next((key for key in reversed(known) if key[0] == rule), (cells.OTHERS, minute))
+            return known.setdefault(older, {})
+        found = known[rule, minute] = {}
     return found
 
 
 def _ranking(records: Records, rule: str, hour: int) -> HeavyHitters:
     rankings = records.rankings
     if (rule, hour) not in rankings and len(rankings) >= MOST_RANKINGS:
-        rule = OTHERS
+        rule = cells.OTHERS
     return rankings.setdefault((rule, hour), HeavyHitters())
 
 

@@ -1,9 +1,4 @@
-"""A sample of bounded size whose share is known: whatever has too low a level is left out.
-
-Half of all things have level 0, a quarter level 1, and so on. When there are too many, the level that is asked for
-rises by one, and with it half of them go: Gibbons and Tirthapura, "Estimating simple functions on the union of data
-streams" (SPAA 2001). Samples of several processes can be joined: the highest level of any holds for all.
-"""
+"""A sample of bounded size whose share is known: whatever has too low a level is left out."""
 
 from __future__ import annotations
 
@@ -43,6 +38,10 @@ class Thinned(Generic[T]):
     """At most ``most`` entries, all those of ``level`` or higher of what was offered.
 
     Where even the highest level has too many, the rest is lost, and ``lost`` counts it.
+
+    Half of all things have level 0, a quarter level 1, and so on. When there are too many, the level that is asked for
+    rises by one, and with it half of them go: Gibbons and Tirthapura, "Estimating simple functions on the union of data
+    streams" (SPAA 2001). Samples of several processes can be joined: the highest level of any holds for all.
     """
 
     def __init__(self, most: int, level: int = 0) -> None:

@@ -42,6 +42,8 @@ CALLS = [
     "throttle_costs --by JUNK",
     "throttle_costs --most JUNK",
     "throttle_costs --json",
+    "throttle_overview --search JUNK --most JUNK",
+    "throttle_overview --json",
     "throttle_explain JUNK",
     "throttle_explain ip:192.0.2.1 --scope JUNK",
     "throttle_explain ip:192.0.2.1 --method JUNK --json",

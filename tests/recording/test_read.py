@@ -165,7 +165,7 @@ def test_every_key_ends_by_itself(redis_url: str, redis_server: RedisServer) -> 
     RecordFlusher(store)()
     with redis_server.client() as client:
         keys = client.keys("*rec:*")
-        assert len(keys) == 9
+        assert len(keys) == 10
         assert all(client.pttl(key) > 0 for key in keys)
 
 

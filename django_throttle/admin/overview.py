@@ -1,0 +1,74 @@
+"""The admin's page that shows all rules at work: sparklines, shares refused, processes and their rules."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.contrib.admin import ModelAdmin
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.recording.overview import overview, rule_names
+from django_throttle.stores import get_store
+
+OVERVIEW_URL: Final = "django_throttle_overview"
+PAGE_ROWS: Final = 50
+WIDTH, HEIGHT = 120, 24
+
+
+def overview_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+    """The page, for those who may see the rules; ``?q`` searches names, ``?page`` has the next ones."""
+    if not rules.has_view_permission(request):
+        raise PermissionDenied
+    search = request.GET.get("q", "")[:200]
+    page = Paginator(rule_names(search), PAGE_ROWS).get_page(request.GET.get("page"))
+    context = {
+        **rules.admin_site.each_context(request),
+        **_found(list(page.object_list)),
+        "title": "Rules at work",
+        "opts": rules.model._meta,
+        "page": page,
+        "search": search,
+    }
+    request.current_app = rules.admin_site.name
+    response = TemplateResponse(request, "admin/django_throttle/throttlerule/overview.html", context)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def _found(names: list[str]) -> dict[str, Any]:
+    try:
+        found = overview(get_store(), names)
+    except (StoreError, InvalidSetting) as error:
+        return {"failure": str(error)}
+    rows = [
+        {
+            "rule": one,
+            "share": f"{one.refused_share:.1%}",
+            "p99": f"{one.p99_ms:.2f}",
+            "hour": bars(one.hour_points),
+            "day": bars(one.day_points),
+        }
+        for one in found.rules
+    ]
+    return {"failure": "", "rows": rows, "found": found, "width": WIDTH, "height": HEIGHT}
+
+
+def bars(points: list[tuple[int, int]]) -> list[dict[str, str]]:
+    """The bars of a sparkline: where each begins, how wide it is, and how high what was allowed and refused is."""
+    most, width = max([sum(point) for point in points], default=0) or 1, WIDTH / (len(points) or 1)
+    return [
+        {
+            "x": f"{place * width:.2f}",
+            "width": f"{width * 0.85:.2f}",
+            "allowed": f"{HEIGHT * allowed / most:.2f}",
+            "allowed_y": f"{HEIGHT - HEIGHT * allowed / most:.2f}",
+            "refused": f"{HEIGHT * refused / most:.2f}",
+            "refused_y": f"{HEIGHT - HEIGHT * (allowed + refused) / most:.2f}",
+        }
+        for place, (allowed, refused) in enumerate(points)
+        if allowed or refused
+    ]

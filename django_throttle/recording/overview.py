@@ -1,0 +1,117 @@
+"""What an operator asks first: what each rule did lately, and whether all processes have the same rules and a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.utils import timezone
+
+from django_throttle import rulebook
+from django_throttle.connections.process_identity import number
+from django_throttle.connections.processes import ProcessRecords
+from django_throttle.recording.cells import Minute, percentile, total
+from django_throttle.recording.process_rules import ProcessRules, process_rules
+from django_throttle.recording.read import hours, minutes
+from django_throttle.stores import AnyStore
+
+POINTS: Final = {"hour": (60, 60), "day": (24, 3600)}  # of a sparkline: how many, and seconds each
+MONTH: Final = timedelta(days=30)
+
+
+class RuleOverview(NamedTuple):
+    """A rule, what it decided in the last hour and day, and what strikes about it. Points are the oldest first."""
+
+    name: str
+    hour: Minute
+    day: Minute
+    hour_points: list[tuple[int, int]]  # allowed, refused
+    day_points: list[tuple[int, int]]
+    hints: list[str]
+
+    @property
+    def refused_share(self) -> float:
+        return sum(self.day.refused.values()) / self.day.calls if self.day.calls else 0.0
+
+    @property
+    def p99_ms(self) -> float:
+        return percentile(self.day.times, 0.99) * 1000
+
+    def as_json(self) -> dict[str, Any]:
+        spans = {name: {key: value for key, value in of.as_json().items() if key != "at"}
+                 for name, of in (("hour", self.hour), ("day", self.day))}  # fmt: skip
+        figures = {"refused_share": self.refused_share, "p99_ms": self.p99_ms, "hints": self.hints}
+        return {"name": self.name, **spans, **figures}
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Some of the rules, all processes, open connections and slots, and this process's open circuit breakers."""
+
+    rules: list[RuleOverview]
+    processes: list[ProcessRules]
+    connections: int
+    open_breakers: int
+
+    @property
+    def in_words(self) -> str:
+        """Such as "12 of 12 processes have the same rules in force"."""
+        live = [one for one in self.processes if one.state == "live"]
+        odd = [f"process {one.pid} on {one.host} {_STATES[one.state]}" for one in self.processes if one not in live]
+        said = f"{len(live)} of {len(self.processes)} processes have the same rules in force"
+        return "; ".join([said, *odd])
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rules": [one.as_json() for one in self.rules],
+            "processes": [one._asdict() for one in self.processes],
+            "connections": self.connections,
+            "open_breakers": self.open_breakers,
+        }
+
+
+_STATES: Final = {"silent": "is silent: it has stopped or died", "lags": "has other rules in force"}
+
+
+def rule_names(search: str = "") -> list[str]:
+    """The names of rules in force that contain the search, in order."""
+    return [rule.name for rule in rulebook.current().rules if search.casefold() in rule.name.casefold()]
+
+
+def overview(store: AnyStore, names: Sequence[str]) -> Overview:
+    """All of it for rules of these names. Raises StoreError."""
+    now = timezone.now()
+    soon = now + timedelta(seconds=1)
+    by_minute = minutes(store, now - timedelta(hours=1), soon, names)
+    by_hour = hours(store, now - MONTH, soon, names)
+    enabled = {rule.name: rule.enabled for rule in rulebook.current().rules}
+    rules = [_rule(name, by_minute[name], by_hour[name], now, is_on=enabled.get(name, True)) for name in names]
+    held = sum(number(told, "held") for told in ProcessRecords(store).census().values()) if store.is_remote else len(
+        store.leases)  # fmt: skip
+    return Overview(rules, process_rules(store), held, store.open_breakers if store.is_remote else 0)
+
+
+def _rule(
+    name: str, by_minute: Sequence[Minute], by_hour: Sequence[Minute], now: datetime, *, is_on: bool
+) -> RuleOverview:
+    day = [one for one in by_hour if one.at >= now - timedelta(days=1)]
+    month = total(by_hour)
+    hints = []
+    if is_on and not month.calls:
+        hints.append("It has decided nothing in 30 days: its scope or key matches nobody.")
+    elif is_on and not month.refused and not month.shadowed:
+        hints.append("It has refused nothing in 30 days.")
+    points = _points(by_minute, now, "hour"), _points(day, now, "day")
+    return RuleOverview(name, total(by_minute), total(day), *points, hints)
+
+
+def _points(cells: Sequence[Minute], now: datetime, span: str) -> list[tuple[int, int]]:
+    count, seconds = POINTS[span]
+    last, found = int(now.timestamp()) // seconds, [(0, 0)] * count
+    for cell in cells:
+        place = count - 1 - (last - int(cell.at.timestamp()) // seconds)
+        if 0 <= place < count:
+            found[place] = cell.allowed, sum(cell.refused.values())
+    return found

@@ -1,0 +1,80 @@
+"""Which rules each process has in force, and since when: told every two seconds beside the records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from django.utils import timezone
+
+from django_throttle import rulebook
+from django_throttle.connections import process_identity
+from django_throttle.recording import places
+from django_throttle.stores import AnyStore, RedisStore
+from django_throttle.stores.sync_pool import text
+
+SILENT_SECONDS: Final = 5.0  # a process that lives tells its rules every two
+FORGOTTEN_SECONDS: Final = 120.0
+SETTLED_SECONDS: Final = 3.0  # for which a new version may be under way
+
+
+class ProcessRules(NamedTuple):
+    """A process and its rules; ``since`` and ``told`` are Unix time, ``state`` "live", "lags" or "silent"."""
+
+    uid: str
+    host: str
+    pid: int
+    version: str
+    since: float
+    told: float
+    state: str
+
+
+class RulesReporter:
+    """Tells the rules of this process; used by one thread."""
+
+    def __init__(self, store: RedisStore, uid: str) -> None:
+        self.store, self._uid = store, uid
+        self._version, self._since = "", 0.0
+
+    def __call__(self) -> None:
+        """Tell them. Raises StoreError."""
+        snapshot, now = rulebook.present(), timezone.now().timestamp()
+        version = snapshot.version if snapshot else ""
+        if version != self._version:
+            self._version, self._since = version, now
+        told = {**process_identity.read(process_identity.describe(0)), "version": version, "since": self._since}
+        self._tell(json.dumps({**told, "told": now}))
+
+    def end(self) -> None:
+        """This process ends: it is not to be called silent."""
+        self._tell("")
+
+    def _tell(self, told: str) -> None:
+        self.store.call("tell_rules", [self.store.process_key("rec:processes")], [self._uid, told, places.SEEN_TTL_MS])
+
+
+def process_rules(store: AnyStore) -> list[ProcessRules]:
+    """What processes told, those first that lag or are silent. Raises StoreError; empty for a store in memory."""
+    if not store.is_remote:
+        return []
+    reply = store.call("read_cells", [store.process_key("rec:processes")], [])
+    now = timezone.now().timestamp()
+    read = [(text(uid), process_identity.read(text(told))) for uid, told in zip(reply[::2], reply[1::2], strict=True)]
+    known = [_process(uid, told, now) for uid, told in read]
+    recent = [one for one in known if one is not None and now - one.told < FORGOTTEN_SECONDS and one.version]
+    newest = max((one for one in recent if one.state == "live"), key=lambda one: one.since, default=None)
+    if newest is not None and now - newest.since > SETTLED_SECONDS:
+        lags = [one.state == "live" and one.version != newest.version for one in recent]
+        recent = [one._replace(state="lags") if late else one for one, late in zip(recent, lags, strict=True)]
+    return sorted(recent, key=lambda one: (one.state == "live", one.host, one.pid))
+
+
+def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
+    try:
+        at, since = float(told["told"]), float(told["since"])
+        host, pid, version = str(told.get("host")).partition("/")[0], int(told["pid"]), str(told["version"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    state = "silent" if now - at > SILENT_SECONDS else "live"
+    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state)

@@ -1,0 +1,33 @@
+"""The overview as values and JSON."""
+
+from __future__ import annotations
+
+import json
+
+from django_throttle.core import Rule
+from django_throttle.recording.overview import overview
+from django_throttle.recording.process_rules import ProcessRules
+from django_throttle.stores import MemoryStore
+from tests.recording.calls import call
+
+LIMITED = Rule("api", "3/hour", algorithm="sliding_log")
+
+
+def test_what_a_rule_did() -> None:
+    store = MemoryStore()
+    call(store, [LIMITED], "user:1", 4)
+    found = overview(store, ["api", "idle"])
+    api, idle = found.rules
+    assert (api.hour_points[-1], api.day_points[-1]) == ((3, 1), (3, 1))
+    assert (api.refused_share, api.hints) == (0.25, [])
+    assert "decided nothing" in idle.hints[0]
+    assert json.loads(json.dumps(found.as_json()))["rules"][0]["day"]["refused"] == {"exceeded": 1}
+
+
+def test_processes_in_words() -> None:
+    found = overview(MemoryStore(), [])
+    live = ProcessRules("a", "web1", 1, "v", 0.0, 0.0, "live")
+    found.processes.extend([live, live._replace(uid="b", pid=7, state="silent")])
+    assert found.in_words == (
+        "1 of 2 processes have the same rules in force; process 7 on web1 is silent: it has stopped or died"
+    )
