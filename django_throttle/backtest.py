@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
+from math import sqrt
 from types import SimpleNamespace
 from typing import Any, Final
 
 from django.conf import settings
 from django.urls import Resolver404, get_resolver
+from django.utils import timezone
 
 from django_throttle.access_log import Call
-from django_throttle.call_facts import Facts
+from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
 from django_throttle.core.commands import Answer, Charges, Decide, PastCharge, Refund, passes
+from django_throttle.core.key import EVERYONE
 from django_throttle.core.rule import Rule
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match
 from django_throttle.identity.address import network
 from django_throttle.identity.caller import Caller
 from django_throttle.identity.keys import ident_of
-from django_throttle.rulebook.snapshot import Snapshot
+from django_throttle.recording import read
+from django_throttle.rulebook import Snapshot, current
+from django_throttle.stores import get_store
 from django_throttle.stores.memory import MemoryStore
 
 EVENTS: Final = ("request",)
@@ -85,18 +92,19 @@ def replay(
     *,
     together: bool = False,
     progress: Callable[[float], None] = lambda share: None,
+    caller: Callable[[str, str], Who] = LoggedCaller,
 ) -> dict[str, Replayed]:
     """Decide the calls again, each rule by itself, or all ``together``: what one refuses is not charged to others.
 
     ``calls`` are in the order of their times, by which the store's clock goes. A call has the scope that the log says,
     else that of its path on this site, as under the middleware. What an answer gives back (count_on, refund_on) goes
-    back at once. Overrides are left out.
+    back at once. Overrides are left out. ``caller`` makes a caller of what a call says of its address and its user.
     """
     now = 0.0
     store = MemoryStore(lambda: now, max_entries=sys.maxsize)
     snapshots = [Snapshot(some) for some in ([rules] if together else [[rule] for rule in rules])]
     found = {rule.name: Replayed() for rule in rules}
-    who, scope = cache(LoggedCaller), cache(_scope)
+    who, scope = cache(caller), cache(_scope)
 
     @cache
     def charges_of(where: str, method: str, address: str, user: str) -> list[Charges]:
@@ -114,6 +122,68 @@ def replay(
             if charges.rules.is_settled and call.status:
                 _give_back(store, charges, answers, call.status)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCalls:
+    """Calls of a sample, in the order of their times: all those of a ``share`` of the callers."""
+
+    calls: list[Call]
+    share: float
+
+    def why_not(self, rule: Rule) -> str | None:
+        """Why these cannot be replayed under a rule; None where they can."""
+        if rule.audience:
+            return "what is recorded does not say who is " + " or ".join(rule.audience)
+        if rule.factor != 1 or rule.count_on or rule.refund_on:
+            return "what is recorded says neither each cost nor the answer"
+        if self.share < 1 and rule.key == EVERYONE:
+            return f"only {self.share:.0%} of the callers are recorded, and all of them share its budget"
+        return why_not(rule)
+
+    def estimate(self, one: Replayed) -> tuple[int, int, int]:
+        """How many calls of all callers would have been refused: likely, and the ends of a 95 % confidence interval.
+
+        Callers are chosen each with the probability ``share``, so this is the Horvitz-Thompson estimator of a total
+        and the estimate of its variance (Särndal, Swensson, Wretman, Model Assisted Survey Sampling, 1992, 2.8).
+        """
+        likely = one.refused / self.share
+        spread = 1.96 * sqrt((1 - self.share) * sum(number**2 for number in one.idents.values())) / self.share
+        return round(likely), max(one.refused, round(likely - spread)), round(likely + spread)
+
+
+class RecordedCaller:
+    """The caller of a recorded call: the tags that count it, by the keys of the rules that were in force."""
+
+    subject = None
+
+    def __init__(self, _: str, tags: str) -> None:
+        self._tags = json.loads(tags)
+
+    def ident(self, key: str) -> str | None:
+        """The tag under a rule's key; None where no rule of that key has counted the call."""
+        found: str | None = EVERYONE if key == EVERYONE else self._tags.get(key)
+        return found
+
+    def is_(self, trait: str) -> bool:
+        return False
+
+    def lacks_address(self, key: str) -> bool:
+        return False
+
+
+def recorded_calls(hours: int) -> RecordedCalls:
+    """The requests of the last hours that this site has recorded. Raises StoreError."""
+    end = timezone.now()
+    found = read.sample(get_store(), end - timedelta(hours=hours), end)
+    keys = {rule.name: rule.key for rule in current().rules}
+    calls = []
+    for one in found.whole:
+        tags = {keys[name]: tag for name, tag in one.tags.items() if name in keys}
+        if one.event in EVENTS:
+            text = json.dumps(tags, sort_keys=True)
+            calls.append(Call(one.at.timestamp(), "", text, one.method, "", one.scope, 0))
+    return RecordedCalls(calls, found.shares["whole"])
 
 
 def _note(found: dict[str, Replayed], charges: Charges, answers: Iterable[Answer]) -> None:

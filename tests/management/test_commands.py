@@ -39,6 +39,8 @@ CALLS = [
     "throttle_backtest rules.json --log JUNK",
     "throttle_backtest rules.json --log log --most JUNK",
     "throttle_backtest rules.json --log log",
+    "throttle_backtest rules.json --recorded JUNK",
+    "throttle_backtest JUNK --recorded hour",
     "throttle_costs --by JUNK",
     "throttle_costs --most JUNK",
     "throttle_costs --json",

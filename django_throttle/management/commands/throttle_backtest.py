@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import ArgumentParser
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,13 +13,16 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.access_log import AccessLog, read
-from django_throttle.backtest import Replayed, replay, why_not
+from django_throttle.backtest import RecordedCaller, Replayed, recorded_calls, replay, why_not
 from django_throttle.core.rule import Rule
+from django_throttle.exceptions import StoreError
 from django_throttle.observe.reports import plain
 from django_throttle.rulebook import file
 
 USUAL: Final = 10
 REDRAW_SECONDS: Final = 0.2
+ESTIMATE: Final = ("refused", "low", "high")
+HOURS: Final = {"hour": 1, "day": 24}
 
 
 class Command(BaseCommand):
@@ -33,9 +36,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("rules", metavar="RULES.json", help='{"api": {"rate": "100/min", "key": "ip"}}')
-        parser.add_argument(
+        calls = parser.add_mutually_exclusive_group(required=True)
+        calls.add_argument("--recorded", choices=HOURS, help="what this site has recorded of its calls since then")
+        calls.add_argument(
             "--log",
-            required=True,
             metavar="FILE[.gz]",
             help="in the combined format, or with a JSON object on each line; - is standard input",
         )
@@ -47,8 +51,11 @@ class Command(BaseCommand):
         parser.add_argument("--most", type=int, default=USUAL, help=f"identities listed of a rule (default {USUAL})")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
-    def handle(self, *, rules: str, log: str, together: bool, most: int, **options: Any) -> None:
-        usable = self._usable(rules)
+    def handle(self, *, rules: str, log: str | None, together: bool, most: int, **options: Any) -> None:
+        if log is None:
+            self._replay_recorded(rules, HOURS[options["recorded"]], most, as_json=options["json"], together=together)
+            return
+        usable = self._usable(rules, why_not)
         show = self._progress if self.stderr.isatty() and not options["json"] else lambda *_: None
         try:
             told = read(log, lambda share: show("reading", share))
@@ -64,7 +71,27 @@ class Command(BaseCommand):
         for name, one in found.items():
             self.stdout.write("\n".join(_lines(name, one, len(told.calls), most)))
 
-    def _usable(self, path: str) -> list[Rule]:
+    def _replay_recorded(self, rules: str, hours: int, most: int, *, as_json: bool, together: bool) -> None:
+        try:
+            told = recorded_calls(hours)
+        except StoreError as error:
+            raise CommandError(f"Redis does not answer: {error}") from error
+        if not told.calls:
+            raise CommandError("no requests were recorded in that time")
+        found = replay(self._usable(rules, told.why_not), told.calls, together=together, caller=RecordedCaller)
+        if as_json:
+            answer = _as_json(len(told.calls), found)
+            for name, one in found.items():
+                answer["rules"][name]["estimate"] = dict(zip(ESTIMATE, told.estimate(one), strict=True))
+            self.stdout.write(json.dumps({**answer, "share": told.share}, indent=2))
+            return
+        self.stdout.write(f"{_count(len(told.calls), 'call')}, all those of {told.share:.2%} of the callers")
+        for name, one in found.items():
+            likely, low, high = told.estimate(one)
+            whole = f"of all callers about {likely:,} (with 95 % confidence {low:,} to {high:,})"
+            self.stdout.write("\n".join([*_lines(name, one, len(told.calls), most), *[whole] * (told.share < 1)]))
+
+    def _usable(self, path: str, why_not: Callable[[Rule], str | None]) -> list[Rule]:
         """The rules of the file that can be replayed, switched on; the others are named."""
         try:
             rows = file.load(Path(path).read_bytes())

@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from django_throttle import limiter
+from django_throttle.call_facts import Facts
+from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.recording import own_records
+from django_throttle.stores import MemoryStore
+from tests.inside import count_in
 from tests.test_access_log import COMBINED, LOG
 
 SAMPLE = {f"each{n}": {"rate": f"{n}/min", "algorithm": "sliding_log", "key": "ip"} for n in (60, 20, 10)}
@@ -87,3 +93,28 @@ def test_what_it_cannot_read(run: Any, tmp_path: Path) -> None:
         run(SAMPLE, log=str(tmp_path / "log"))
     with pytest.raises(CommandError, match=r"cannot read .*rules.json.*: No such file"):
         call_command("throttle_backtest", str(tmp_path / "no" / "rules.json"), "--log", str(LOG))
+
+
+@pytest.mark.django_db
+def test_what_the_site_recorded(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour"}}, "AGENT": False}
+    own_records.forget()
+    count_in(MemoryStore(), monkeypatch)
+    (tmp_path / "try.json").write_text('{"strict": {"rate": "2/hour", "algorithm": "sliding_log"}}')
+
+    def said(*options: str) -> str:
+        out = io.StringIO()
+        call_command("throttle_backtest", str(tmp_path / "try.json"), "--recorded", "hour", *options, stdout=out)
+        return out.getvalue()
+
+    with pytest.raises(CommandError, match="no requests were recorded"):
+        said()
+    for _ in range(4):
+        limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1"), method="GET"))
+    assert said().splitlines()[:2] == [
+        "4 calls, all those of 100.00% of the callers",
+        "strict: 2 refused (50.0%), of 1 identity",
+    ]
+    strict = {"refused": 2, "idents": 1, "estimate": {"refused": 2, "low": 2, "high": 2}}
+    assert json.loads(said("--json")) == {"calls": 4, "rules": {"strict": strict}, "share": 1.0}
+    own_records.forget()
