@@ -21,7 +21,7 @@ from django_throttle import history
 from django_throttle.admin.rules import ListAdmin
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
 
-MODELS = {"rule": ThrottleRule, "override": ThrottleOverride, "settings": ThrottleRule}
+MODELS = {"rule": ThrottleRule, "override": ThrottleOverride, "candidate": ThrottleRule, "settings": ThrottleRule}
 
 
 def _may(request: HttpRequest, kind: str, *actions: str) -> bool:

@@ -33,7 +33,7 @@ from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import GROUPS, HELD, NOUNS, Options, key_parts
-from django_throttle.models import ThrottleRule
+from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.models.fields import is_text, stored
 from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import sources
@@ -256,6 +256,14 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return redirect(f"{reverse(page)}?{urlencode(wanted)}")
 
 
+CANDIDATE: Final = "_candidate"  # the name of the button
+
+
+def live_name(row: ThrottleRule) -> str:
+    """The name that the rule of this form has, whatever was typed."""
+    return str(ThrottleRule.objects.values_list("name", flat=True).get(pk=row.pk))
+
+
 @admin.register(ThrottleRule)
 class ThrottleRuleAdmin(ListAdmin):
     """The list of rules with their descriptions, the form, and the preview."""
@@ -340,6 +348,9 @@ class ThrottleRuleAdmin(ListAdmin):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def save_model(self, request: HttpRequest, obj: ThrottleRule, form: Any, change: bool) -> None:
+        if change and CANDIDATE in request.POST:
+            self._save_candidate(request, obj, form.cleaned_data.get("edit_reason", ""))
+            return
         super().save_model(request, obj, form, change)
         for entry in obj.audience:
             kind, _, name = entry.partition(":")
@@ -348,6 +359,27 @@ class ThrottleRuleAdmin(ListAdmin):
         if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
             warning = LIMITS_THESE_PAGES.format(row=obj, user=request.user.get_username())
             self.message_user(request, warning, messages.WARNING)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Not of a candidate, as the rule stays as it is."""
+        return None if CANDIDATE in request.POST else super().log_change(request, obj, message)
+
+    def response_change(self, request: HttpRequest, obj: Any) -> HttpResponse:
+        """After "Save as candidate" to the candidate."""
+        if CANDIDATE not in request.POST:
+            return super().response_change(request, obj)
+        page = f"{self.admin_site.name}:django_throttle_throttlecandidate_change"
+        return redirect(page, ThrottleCandidate.objects.get(name=live_name(obj)).pk)
+
+    def _save_candidate(self, request: HttpRequest, obj: ThrottleRule, reason: str) -> None:
+        """Keep the edited rule as the candidate of the present one, in place of an earlier candidate."""
+        made = ThrottleCandidate.of(obj, live_name(obj), request.user.get_username())
+        before = ThrottleCandidate.objects.filter(name=made.name).first()
+        if before is not None:
+            made.pk, made.created_at = before.pk, before.created_at
+        with history.because(reason):
+            made.save()
+        self.message_user(request, f"The candidate of {made.name} counts beside it from now on.", messages.SUCCESS)
 
     def _limits_these_pages(self, rule: Rule) -> bool:
         page = f"{self.admin_site.name}:django_throttle_throttlerule_changelist"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import floor
 from typing import Final
@@ -15,7 +17,7 @@ from django_throttle.core.algorithms.base import listed, multiplied
 from django_throttle.core.decide import Flow
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.exceptions import InvalidOverride, InvalidRule
-from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.key import KEY_KINDS, ident_tag
 from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule, has_too_many
@@ -29,6 +31,7 @@ def subject_kinds() -> tuple[str, ...]:
 
 # Among overrides of one kind, the strongest first.
 EFFECTS: Final = ("block", "replace", "multiply", "exempt")
+CANDIDATE_SUFFIX: Final = " (candidate)"
 EVERY_RULE: Final = "*"
 # Prefix of the rules of REST framework's throttles, which the rulebook does not list.
 UNLISTED: Final = "drf-"
@@ -76,7 +79,8 @@ class Override:
         return EVERY_RULE in self.rules
 
     def names(self, rule: str) -> bool:
-        """Whether ``rules`` match a rule's name."""
+        """Whether ``rules`` match a rule's name; a candidate has the overrides of its live rule."""
+        rule = rule.removesuffix(CANDIDATE_SUFFIX)
         return any(pattern in (EVERY_RULE, rule) or fnmatchcase(rule, pattern) for pattern in self.rules)
 
     def lasts(self, now: float) -> bool:
@@ -271,3 +275,46 @@ def rules_in_words(rules: Iterable[str]) -> str:
     """The rules by their names and patterns: "every rule", or "api and search"."""
     distinct = list(dict.fromkeys(rules))
     return "every rule" if EVERY_RULE in distinct else listed(distinct)
+
+
+# Candidates: edited rules that count beside the live ones, and hold for a share of idents already.
+
+PLACES: Final = 10_000  # idents have a place each; a share holds for those below it
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The rule as it would hold instead of the live rule ``live``, and the share of idents for which it does.
+
+    It counts under a name of its own, and so under an id of its own. ``starts_at`` is when it replaces the live rule
+    by itself, in epoch seconds; None is never.
+    """
+
+    live: str
+    rule: Rule = field(repr=False)
+    share: float = 0.0
+    starts_at: float | None = None
+
+    @classmethod
+    def of(cls, live: str, rule: Rule, share: float = 0.0, starts_at: float | None = None) -> Candidate:
+        return cls(live, replace(rule, name=candidate_name(live)), share, starts_at)
+
+    @property
+    def shadow(self) -> Rule:
+        return self.rule.as_shadow()
+
+
+def candidate_name(live: str) -> str:
+    """Under which the candidate of a rule counts, and is recorded."""
+    return live[: 100 - len(CANDIDATE_SUFFIX)] + CANDIDATE_SUFFIX
+
+
+def is_in_share(ident: str, share: float, secret: bytes) -> bool:
+    """Whether an ident is among this share of all; those of a smaller share are among those of a larger one."""
+    return _place(ident, secret) < share * PLACES
+
+
+@lru_cache(maxsize=4096)
+def _place(ident: str, secret: bytes) -> int:
+    # Eight characters of the keyed hash, in base 64, are 48 bits.
+    return int.from_bytes(urlsafe_b64decode(ident_tag(f"candidate:{ident}", secret)[:8])) * PLACES >> 48

@@ -6,13 +6,12 @@ import json
 import logging
 from collections.abc import Mapping
 from hashlib import blake2b
-from threading import Thread
+from threading import current_thread
 from typing import Any
 
 from django.apps import apps
-from django.db import Error, connections, transaction
+from django.db import Error, transaction
 
-from django_throttle import detect_test_run
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.history.lines import editing, keep, made, record
@@ -25,7 +24,7 @@ _told: object = None  # the rules that this process has seen in the history
 
 
 def connect() -> None:
-    """Tell them once this process has read its rules, in a thread of its own: nothing waits for it."""
+    """Tell them once this process has read its rules, in the thread that reads them and over its connection."""
     rules_changed.connect(_look, dispatch_uid="django_throttle.history")
 
 
@@ -59,18 +58,12 @@ def _line(name: str, before: Any, rule: Rule | None, after: Any) -> Any:
 
 
 def _look(**_: object) -> None:
-    found = sources.from_settings().rules
-    if found is _told or detect_test_run.has_begun() or not sources.are_in_database() or sources.is_private():
-        return
-    Thread(target=_tell_aside, args=(found,), name="django_throttle.history", daemon=True).start()
-
-
-def _tell_aside(rules: Mapping[str, Rule]) -> None:
     global _told
+    rules = sources.from_settings().rules
+    if rules is _told or current_thread().name != sources.READER:
+        return
     try:
         tell_settings(rules, sources.alias())
         _told = rules
     except Error as error:
         logger.info("the rules of settings could not be told to the history, the next edit tries again: %s", error)
-    finally:
-        connections.close_all()

@@ -6,11 +6,12 @@ from typing import Any
 
 from django.db import models
 
+from django_throttle.models.candidate import ThrottleCandidate
 from django_throttle.models.change import ThrottleChange
 from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.rule import ThrottleRule
 
-__all__ = ["ThrottleChange", "ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
+__all__ = ["ThrottleCandidate", "ThrottleChange", "ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
 
 
 class NoRows(models.Manager["ThrottleConnection"]):

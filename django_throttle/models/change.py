@@ -8,7 +8,7 @@ from django.db import models
 
 from django_throttle.models.fields import MomentColumn, NoteColumn, TextColumn, WholeColumn
 
-KINDS: Final = (("rule", "Rule"), ("override", "Override"), ("settings", "Settings"))
+KINDS: Final = (("rule", "Rule"), ("override", "Override"), ("candidate", "Candidate"), ("settings", "Settings"))
 
 
 class ThrottleChange(models.Model):

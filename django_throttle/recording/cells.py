@@ -15,6 +15,7 @@ Cell = dict[int, int]
 
 # No code is 1, so that MessagePack in Lua never takes a cell for an array.
 ALLOWED, EXTRA, SHADOWED, DEGRADED = 2, 3, 4, 5  # EXTRA: what allowed calls cost beyond 1 each, mostly nothing
+BOTH: Final = 6
 REASONS: Final = dict(enumerate(Reason, start=8))
 CODES: Final = {reason: code for code, reason in REASONS.items()}
 TIMES: Final = 32  # from here on: decisions by the power of two of their seconds, of which LEAST is the first
@@ -31,7 +32,8 @@ class Minute:
 
     ``allowed`` calls include those that are ``shadowed`` (a rule that only records would have refused) and ``degraded``
     (decided without the store). ``refused`` is by reason, and ``cost`` that of allowed calls. ``times`` has the number
-    of decisions by the power of two of their seconds: bucket 8 is those of 122 to 244 µs, 9 of twice as long.
+    of decisions by the power of two of their seconds: bucket 8 is those of 122 to 244 µs, 9 of twice as long. ``both``
+    are the calls that a candidate and its live rule would refuse.
     """
 
     at: datetime
@@ -41,6 +43,7 @@ class Minute:
     degraded: int = 0
     cost: int = 0
     times: dict[int, int] = field(default_factory=dict)
+    both: int = 0
 
     @property
     def calls(self) -> int:
@@ -68,6 +71,7 @@ def minute_of(at: int, cell: Mapping[int, int]) -> Minute:
         cell.get(DEGRADED, 0),
         cell.get(ALLOWED, 0) + cell.get(EXTRA, 0),
         {code - TIMES: number for code, number in sorted(cell.items()) if code >= TIMES},
+        cell.get(BOTH, 0),
     )
 
 
@@ -92,7 +96,7 @@ def total(cells: Iterable[Minute]) -> Minute:
     for cell in cells:
         if whole is None:
             whole = Minute(cell.at)
-        for name in ("allowed", "shadowed", "degraded", "cost"):
+        for name in ("allowed", "shadowed", "degraded", "cost", "both"):
             setattr(whole, name, getattr(whole, name) + getattr(cell, name))
         whole.refused = dict(Counter(whole.refused) + Counter(cell.refused))
         whole.times = dict(Counter(whole.times) + Counter(cell.times))

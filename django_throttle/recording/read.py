@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from django.utils import timezone
 
+from django_throttle.core.overrides import candidate_name
 from django_throttle.recording import own_records, places
-from django_throttle.recording.cells import HOUR, Minute, minute_of, unpacked
+from django_throttle.recording.cells import HOUR, Minute, minute_of, total, unpacked
 from django_throttle.recording.flush import packed
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import HOURS, MINUTES, Span
@@ -215,3 +216,48 @@ def _lenient(found: Any) -> str:
 
 
 __all__ = ["Minute", "Recorded", "Sample", "hours", "minutes", "most_refused", "recent", "recorded_rules", "sample"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Calls that both saw, and those that either would refuse; what was really refused is said beside it.
+
+    ``affected`` are the tags of the idents that the candidate would refuse most, with how often.
+    """
+
+    calls: int
+    both: int
+    only_live: int
+    only_candidate: int
+    refused_by_live: int
+    refused_by_candidate: int
+    affected: tuple[tuple[str, int], ...]
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Each number with its name, for a table."""
+        yield "Calls", f"{self.calls:,}"
+        yield "Both would refuse", f"{self.both:,}"
+        yield "Only the live rule would", f"{self.only_live:,}"
+        yield "Only the candidate would", f"{self.only_candidate:,}"
+        yield "Refused by the live rule", f"{self.refused_by_live:,}"
+        yield "Refused by the candidate", f"{self.refused_by_candidate:,}"
+
+
+def compared(store: AnyStore, live: str, since: datetime, until: datetime) -> Comparison:
+    """Both rules over the same calls, of the minutes in which the candidate counted. Raises StoreError."""
+    beside = candidate_name(live)
+    found = minutes(store, since, until, [live, beside])
+    ours = found.get(beside, [])
+    seen = {one.at for one in ours}
+    candidate, rule = total(ours), total(one for one in found.get(live, []) if one.at in seen)
+    refusing = candidate.shadowed + sum(candidate.refused.values())
+    refused = rule.shadowed + sum(rule.refused.values())
+    return Comparison(
+        calls=candidate.calls,
+        both=candidate.both,
+        only_live=max(0, refused - candidate.both),
+        only_candidate=max(0, refusing - candidate.both),
+        refused_by_live=sum(rule.refused.values()),
+        refused_by_candidate=sum(candidate.refused.values()),
+        affected=tuple((tag, count) for tag, count, _ in most_refused(store, beside)),
+    )

@@ -19,6 +19,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charges, RuleSet
 from django_throttle.core.decision import Outcome
+from django_throttle.core.overrides import CANDIDATE_SUFFIX
 from django_throttle.lifecycle import in_child
 from django_throttle.recording import cells
 from django_throttle.recording.heavy_hitters import HeavyHitters
@@ -105,8 +106,13 @@ class Recorder:
             return
         now = timezone.now().timestamp()
         with self._lock:
-            for rule, outcome in _by_rule(decision.outcomes).items():
+            by_rule = _by_rule(decision.outcomes)
+            for rule, outcome in by_rule.items():
                 _add_outcome(self._records, rule, outcome, facts.cost, decision.degraded, int(now), seconds)
+                if rule.endswith(CANDIDATE_SUFFIX) and not outcome.allowed:
+                    live = by_rule.get(rule.removesuffix(CANDIDATE_SUFFIX))
+                    if live is not None and not live.allowed:
+                        cells.add(_cell(self._records, rule, int(now) // cells.MINUTE * cells.MINUTE), {cells.BOTH: 1})
             self._sample(_seen(facts, decision, now), is_refused=not decision.allowed)
 
     def take(self) -> Records:

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from math import inf
@@ -120,6 +120,8 @@ def _read_aside(seen: str | None) -> None:
     book = _book
     with book.lock:
         ended, book.ended = book.ended, ()
+    if _is_due(book):
+        sources.promote_due()
     refresh(seen)
     if ended:
         overrides_ended.send_robust(sender=Snapshot, overrides=ended)
@@ -236,8 +238,14 @@ def poll(store: AnyStore) -> None:
     if there is None and _book.is_committed and rest > conf().RULES_POLL and age < rest:
         return
     stale = age >= conf().RULES_REREAD
-    if there is None or there != _book.seen or stale or not _book.is_committed or _book.ended:
+    if there is None or there != _book.seen or stale or not _book.is_committed or _book.ended or _is_due(_book):
         _book.reader.ask(there)
+
+
+def _is_due(book: _Book) -> bool:
+    """True when a candidate's time to replace its rule has come."""
+    starts = [one.starts_at for one in book.snapshot.candidates if one.starts_at] if book.snapshot else ()
+    return bool(starts) and book.snapshot is not None and min(starts) <= book.snapshot.overrides.now()
 
 
 def _is_read_elsewhere() -> bool:
@@ -288,8 +296,11 @@ def _install(book: _Book, reading: Reading, new: Snapshot, seen: str | None) -> 
 
 
 def _made(reading: Reading) -> Snapshot:
-    rules = [rule.as_shadow() for rule in reading.rules] if conf().SHADOW else reading.rules
-    return Snapshot(rules, overrides=reading.database.overrides)
+    rules, candidates = reading.rules, reading.database.candidates
+    if conf().SHADOW:
+        rules = tuple([rule.as_shadow() for rule in rules])
+        candidates = tuple([replace(one, share=0.0) for one in candidates])
+    return Snapshot(rules, overrides=reading.database.overrides, candidates=candidates)
 
 
 def _report(book: _Book, reading: Reading) -> None:
@@ -336,7 +347,7 @@ _announced: Final[WeakKeyDictionary[Any, Event]] = WeakKeyDictionary()
 
 def connect() -> None:
     """Listen to saves and deletions of rules and overrides."""
-    for model in ("ThrottleRule", "ThrottleOverride"):
+    for model in ("ThrottleRule", "ThrottleOverride", "ThrottleCandidate"):
         for signal in (post_save, post_delete):
             signal.connect(announce, sender=f"django_throttle.{model}", dispatch_uid="django_throttle.edits")
 

@@ -28,9 +28,19 @@ from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Charges, RuleSet, charges_of, rule_set
-from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.key import KEY_KINDS, secret_bytes
 from django_throttle.core.options import did_you_mean, key_parts
-from django_throttle.core.overrides import Network, apply_override, block_outcomes, deciding, overridden
+from django_throttle.core.overrides import (
+    CANDIDATE_SUFFIX,
+    Candidate,
+    Network,
+    apply_override,
+    block_outcomes,
+    candidate_name,
+    deciding,
+    is_in_share,
+    overridden,
+)  # fmt: skip
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.measured import reserve_of
 
@@ -305,7 +315,8 @@ class Snapshot:
     """
 
     __slots__ = (
-        "_asks_groups", "_by_name", "_digest", "_prepared", "_scopes", "asks_groups", "overrides", "rules", "version",
+        "_asks_groups", "_by_name", "_digest", "_prepared", "_scopes", "_shares", "asks_groups", "candidates",
+        "overrides", "rules", "version",
     )  # fmt: skip
 
     def __init__(
@@ -313,7 +324,10 @@ class Snapshot:
         rules: Iterable[Rule],
         overrides: Iterable[Override] = (),
         now: Callable[[], float] = wall_clock,
+        candidates: Iterable[Candidate] = (),
     ) -> None:
+        self.candidates = tuple(candidates)
+        rules = (*rules, *(one.shadow for one in self.candidates))
         self.rules = tuple(sorted(rules, key=lambda rule: rule.name))
         self._by_name = {rule.name: rule for rule in self.rules}
         self._scopes = Scopes([rule.scopes if rule.enabled else () for rule in self.rules])
@@ -322,7 +336,19 @@ class Snapshot:
         self._asks_groups = any(entry.startswith("group:") for entry in audiences)
         self._digest = hashlib.blake2b(digest_size=8)
         _add(self._digest, ((rule.name, rule.as_options()) for rule in self.rules))
+        _add(self._digest, map(repr, self.candidates))
+        self._shares = self._in_steps()
         self._put(Overrides(overrides, now))
+
+    def _in_steps(self) -> dict[str, tuple[Candidate, Rule, Rule]]:
+        """By the names of live rules and candidates: the candidate, the rule within its share, and that outside."""
+        found = {}
+        for one in self.candidates:
+            live = self._by_name.get(one.live)
+            if one.share and live is not None:
+                found[one.live] = one, live.as_shadow(), live
+                found[one.rule.name] = one, one.rule, one.shadow
+        return found
 
     def _put(self, overrides: Overrides) -> None:
         digest = self._digest.copy()
@@ -355,14 +381,22 @@ class Snapshot:
             if covering.is_plain:
                 return covering.charges(facts.who, facts.cost)
         charges: list[Charges] = []
-        for rule in self._matched(facts):
-            ident = facts.who.ident(rule.key) if facts.ident == BY_KEY else facts.ident
+        for one in self._matched(facts):
+            ident = facts.who.ident(one.key) if facts.ident == BY_KEY else facts.ident
+            rule = self._of_share(one, ident) if self._shares and ident is not None else one
             if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
                 continue
             if changed := self.overrides.rule(rule, overrides) if overrides else rule:
                 cost = call.cost if changed.is_plain else rule_cost(changed, call)
                 charges.append(charges_of(changed, ident, cost))
         return charges[0] if len(charges) == 1 else Charges.of(chain.from_iterable(charges))
+
+    def _of_share(self, rule: Rule, ident: str) -> Rule:
+        """The rule as it holds for an ident: of a live rule and its candidate one refuses, the other records."""
+        if rule.name not in self._shares:
+            return rule
+        candidate, within, outside = self._shares[rule.name]
+        return within if is_in_share(ident, candidate.share, secret_bytes(conf().KEY_SECRET)) else outside
 
     def blocks(self, facts: Facts) -> tuple[Outcome, ...]:
         """The refusals of a call that an override blocks or whose address is unknown; empty for any other."""
@@ -386,7 +420,7 @@ class Snapshot:
     def _matched(self, facts: Facts) -> tuple[Rule, ...]:
         rules = self._covering(facts).rules
         if facts.only:
-            rules = tuple([rule for rule in rules if rule.name in facts.only])
+            rules = tuple([rule for rule in rules if rule.name.removesuffix(CANDIDATE_SUFFIX) in facts.only])
         return tuple([rule for rule in rules if rule.is_plain or applies_to(rule, facts)])
 
     def _named(self, given: str | Rule) -> tuple[Rule, ...]:
@@ -394,7 +428,8 @@ class Snapshot:
         if rule is None and _log_throttle.due(str(given)):
             near = did_you_mean(given, self._by_name)
             logger.warning("there is no rule %r, so calls that name it are not limited%s", given, near)
-        return (rule,) if rule is not None and rule.enabled else ()
+        beside = None if rule is None else self.by_name(candidate_name(rule.name))
+        return tuple([one for one in (rule, beside) if one is not None and one.enabled])
 
     def _covering(self, facts: Facts) -> ScopeRules:
         """The rule that the call names, else those of its scope and events."""
@@ -407,6 +442,8 @@ class Snapshot:
                 found = self.covering(facts.scope)
                 rules = tuple([rule for rule in found if not set(facts.events).isdisjoint(rule.events)])
             known = ScopeRules(rules)
+            if any(rule.name in self._shares for rule in rules):
+                known.is_plain = False
             if rules or not facts.rule:  # of a rule that is not there the log tells again
                 if len(self._prepared) >= MAX_REMEMBERED:
                     self._prepared.clear()

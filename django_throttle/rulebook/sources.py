@@ -21,6 +21,7 @@ from django_throttle.conf import Conf, conf
 from django_throttle.core import Override, Rule
 from django_throttle.core.key import without_setting
 from django_throttle.core.options import MAX_NAME, key_parts
+from django_throttle.core.overrides import Candidate, candidate_name
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 
 # The name of a rule or the number of an override, and what was made of it: a Rule, an Override, or what is wrong.
@@ -35,14 +36,15 @@ class SourceRules:
     """The rules of one source, and for each invalid one its name and what is wrong (``faults``).
 
     The database has overrides too, and of each invalid one its number and what is wrong (``unfit``). ``rows`` are
-    those of both tables.
+    those of the three tables.
     """
 
     rules: Mapping[str, Rule]
     faults: Mapping[str, str]
     overrides: tuple[Override, ...] = ()
     unfit: Mapping[int, str] = field(default_factory=dict)
-    rows: tuple[Rows, Rows] = (NO_ROWS, NO_ROWS)
+    rows: tuple[Rows, Rows, Rows] = (NO_ROWS, NO_ROWS, NO_ROWS)
+    candidates: tuple[Candidate, ...] = ()
 
 
 NO_RULES: Final = SourceRules({}, {})
@@ -75,6 +77,7 @@ logger = logging.getLogger("django_throttle")
 
 # Longer than two polls are usually apart where each of them reads.
 IDLE_SECONDS: Final = 5.0
+READER: Final = "django_throttle.rules"  # the thread's name
 
 
 class Reader:
@@ -100,7 +103,7 @@ class Reader:
             if self._asked is not None or self._ended:
                 return not self._ended
             if self._thread is None:
-                thread = Thread(target=self._run, name="django_throttle.rules", daemon=True)
+                thread = Thread(target=self._run, name=READER, daemon=True)
                 thread.start()
                 self._thread = thread
             self._asked = (seen,)
@@ -214,10 +217,17 @@ def from_database(before: SourceRules = NO_RULES) -> SourceRules:
         overrides = _read(
             _model("ThrottleOverride")._default_manager.using(using).in_force(), "as_override", before.rows[1]
         )
-    if before is not NO_RULES and (rules, overrides) == before.rows:
+        candidates = _read(
+            _model("ThrottleCandidate")._default_manager.using(using).all(), "as_candidate", before.rows[2]
+        )
+    rows = rules, overrides, candidates
+    if before is not NO_RULES and rows == before.rows:
         return before
     in_force, unfit = _divided(overrides)
-    return SourceRules(*_divided(rules), tuple(in_force.values()), unfit, (rules, overrides))
+    found, faults = _divided(rules)
+    beside, wrong = _divided(candidates)
+    faults |= {candidate_name(name): fault for name, fault in wrong.items()}
+    return SourceRules(found, faults, tuple(in_force.values()), unfit, rows, tuple(beside.values()))
 
 
 def _read(rows: Any, make: str, before: Rows = NO_ROWS) -> Rows:
@@ -235,7 +245,7 @@ def _read(rows: Any, make: str, before: Rows = NO_ROWS) -> Rows:
     made = {}
     for row, values in zip(new, compiler.results_iter([new], tuple_expected=True), strict=True):
         one = model.from_db(using, columns, values)
-        made[row] = _made(one.name if make == "as_rule" else one.pk, getattr(one, make))
+        made[row] = _made(one.pk if make == "as_override" else one.name, getattr(one, make))
     return {row: before[row] if row in before else made[row] for row in raw}
 
 
@@ -291,6 +301,11 @@ def _model(name: str = "ThrottleRule") -> Any:
 def alias() -> str:
     """The database of the rules: the one that is written, for a replica may not have a committed edit yet."""
     return router.db_for_write(_model())
+
+
+def promote_due() -> None:
+    """Have candidates whose time has come replace their rules; each once, whichever process is first."""
+    _model("ThrottleCandidate").promote_due(alias())
 
 
 def check_allowed(rule: Rule) -> Rule:

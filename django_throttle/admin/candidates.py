@@ -1,0 +1,127 @@
+"""The admin's pages of candidates: the list, the comparison with the live rule, promote and discard."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_POST
+
+from django_throttle import history
+from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.recording.read import compared
+from django_throttle.stores import get_store
+
+MOST_AFFECTED = 10
+
+
+class CandidateForm(RowForm):
+    """How far a candidate holds already, and when it replaces its rule."""
+
+    edit_reason = reason_field()
+
+    class Meta:
+        model = ThrottleCandidate
+        fields = ("share", "starts_at")
+
+
+@admin.register(ThrottleCandidate)
+class ThrottleCandidateAdmin(ListAdmin):
+    """Candidates, with the permissions of rules: who may change rules may promote and discard."""
+
+    form = CandidateForm
+    list_display = ("name", "in_words", "share", "starts_at", "created_by", "created_at")
+    search_fields = ("name",)
+    fields = ("name", "in_words", "live", "comparison", "share", "starts_at", "edit_reason", "created_by", "created_at")
+    readonly_fields = ("name", "in_words", "live", "comparison", "created_by", "created_at")
+
+    @admin.display(description="candidate")
+    def in_words(self, row: ThrottleCandidate) -> SafeString:
+        return format_html('<span class="{}">{}</span>', "rule-wrong" if row.fault else "rule-means", row.meaning)
+
+    @admin.display(description="live rule")
+    def live(self, row: ThrottleCandidate) -> str:
+        found = ThrottleRule.objects.filter(name=row.name).first()
+        return found.meaning if found else "in settings, or gone"
+
+    @admin.display(description="the last hour")
+    def comparison(self, row: ThrottleCandidate) -> SafeString | str:
+        now = timezone.now()
+        try:
+            found = compared(get_store(), row.name, now - timedelta(hours=1), now)
+        except (StoreError, InvalidSetting) as error:
+            return f"Nothing can be shown: {error}"
+        rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', found.rows())
+        whom = format_html_join("", "<li><code>{}</code>: {}</li>", found.affected[:MOST_AFFECTED])
+        table = format_html('<table class="candidate-comparison"><tbody>{}</tbody></table>', rows)
+        return table + format_html("<p>Whom the candidate would refuse most:</p><ul>{}</ul>", whom) if whom else table
+
+    def get_urls(self) -> list[URLPattern]:
+        views = (("promote", self.promote_view), ("discard", self.discard_view))
+        own = [
+            path(f"<int:pk>/{name}/", self.admin_site.admin_view(require_POST(view)), name=f"django_throttle_{name}")
+            for name, view in views
+        ]
+        return [*own, *super().get_urls()]
+
+    def promote_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Put the candidate in place of its rule."""
+        row = self._asked(request, pk)
+        try:
+            with history.editing(request.user.get_username(), "admin"):
+                rule = row.promote()
+        except ValidationError as error:
+            self.message_user(request, f"Not promoted. {' '.join(error.messages)}", messages.ERROR)
+            return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_change", pk)
+        self.message_user(request, f"Promoted: {rule.name} is {rule.meaning}.", messages.SUCCESS)
+        return redirect(f"{self.admin_site.name}:django_throttle_throttlerule_change", rule.pk)
+
+    def discard_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Remove the candidate; its rule stays as it is."""
+        row = self._asked(request, pk)
+        with history.editing(request.user.get_username(), "admin", action="discarded"):
+            row.delete()
+        self.message_user(request, f"The candidate of {row.name} is discarded.", messages.SUCCESS)
+        return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
+
+    def _asked(self, request: HttpRequest, pk: int) -> ThrottleCandidate:
+        row: ThrottleCandidate = get_object_or_404(self.get_queryset(request), pk=pk)
+        if not self.has_change_permission(request, row):
+            raise PermissionDenied
+        return row
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        row = self.get_object(request, object_id)
+        urls: dict[str, Any] = {}
+        if row is not None and self.has_change_permission(request, row):
+            for name in ("promote", "discard"):
+                urls[f"{name}_url"] = reverse(f"{self.admin_site.name}:django_throttle_{name}", args=[row.pk])
+        return super().change_view(request, object_id, form_url, {**urls, **(extra_context or {})})
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        names = (f"django_throttle.{action}_throttlerule" for action in ("view", "change"))
+        return any(map(request.user.has_perm, names))
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(request.user.has_perm("django_throttle.change_throttlerule"))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_change_permission(request, obj)

@@ -1,0 +1,109 @@
+"""The model of candidates: a rule as it was edited, which counts beside the live one until it is promoted."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Self
+
+from django.core.exceptions import ValidationError
+from django.db import models, router, transaction
+from django.utils import timezone
+
+from django_throttle import history
+from django_throttle.core.descriptions import describe
+from django_throttle.core.overrides import Candidate, candidate_name
+from django_throttle.history.edits import state
+from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
+from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
+
+
+class ThrottleCandidate(CheckedRow):
+    """One candidate; ``options`` are the columns of its rule that differ from their defaults."""
+
+    history_kind = "candidate"
+
+    name = TextColumn("rule", max_length=88, unique=True, editable=False)
+    options = models.JSONField(editable=False)
+    share = NumberColumn(
+        "enforced for",
+        default=0.0,
+        help_text="The share of idents for which it refuses already, in place of the live rule: 0.1 is 10 %. At 0 it "
+        "only counts. The same idents stay in it as it grows.",
+    )
+    starts_at = MomentColumn(
+        "replaces the rule at", null=True, blank=True, help_text="It is promoted at this time by itself. Empty: never."
+    )
+    created_by = TextColumn("made by", max_length=150, blank=True, editable=False)
+    created_at = MomentColumn("made", auto_now_add=True)
+
+    objects = AnnouncedQuerySet["ThrottleCandidate"].as_manager()
+
+    class Meta:
+        verbose_name = "candidate"
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    @classmethod
+    def of(cls, row: ThrottleRule, name: str, who: str) -> Self:
+        """The candidate of the rule ``name``, not saved: as ``row`` has it."""
+        return cls(name=name, options={**state(row), "name": name}, created_by=who[:150])
+
+    def as_row(self) -> ThrottleRule:
+        """The rule as it would be, not saved."""
+        row = ThrottleRule()
+        for field in row._meta.concrete_fields:
+            if field.name in self.options:
+                value = self.options[field.name]
+                with suppress(ValidationError):  # what makes no sense is said of the rule
+                    value = field.to_python(value)
+                setattr(row, field.attname, value)
+        return row
+
+    def as_candidate(self) -> Candidate:
+        """The core candidate; raises InvalidRule or InvalidRate."""
+        starts_at = self.starts_at.timestamp() if self.starts_at else None
+        return Candidate.of(self.name, self.as_row().as_rule(), self.share, starts_at)
+
+    read = as_candidate
+
+    def describe(self) -> str:
+        return describe(self.as_row().as_rule())
+
+    @property
+    def counts_as(self) -> str:
+        """The name under which it is recorded."""
+        return candidate_name(self.name)
+
+    def clean(self) -> None:
+        if not 0 <= (self.share or 0) <= 1:
+            raise ValidationError({"share": "A share is from 0 to 1: 0.1 is 10 %."})
+        live = ThrottleRule.objects.filter(name=self.name).first()
+        if self.share and live is not None and live.key != self.as_row().key:
+            raise ValidationError({"share": "In steps only where it counts by the same key as the live rule."})
+        super().clean()
+
+    def promote(self) -> ThrottleRule:
+        """Put it in place of the live rule; raises ValidationError where it makes no sense any longer."""
+        using = router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=using), history.because("", action="promoted"):
+            row = self.as_row()
+            live = ThrottleRule.objects.using(using).select_for_update().filter(name=self.name).first()
+            row.pk, row._state.adding = live.pk if live else None, live is None
+            row.full_clean()
+            row.save(using=using)
+            self.delete(using=using)
+        return row
+
+    @classmethod
+    def promote_due(cls, using: str) -> None:
+        """Promote those whose time has come. One that makes no sense stays, and its time goes."""
+        with transaction.atomic(using=using), history.editing("its start time", "schedule"):
+            rows: Any = cls._base_manager.using(using).select_for_update()
+            for one in rows.filter(starts_at__lte=timezone.now()):
+                try:
+                    one.promote()
+                except ValidationError:
+                    one.starts_at = None
+                    one.save(using=using)

@@ -1,0 +1,78 @@
+"""A candidate is kept as the columns of its rule, promoted by hand or by the clock, and every step has a line."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from django_throttle import rulebook
+from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.rulebook import sources
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def candidate() -> ThrottleCandidate:
+    ThrottleRule.objects.create(name="api", rate="5/min", scopes="a")
+    made = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min", scopes="a, b"), "api", "anna")
+    made.save()
+    return made
+
+
+def test_it_is_in_force_beside_its_rule(candidate: ThrottleCandidate) -> None:
+    rules = {rule.name: rule for rule in rulebook.refresh().rules}
+    assert rules["api"].limit == 5
+    assert (rules["api (candidate)"].limit, rules["api (candidate)"].is_shadow) == (3, True)
+    candidate.delete()
+    assert "api (candidate)" not in {rule.name for rule in rulebook.refresh().rules}
+
+
+def test_promoted_it_replaces_the_rule_with_lines(candidate: ThrottleCandidate) -> None:
+    candidate.promote()
+    row = ThrottleRule.objects.get()
+    assert (row.rate, row.scopes) == ("3/min", ("a", "b"))
+    assert not ThrottleCandidate.objects.exists()
+    lines = list(ThrottleChange.objects.values_list("kind", "action", "words")[:2])
+    assert lines[1] == ("rule", "promoted", "rate: 5/min → 3/min; scopes: a → a, b")
+    assert lines[0][:2] == ("candidate", "promoted")
+
+
+def test_its_time_promotes_it_once(candidate: ThrottleCandidate) -> None:
+    candidate.starts_at = timezone.now() + timedelta(hours=1)
+    candidate.save()
+    sources.promote_due()
+    assert ThrottleRule.objects.get().rate == "5/min"
+    ThrottleCandidate.objects.update(starts_at=timezone.now())
+    sources.promote_due()
+    sources.promote_due()
+    assert ThrottleRule.objects.get().rate == "3/min"
+    assert ThrottleChange.objects.filter(via="schedule", kind="rule").count() == 1
+
+
+def test_one_that_makes_no_sense_is_skipped_and_stays(candidate: ThrottleCandidate) -> None:
+    ThrottleCandidate.objects.update(options={"name": "api", "rate": "soon"}, starts_at=timezone.now())
+    reading = sources.read()
+    assert ("database", "api (candidate)") in {fault[:2] for fault in reading.faults}
+    sources.promote_due()
+    candidate.refresh_from_db()
+    assert candidate.starts_at is None
+    assert ThrottleRule.objects.get().rate == "5/min"
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, 10])
+def test_a_share_is_between_none_and_all(candidate: ThrottleCandidate, share: float) -> None:
+    candidate.share = share
+    with pytest.raises(ValidationError, match="from 0 to 1"):
+        candidate.full_clean()
+
+
+def test_steps_need_the_same_key(candidate: ThrottleCandidate) -> None:
+    ThrottleRule.objects.update(key="ip")
+    candidate.full_clean()
+    candidate.share = 0.5
+    with pytest.raises(ValidationError, match="same key"):
+        candidate.full_clean()
