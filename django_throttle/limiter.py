@@ -143,14 +143,25 @@ def admitted(decision: Decision) -> Decision:
 
 
 def decide_flow(
-    charges: Sequence[Charge], store: Store, *, commit: bool = True, whole: bool = False, socket: bool = False
+    charges: Sequence[Charge],
+    store: Store,
+    *,
+    commit: bool = True,
+    whole: bool = False,
+    socket: bool = False,
+    carried: bool = False,
 ) -> Flow[Decision]:
     """The flow that decides these charges; the caller's lease is named before anything is sent.
 
-    A ``socket`` may have others make room for it, and makes room for others.
+    A ``socket`` may have others make room for it, and makes room for others. ``carried`` where what was used under
+    edited rules counts already.
     """
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
+    carry_over = rulebook.carry_over
+    if carry_over.edits and commit and not carried and (due := carry_over.due(charges)):
+        again = partial(decide_flow, charges, store, whole=whole, socket=socket, carried=True)
+        return carry_over.carry_first(due, again)
     rules, denials = charges.rules, store.denials
     prepaid = rules.has_prepaid and store.is_costly
     if not (rules.has_leases or rules.has_dampers or prepaid):

@@ -17,6 +17,7 @@ from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import spawn
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local_limits import Pending, PrepaidBudgets
+from django_throttle.rulebook import carry_over
 from django_throttle.stores.base import Step, Steps, Store, arun, run
 
 Charges = Sequence[Charge]
@@ -62,6 +63,8 @@ def decide_bought(claim: Claim, store: Store) -> Steps[Decision]:
     What it takes can be given back by ``release_bought``.
     """
     try:
+        if carry_over.edits and (due := carry_over.due(claim.charges)):
+            yield from carry_over.carry(due)
         if store.is_costly:
             yield from take_units(claim, store)
             decision = claim.decision

@@ -334,7 +334,10 @@ class ThrottleRuleAdmin(ListAdmin):
             fields["name"] = UNNAMED  # a name is needed to save only
         form = PreviewForm(fields)
         is_valid = form.is_valid()
-        return JsonResponse({"words": form.instance.meaning if is_valid else "", "errors": _errors(form)})
+        words = form.instance.meaning if is_valid else ""
+        if is_valid and (counts := form.instance.counts_after()):
+            words = f"{words} {counts}"
+        return JsonResponse({"words": words, "errors": _errors(form)})
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """With ?replace=NAME the form starts with that rule of settings."""

@@ -280,7 +280,8 @@ class Settle:
     """Correct what was charged beforehand, now that the call is over: once, however often it is sent.
 
     ``back`` is given back, ``due`` is charged whatever is left; what an algorithm cannot owe is let go. ``name`` is the
-    call's. Reply: the mean of each that was ``measured``, this call included.
+    call's. Reply: the mean of each that was ``measured``, this call included. What is ``due`` counts as made ``age``
+    microseconds ago.
     """
 
     back: tuple[PastCharge, ...]
@@ -288,6 +289,7 @@ class Settle:
     name: str
     measured: tuple[Measured, ...] = ()
     locally: bool = False
+    age: int = 0
 
 
 # Begins the id of each lease that a socket holds. Only those are taken away for another.

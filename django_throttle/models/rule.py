@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 
+from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
+from django_throttle.core.edits import counts_in_words
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 from django_throttle.history import edits
 from django_throttle.models.fields import (
@@ -146,6 +148,12 @@ class RuleRow(CheckedRow):
         fields = (field for field in self._meta.concrete_fields if isinstance(field, NamesField))
         lists = {field.name: field.read(getattr(self, field.name)) for field in fields}
         return {**found, **lists, "timezone": self.timezone or None}
+
+    def counts_after(self) -> str:
+        """What becomes of what was used under the rule of this name in force; empty where nothing does. No query."""
+        snapshot = rulebook.present()
+        before = None if snapshot is None else snapshot.by_name(self.name)
+        return "" if before is None else counts_in_words(before, self.as_rule())
 
     def as_rule(self) -> Rule:
         """The core rule that this row describes; raises InvalidRule or InvalidRate."""

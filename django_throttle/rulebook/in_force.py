@@ -27,7 +27,7 @@ from django_throttle import detect_test_run
 from django_throttle.conf import conf
 from django_throttle.core import Override
 from django_throttle.exceptions import StoreError
-from django_throttle.rulebook import sources
+from django_throttle.rulebook import carry_over, sources
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
 from django_throttle.signals import overrides_ended, rules_changed
@@ -89,6 +89,8 @@ def refresh(seen: str | None = None) -> Snapshot:
             book.newest = number
             _install(book, reading, new, seen)
         new = book.snapshot or new
+    if old is not None and new is not old:
+        carry_over.note(old.by_name, new.rules)
     _tell(old, new)
     return new
 
@@ -326,6 +328,7 @@ def _forget(*, setting: str, **_: object) -> None:
     if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
         _book.reader.end()
         _book = _Book(_book.pinned)
+        carry_over.forget()
 
 
 def _after_fork() -> None:

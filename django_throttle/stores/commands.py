@@ -479,7 +479,7 @@ def settle_command(context: RedisContext, command: Settle) -> RedisCommand:
         once = context.key(f"due.{command.name}", part[0].charge.ident)
         due = [one.charge for one in part]
         plans = [context.calendar.plan(rule) if rule.plan.needs_calendar else rule.plan for rule, _, _ in due]
-        calls.append(late_call(context, due, [0] * len(due), plans, once, SETTLED_MS))
+        calls.append(late_call(context, due, [command.age] * len(due), plans, once, SETTLED_MS))
     settled = len(calls)
     for rule_id, scope, cost in command.measured:
         calls.append(Call(script("mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))

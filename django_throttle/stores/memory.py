@@ -215,19 +215,20 @@ class MemoryStore:
         return left is not None
 
     def _correct(self, command: Settle) -> tuple[int, ...]:
-        if self._is_first(OnceKey("settled", "", command.name, SETTLED_US)):
+        ident = command.due[0].charge.ident if command.due else ""
+        if self._is_first(OnceKey("settled", ident, command.name, SETTLED_US)):
             for one in command.back:
                 self._refund(one)
             for one in command.due:
-                self._charge_late(one.charge)
+                self._charge_late(one.charge, command.age)
         return tuple([self._mean(one) for one in command.measured])
 
-    def _charge_late(self, charge: Charge) -> None:
+    def _charge_late(self, charge: Charge, age: int) -> None:
         rule, _, cost = charge
         now = round(self.clock() * 1_000_000)
         state, expires = self._counters.get(_key(charge), (None, 0))
         plan = self.calendar.plan_at(rule, now)
-        if stored := plan.charge_late(state if expires > now else None, now, LateCost(cost, now)):
+        if stored := plan.charge_late(state if expires > now else None, now, LateCost(cost, now - age)):
             self._write(_key(charge), stored.state, now + stored.lasts)
 
     def _mean(self, one: Measured) -> int:

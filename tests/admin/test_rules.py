@@ -23,6 +23,7 @@ from django_throttle.core.key import KEY_KINDS
 from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.rulebook.file import FIELDS
 from tests.admin.conftest import user
+from tests.inside import forget_rules
 from tests.raw_rows import force
 
 pytestmark = pytest.mark.django_db
@@ -123,6 +124,11 @@ class TestPermissions:
 
 
 class TestPreview:
+    @pytest.fixture(autouse=True)
+    def nothing_in_force(self) -> None:
+        """So that nothing typed is an edit of it."""
+        forget_rules()
+
     @pytest.mark.parametrize("method", ["get", "post"])
     def test_it_says_what_is_typed(self, operator: Client, method: str) -> None:
         answer = getattr(operator, method)(PREVIEW, TYPED)
@@ -529,3 +535,21 @@ def test_the_preview_answers_in_json_which_no_browser_renders(operator: Client) 
     answer = operator.get(PREVIEW, {**TYPED, "scopes": NASTY})
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"rate": "9/min"}, "What was used counts on."),
+        ({"rate": "9/h"}, "What was used counts on."),
+        ({"rate": "5/min", "algorithm": "gcra"}, "Counts start afresh."),
+    ],
+)
+def test_the_preview_says_what_becomes_of_what_was_used(operator: Client, typed: dict[str, str], said: str) -> None:
+    ThrottleRule.objects.create(name="edited", rate="5/min", algorithm="fixed_window")
+    rulebook.refresh()
+    same = {**TYPED, "name": "edited", "rate": "5/min", "algorithm": "fixed_window", "key": "user_or_ip", "burst": ""}
+    words = operator.get(PREVIEW, same).json()["words"]
+    assert words
+    assert said not in words
+    assert operator.get(PREVIEW, {**same, **typed}).json()["words"].endswith(said)

@@ -1,0 +1,229 @@
+"""What was used counts on over an edit: never more than one extra limit, and nobody is refreshed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts
+from django_throttle.core import Rule
+from django_throttle.core.commands import Charge, Decide, Reset
+from django_throttle.core.edits import COUNTS_ON, STARTS_AFRESH, counts_in_words, takeovers
+from django_throttle.core.prepaid import Claim
+from django_throttle.exceptions import Cause, StoreError
+from django_throttle.limiter import Limiter
+from django_throttle.models import ThrottleRule
+from django_throttle.prepaid import decide_bought
+from django_throttle.rulebook import carry_over
+from django_throttle.stores import MemoryStore, RedisStore, get_store
+from django_throttle.stores.base import run
+from tests.callers import Caller
+from tests.clock import FrozenClock
+from tests.inside import forget_rules
+
+IDENT = "user:1"
+
+
+def rule(rate: str, algorithm: str = "fixed_window", **options: Any) -> Rule:
+    return Rule("api", rate, key="user", algorithm=algorithm, **options)
+
+
+COUNTS = (
+    rule("10/min"),
+    rule("4/10s"),
+    rule("30/h"),
+    rule("10/min", "sliding_window"),
+    rule("6/30s", "sliding_window", resolution=3),
+    rule("6/30s", "sliding_window", strict=True),
+    rule("8/min", "sliding_log"),
+    rule("12/day", timezone="UTC"),
+)
+BUCKETS = (
+    rule("10/min", "gcra"),
+    rule("2/min", "gcra", burst=10),
+    rule("30/min", "token_bucket", burst=5),
+    rule("6/30s", "leaky_bucket"),
+    rule("7/min", "token_bucket", refill="interval"),
+)
+# Of one window and algorithm is one count, which no edit moves.
+PAIRS = [pair for group in (COUNTS, BUCKETS) for pair in product(group, repeat=2) if pair[0].id != pair[1].id]
+
+
+@pytest.fixture(autouse=True)
+def no_edits(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> Iterator[None]:
+    monkeypatch.setattr(carry_over, "monotonic", clock)
+    carry_over.forget()
+    yield
+    carry_over.forget()
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Any:
+    if request.param == "memory":
+        return MemoryStore(clock)
+    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+
+
+def edit(old: Rule, new: Rule) -> None:
+    """This process has the new rule in force."""
+    carry_over.note({old.name: old}.get, [new])
+
+
+def spend(store: Any, under: Rule, tries: int = 100, ident: str = IDENT) -> int:
+    """How many calls of so many pass."""
+    one = Limiter([under], store)
+    return sum(one.acquire(ident).allowed for _ in range(tries))
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_who_has_used_all_is_not_refreshed(store: Any, old: Rule, new: Rule) -> None:
+    used = spend(store, old)
+    edit(old, new)
+    assert spend(store, new) == max(0, new.plan.limit - used)
+    assert spend(store, new, ident="user:2") == new.plan.limit
+
+
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_other_processes_and_a_revert_count_it_no_second_time(
+    store: Any, clock: FrozenClock, old: Rule, new: Rule
+) -> None:
+    used = spend(store, old, 2)
+    edit(old, new)
+    assert spend(store, new, 1) == 1
+    for seconds in (0, 5):  # those that meet the ident at the same time, and later
+        clock.tick(seconds)
+        carry_over.forget()
+        edit(old, new)
+        left = Limiter([new], store).peek(IDENT, cost=0).remaining
+        assert left is not None
+        assert left >= new.plan.limit - used - 1
+        if left:
+            Limiter([new], store).acquire(IDENT)
+            used += 1
+
+
+def test_an_edit_back_and_forth_keeps_one_count(store: Any) -> None:
+    old, new = rule("10/min"), rule("30/h")
+    assert spend(store, old, 6) == 6
+    edit(old, new)
+    assert spend(store, new, 1) == 1
+    edit(new, old)
+    assert spend(store, old) == 3
+
+
+def test_who_has_not_called_since_the_first_of_two_edits(store: Any) -> None:
+    first, second, third = rule("10/min"), rule("30/h"), rule("10/min", "sliding_window")
+    spend(store, first)
+    edit(first, second)
+    edit(second, third)
+    assert spend(store, third) == 0
+
+
+def test_it_is_asked_once_and_no_longer_than_it_matters(store: Any, clock: FrozenClock) -> None:
+    old, new = rule("10/min"), rule("4/10s")
+    edit(old, new)
+    (one,) = carry_over.edits[new.id]
+    charges = Limiter([new], store)._charges(IDENT, 1)
+    assert len(carry_over.due(charges)) == 1
+    spend(store, new, 1)
+    assert carry_over.due(charges) == []
+    one.done.clear()
+    clock.tick(10)
+    assert carry_over.due(charges) == []
+    carry_over.note({}.get, [new])
+    assert carry_over.edits == {}
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_around_an_edit_no_more_than_one_extra_limit(monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
+    """Also while another process still has the old rule, which passes what is left under that."""
+    old, new = data.draw(st.sampled_from(PAIRS))
+    clock = FrozenClock()
+    monkeypatch.setattr(carry_over, "monotonic", clock)
+    carry_over.forget()
+    store = MemoryStore(clock)
+    for gap in data.draw(st.lists(st.floats(0, 5), max_size=30)):
+        clock.tick(gap)
+        spend(store, old, 1)
+    left = Limiter([old], store).peek(IDENT, cost=0).remaining
+    assert left is not None
+    used = old.plan.limit - left
+    edit(old, new)
+    passed = spend(store, new, 1)  # a process with the new rule comes first, or the old one's calls are carried too
+    for under in data.draw(st.lists(st.sampled_from((old, new)), max_size=60)):
+        passed += spend(store, under, 1)
+    assert passed + spend(store, new) <= max(0, new.plan.limit - used) + left
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (rule("10/min"), rule("20/min"), COUNTS_ON),
+        (rule("10/min"), rule("10/h"), COUNTS_ON),
+        (rule("10/min"), rule("10/min", "sliding_log"), COUNTS_ON),
+        (rule("10/min", "gcra"), rule("10/h", "token_bucket"), COUNTS_ON),
+        (rule("10/min"), rule("10/min"), ""),
+        (rule("10/min"), rule("10/min", scopes=("other",)), ""),
+        (rule("10/min"), rule("10/min", "gcra"), STARTS_AFRESH),
+        (rule("10/min"), rule("10/min", unit="bytes"), STARTS_AFRESH),
+        (rule("10/min"), Rule("api", "10/min", key="ip", algorithm="fixed_window"), STARTS_AFRESH),
+        (rule("10/min", "leaky_bucket"), rule("10/h", "leaky_bucket", action="delay"), STARTS_AFRESH),
+    ],
+)
+def test_the_form_says_what_becomes_of_what_was_used(old: Rule, new: Rule, said: str) -> None:
+    assert counts_in_words(old, new) == said
+    assert bool(takeovers(old, new)) <= (said == COUNTS_ON)
+
+
+@pytest.mark.django_db
+def test_a_row_that_is_edited_and_the_doors_that_decide_by_it() -> None:
+    """From the table to a decision; a new limit alone moves nothing."""
+    facts = Facts("page", ("request",), Caller(user="user:carried"))
+    try:
+        row = ThrottleRule.objects.create(name="carried", rate="3/h", key="user", algorithm="fixed_window")
+        rulebook.refresh()
+        assert [limiter.decide(facts).allowed for _ in range(4)] == [True] * 3 + [False]
+        row.rate = "3/d"
+        row.save()
+        rulebook.refresh()
+        assert not limiter.decide(facts).allowed
+        row.rate = "4/d"
+        row.save()
+        rulebook.refresh()
+        assert [limiter.decide(facts).allowed for _ in range(2)] == [True, False]
+    finally:
+        get_store().execute(Reset((Charge(row.as_rule(), "user:carried", 0),)))
+        forget_rules()
+
+
+@pytest.mark.parametrize("prepaid", [False, True])
+def test_what_a_process_buys_ahead_is_no_more(redis_url: str, clock: FrozenClock, prepaid: bool) -> None:
+    store = RedisStore(redis_url, clock=clock, deadline=5.0)
+    old, new = rule("10/min"), rule("12/h", prepaid=prepaid)
+    assert spend(store, old) == 10
+    edit(old, new)
+    charge = Charge(new, IDENT, 1)
+    passed = [run(decide_bought(Claim((charge,)), store), store).allowed for _ in range(9)]
+    assert sum(passed) == 2
+
+
+def test_a_store_that_fails_meanwhile_decides_by_the_policy(clock: FrozenClock) -> None:
+    class Failing(MemoryStore):
+        def execute(self, command: Any) -> Any:
+            if isinstance(command, Decide):
+                raise StoreError(Cause.UNAVAILABLE, "away")
+            return super().execute(command)
+
+    old, new = rule("10/min"), rule("12/h", on_store_failure="allow")
+    edit(old, new)
+    decision = Limiter([new], Failing(clock)).acquire(IDENT)
+    assert decision.allowed
+    assert decision.degraded
+    assert carry_over.due([Charge(new, IDENT, 1)])
