@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
 
 import pytest
@@ -9,9 +11,11 @@ from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
+from django_throttle.recording.overview import overview
 from django_throttle.recording.process_rules import RulesReporter, process_rules
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore, RedisStore
+from tests.recording.test_flush import SPAWN, Tally, decide, until
 
 
 def test_a_process_that_lags_or_is_silent_is_named(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +41,33 @@ def test_a_process_that_lags_or_is_silent_is_named(redis_url: str, monkeypatch: 
     monkeypatch.setattr(timezone, "now", lambda: now + timedelta(seconds=125))
     assert {process.uid for process in process_rules(store)} == {"other"}
     assert process_rules(MemoryStore()) == []
+
+
+def test_a_process_that_is_stopped_is_named_until_it_goes_on(redis_url: str) -> None:
+    stop, tallies = SPAWN.Event(), [SPAWN.Value(Tally, lock=False) for _ in range(2)]
+    workers = [
+        SPAWN.Process(target=decide, args=(redis_url, number, tally, stop), daemon=True)
+        for number, tally in enumerate(tallies)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        store, pid = RedisStore(redis_url, deadline=5.0), workers[0].pid
+        assert pid is not None
+
+        def states() -> dict[int, str]:
+            return {process.pid: process.state for process in process_rules(store)}
+
+        until(lambda: list(states().values()) == ["live"] * 2)
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: sorted(states().values()) == ["live", "silent"])
+        assert states()[pid] == "silent"
+        assert f"process {pid} on " in overview(store, []).in_words
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: list(states().values()) == ["live"] * 2)
+        stop.set()
+        until(lambda: not states())  # those that end as they should are forgotten
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
