@@ -24,13 +24,13 @@ __all__ = ["environment", "start"]  # fixtures
 RULES = {"sockets": {"limit": 2, "algorithm": "concurrency", "events": ["connection"], "key": "ip"}}
 MAKE = WRITER.replace('kind="user", value="1"', 'kind="ip", value="127.0.0.1"')
 
-# For each line that it is given: what the history has, the oldest first.
+# For each line that it is given: what the history has of overrides, the oldest first.
 LINES = """
 import json, sys, django
 django.setup()
 from django_throttle.models import ThrottleChange
 for line in sys.stdin:
-    print(json.dumps([one.action for one in ThrottleChange.objects.order_by("pk")]), flush=True)
+    print(json.dumps([one.action for one in ThrottleChange.objects.filter(kind="override").order_by("pk")]), flush=True)
 """
 
 
