@@ -47,8 +47,8 @@ def _found(names: list[str]) -> dict[str, Any]:
     rows = [
         {
             "rule": one,
-            "share": f"{one.refused_share:.1%}",
-            "p99": f"{one.p99_ms:.2f}",
+            "share": f"{one.refused_share:.1%}" if one.day.calls else "–",
+            "p99": f"{one.p99_ms:.2f} ms" if one.day.calls else "–",
             "hour": bars(one.hour_points),
             "day": bars(one.day_points),
         }

@@ -19,6 +19,7 @@ from django_throttle.stores import AnyStore
 
 POINTS: Final = {"hour": (60, 60), "day": (24, 3600)}  # of a sparkline: how many, and seconds each
 MONTH: Final = timedelta(days=30)
+SOON, LONG = timedelta(days=1), timedelta(days=29)  # recorded for so long, a rule without calls, or refusals, is odd
 
 
 class RuleOverview(NamedTuple):
@@ -87,22 +88,33 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     by_minute = minutes(store, now - timedelta(hours=1), soon, names)
     by_hour = hours(store, now - MONTH, soon, names)
     enabled = {rule.name: rule.enabled for rule in rulebook.current().rules}
-    rules = [_rule(name, by_minute[name], by_hour[name], now, is_on=enabled.get(name, True)) for name in names]
+    known = now - min([cells[0].at for cells in by_hour.values() if cells], default=now)
+    rules = []
+    for name in names:
+        hints = hints_of(total(by_hour[name]), known) if enabled.get(name, True) else []
+        rules.append(_rule(name, by_minute[name], by_hour[name], now, hints))
     held = sum(number(told, "held") for told in ProcessRecords(store).census().values()) if store.is_remote else len(
         store.leases)  # fmt: skip
     return Overview(rules, process_rules(store), held, store.open_breakers if store.is_remote else 0)
 
 
+def hints_of(recorded: Minute, known: timedelta) -> list[str]:
+    """What strikes about a rule, where ``known`` is for how long any rule has been recorded."""
+    if known >= SOON and not recorded.calls:
+        return [f"It has decided nothing in {_days(known)}: its scope or key matches nobody."]
+    if known >= LONG and recorded.calls and not recorded.refused and not recorded.shadowed:
+        return [f"It has refused nothing in {_days(known)}."]
+    return []
+
+
+def _days(span: timedelta) -> str:
+    return f"{span.days} day{'s' if span.days != 1 else ''}"
+
+
 def _rule(
-    name: str, by_minute: Sequence[Minute], by_hour: Sequence[Minute], now: datetime, *, is_on: bool
+    name: str, by_minute: Sequence[Minute], by_hour: Sequence[Minute], now: datetime, hints: list[str]
 ) -> RuleOverview:
     day = [one for one in by_hour if one.at >= now - timedelta(days=1)]
-    month = total(by_hour)
-    hints = []
-    if is_on and not month.calls:
-        hints.append("It has decided nothing in 30 days: its scope or key matches nobody.")
-    elif is_on and not month.refused and not month.shadowed:
-        hints.append("It has refused nothing in 30 days.")
     points = _points(by_minute, now, "hour"), _points(day, now, "day")
     return RuleOverview(name, total(by_minute), total(day), *points, hints)
 

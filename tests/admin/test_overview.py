@@ -33,7 +33,7 @@ def test_rules_with_what_they_did(enforce: Enforce, client: Client) -> None:
     assert "&lt;b&gt;api" in page and "<b>api" not in page
     assert "25.0%" in page
     assert 'aria-label="4 calls, 3 allowed"' in page
-    assert "decided nothing in 30 days" in page
+    assert page.count('<td class="number">–</td>') == 2, "no share and no time of a rule without calls"
     if isinstance(store, RedisStore):
         assert "1 of 1 processes have the same rules in force" in page
     assert "No rule has such a name" in client.get(PAGE, {"q": "nothing <script>"}).content.decode()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
+
+from django.utils import timezone
 
 from django_throttle.core import Rule
-from django_throttle.recording.overview import overview
+from django_throttle.recording.cells import Minute
+from django_throttle.recording.overview import hints_of, overview
 from django_throttle.recording.process_rules import ProcessRules
 from django_throttle.stores import MemoryStore
 from tests.recording.calls import call
@@ -20,8 +24,17 @@ def test_what_a_rule_did() -> None:
     api, idle = found.rules
     assert (api.hour_points[-1], api.day_points[-1]) == ((3, 1), (3, 1))
     assert (api.refused_share, api.hints) == (0.25, [])
-    assert "decided nothing" in idle.hints[0]
+    assert idle.hints == [], "nothing was recorded for a day"
     assert json.loads(json.dumps(found.as_json()))["rules"][0]["day"]["refused"] == {"exceeded": 1}
+
+
+def test_hints_need_time() -> None:
+    at = timezone.now()
+    idle, busy, strict = Minute(at), Minute(at, allowed=5), Minute(at, allowed=5, refused={"exceeded": 1})
+    day, month = timedelta(days=1), timedelta(days=30)
+    assert hints_of(idle, timedelta(hours=23)) == hints_of(busy, 28 * day) == hints_of(strict, month) == []
+    assert hints_of(idle, day) == ["It has decided nothing in 1 day: its scope or key matches nobody."]
+    assert hints_of(busy, month) == ["It has refused nothing in 30 days."]
 
 
 def test_processes_in_words() -> None:
