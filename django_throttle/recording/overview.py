@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.utils import timezone
@@ -83,7 +83,7 @@ def rule_names(search: str = "") -> list[str]:
 
 def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     """All of it for rules of these names. Raises StoreError."""
-    now = timezone.now()
+    now = datetime.fromtimestamp(timezone.now().timestamp(), UTC)  # as recorded, whatever USE_TZ says
     soon = now + timedelta(seconds=1)
     by_minute = minutes(store, now - timedelta(hours=1), soon, names)
     by_hour = hours(store, now - MONTH, soon, names)

@@ -176,7 +176,8 @@ def _sampled(store: AnyStore, since: datetime, until: datetime) -> Sample:
         level, entries = _entries(store, stratum, since, until)
         shares[stratum] = 2.0**-level
         made = [_recorded(entry[1:], 2.0**level) for entry in entries if entry[0] >= level]
-        kept = [one for one in made if one is not None and since <= one.at < until]
+        first, end = since.timestamp(), until.timestamp()
+        kept = [one for one in made if one is not None and first <= one.at.timestamp() < end]
         strata[stratum] = sorted(kept, key=lambda one: one.at)
     return Sample(strata["whole"], strata["refused"], shares)
 

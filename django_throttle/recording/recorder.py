@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import frexp
@@ -77,6 +77,7 @@ class Recorder:
         self._lock = Lock()
         # The same list as long as the process lives: an append by another thread must not miss it.
         self._waiting: list[tuple[Any, ...]] = []
+        self._others: list[tuple[Any, ...]] = []  # likewise
         self._names: dict[RuleSet, list[tuple[str, int]]] = {}
         self._records = Records()
         self._is_off = False
@@ -102,18 +103,12 @@ class Recorder:
 
     def happened(self, facts: Facts, decision: Decision, seconds: float) -> None:
         """Count any other call."""
-        if self._is_off or not decision.outcomes or self._look():
+        if self._is_off:
             return
-        now = timezone.now().timestamp()
-        with self._lock:
-            by_rule = _by_rule(decision.outcomes)
-            for rule, outcome in by_rule.items():
-                _add_outcome(self._records, rule, outcome, facts.cost, decision.degraded, int(now), seconds)
-                if rule.endswith(CANDIDATE_SUFFIX) and not outcome.allowed:
-                    live = by_rule.get(rule.removesuffix(CANDIDATE_SUFFIX))
-                    if live is not None and not live.allowed:
-                        cells.add(_cell(self._records, rule, int(now) // cells.MINUTE * cells.MINUTE), {cells.BOTH: 1})
-            self._sample(_seen(facts, decision, now), is_refused=not decision.allowed)
+        others = self._others  # without the facts, which hold the request
+        others.append((decision, facts.scope, facts.method, facts.events, facts.cost, seconds, timezone.now()))
+        if len(others) >= MOST_WAITING:
+            self._count()
 
     def take(self) -> Records:
         """All of it, which is forgotten here; the samples go on at the levels that they had."""
@@ -134,20 +129,42 @@ class Recorder:
     def _count(self) -> None:
         """Count what waits, mostly by what Python does in C."""
         with self._lock:
-            count = len(self._waiting)
-            calls = self._waiting[:count]
-            del self._waiting[:count]
-            if not calls or self._look():
+            calls, others = _taken(self._waiting), _taken(self._others)
+            if not (calls or others) or self._look():
                 return
-            wall, now = timezone.now().timestamp(), perf_counter()
-            minute = int(wall) // cells.MINUTE * cells.MINUTE
-            if minute != self._minute or len(self._passed) > MOST_CELLS:
-                self._fold()
-                self._minute = minute
-            self._passed.update(
-                [(charges.rules, charges.costs, frexp(ended - began)[1]) for charges, _, _, _, began, ended in calls]
-            )
-            self._sample_passed(calls, wall - now)
+            self._count_passed(calls)
+            for decision, scope, method, events, cost, seconds, moment in others:
+                if decision.outcomes:
+                    at = moment.timestamp()
+                    self._count_other(decision, cost, seconds, int(at))
+                    self._sample(decision, scope, method, events, cost, at)
+
+    def _count_passed(self, calls: Sequence[tuple[Any, ...]]) -> None:
+        wall, now = timezone.now().timestamp(), perf_counter()
+        minute = int(wall) // cells.MINUTE * cells.MINUTE
+        if minute != self._minute or len(self._passed) > MOST_CELLS:
+            self._fold()
+            self._minute = minute
+        self._passed.update(
+            [(charges.rules, charges.costs, frexp(ended - began)[1]) for charges, _, _, _, began, ended in calls]
+        )
+        self._sample_passed(calls, wall - now)
+
+    def _count_other(self, decision: Decision, cost: int, seconds: float, at: int) -> None:
+        records, bucket, minute = self._records, cells.bucket_of(seconds), at // cells.MINUTE * cells.MINUTE
+        by_rule = _by_rule(decision.outcomes)
+        for rule, outcome in by_rule.items():
+            cell = _cell(records, rule, minute)
+            for code, number in _numbers(outcome, cost, decision.degraded):
+                cell[code] = cell.get(code, 0) + number
+            cell[bucket] = cell.get(bucket, 0) + 1
+            if outcome.allowed:
+                continue
+            if outcome.ident:
+                _ranking(records, rule, at // cells.HOUR * cells.HOUR).add(outcome.ident)
+            live = by_rule.get(rule.removesuffix(CANDIDATE_SUFFIX)) if rule.endswith(CANDIDATE_SUFFIX) else None
+            if live is not None and not live.allowed:
+                cell[cells.BOTH] = cell.get(cells.BOTH, 0) + 1
 
     def _fold(self) -> None:
         """Put what has passed into cells."""
@@ -183,11 +200,23 @@ class Recorder:
             seen = Seen(began + offset, scope, method, event, "allowed", "", "within", max(charges.costs), idents)
             self._records.whole.offer(level, _shortened(seen))
 
-    def _sample(self, seen: Seen, *, is_refused: bool) -> None:
-        level = max(map(level_of, seen.idents), default=-1)
-        self._records.whole.offer(level, seen)
-        if is_refused:
-            self._records.refused.offer(random_level(), seen)
+    def _sample(
+        self, decision: Decision, scope: str, method: str, events: tuple[str, ...], cost: int, at: float
+    ) -> None:
+        records = self._records
+        level = max([level_of(one.ident) for one in decision.outcomes if one.ident], default=-1)
+        drawn = -1 if decision.allowed else random_level()
+        if level >= records.whole.level or drawn >= records.refused.level:
+            seen = _seen(decision, scope, method, events, cost, at)
+            records.whole.offer(level, seen)
+            records.refused.offer(drawn, seen)
+
+
+def _taken(waiting: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """What waits, which is removed; what another thread adds meanwhile stays."""
+    found = waiting[: len(waiting)]
+    del waiting[: len(found)]
+    return found
 
 
 def levelled(calls: Sequence[tuple[Any, ...]], least: int) -> Iterable[tuple[int, tuple[Any, ...]]]:
@@ -206,25 +235,18 @@ def levelled(calls: Sequence[tuple[Any, ...]], least: int) -> Iterable[tuple[int
 recorder: Final = Recorder()
 
 
-def _add_outcome(
-    records: Records, rule: str, outcome: Outcome, cost: int, degraded: bool, now: int, seconds: float
-) -> None:
-    numbers = {cells.bucket_of(seconds): 1}
-    if outcome.allowed or outcome.shadow:
-        numbers |= {
-            cells.ALLOWED: 1,
-            cells.EXTRA: cost - 1,
-            cells.SHADOWED: int(not outcome.allowed),
-            cells.DEGRADED: int(degraded),
-        }
-    else:
-        numbers[cells.CODES[outcome.reason]] = 1
-    cells.add(
-        _cell(records, rule, now // cells.MINUTE * cells.MINUTE),
-        {code: number for code, number in numbers.items() if number},
-    )
-    if not outcome.allowed and outcome.ident:
-        _ranking(records, rule, now // cells.HOUR * cells.HOUR).add(outcome.ident)
+def _numbers(outcome: Outcome, cost: int, degraded: bool) -> Iterator[tuple[int, int]]:
+    """What an outcome adds to its rule's cell, by code."""
+    if not (outcome.allowed or outcome.shadow):
+        yield cells.CODES[outcome.reason], 1
+        return
+    yield cells.ALLOWED, 1
+    if cost != 1:
+        yield cells.EXTRA, cost - 1
+    if not outcome.allowed:
+        yield cells.SHADOWED, 1
+    if degraded:
+        yield cells.DEGRADED, 1
 
 
 def _cell(records: Records, rule: str, minute: int) -> cells.Cell:
@@ -254,7 +276,7 @@ def _by_rule(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     return found
 
 
-def _seen(facts: Facts, decision: Decision, now: float) -> Seen:
+def _seen(decision: Decision, scope: str, method: str, events: tuple[str, ...], cost: int, at: float) -> Seen:
     outcomes = decision.outcomes
     refusing = [one for one in outcomes if not one.allowed and one.shadow == decision.allowed]
     said = refusing[0] if refusing else outcomes[0]
@@ -264,8 +286,8 @@ def _seen(facts: Facts, decision: Decision, now: float) -> Seen:
             idents.setdefault(one.ident, []).append(one.rule)
     rule, reason = (said.rule, said.reason.value) if refusing else ("", "within")
     verdict = said.verdict if refusing else "allowed"
-    event = facts.events[0] if facts.events else ""
-    return _shortened(Seen(now, facts.scope, facts.method, event, verdict, rule, reason, facts.cost, idents))
+    event = events[0] if events else ""
+    return _shortened(Seen(at, scope, method, event, verdict, rule, reason, cost, idents))
 
 
 def _shortened(seen: Seen) -> Seen:

@@ -133,7 +133,7 @@ def _tell(old: Snapshot | None, new: Snapshot | None) -> None:
     """Tell listeners what was in force when they were last told, and what is: an override may have ended since."""
     if new is None or new is old:
         return
-    before, _book.judged_at = _book.judged_at, new.overrides.now()
+    before, _book.judged_at = _book.judged_at, new.overrides.now() if new.overrides else 0.0
     rules_changed.send_robust(sender=Snapshot, old=old and old.as_of(before), new=new)
 
 

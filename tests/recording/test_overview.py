@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
@@ -11,6 +12,7 @@ from django_throttle.core import Rule
 from django_throttle.recording.cells import Minute
 from django_throttle.recording.overview import hints_of, overview
 from django_throttle.recording.process_rules import ProcessRules
+from django_throttle.recording.read import sample
 from django_throttle.stores import MemoryStore
 from tests.recording.calls import call
 
@@ -26,6 +28,15 @@ def test_what_a_rule_did() -> None:
     assert (api.refused_share, api.hints) == (0.25, [])
     assert idle.hints == [], "nothing was recorded for a day"
     assert json.loads(json.dumps(found.as_json()))["rules"][0]["day"]["refused"] == {"exceeded": 1}
+
+
+def test_a_site_without_time_zones(settings: Any) -> None:
+    settings.USE_TZ = False
+    store = MemoryStore()
+    call(store, [LIMITED], "user:1", 4)
+    assert overview(store, ["api"]).rules[0].day_points[-1] == (3, 1)
+    now = timezone.now()
+    assert len(sample(store, now - timedelta(hours=1), now + timedelta(hours=1)).records) == 4
 
 
 def test_hints_need_time() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.recording import recorder
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
 from tests.sockets.guarded import Line, Live, live_enforcer, texts
@@ -98,11 +99,12 @@ async def test_what_an_open_socket_takes_of_memory(enforce: Enforce) -> None:
             await line.open()
             line.send("hello")
         await lines[-1].until(lambda: all(texts(line) for line in lines))  # noqa: B023 - awaited here
+        recorder.take()  # what waits to be counted is of the process
         gc.collect()
         sizes.append(tracemalloc.get_traced_memory()[0] / len(lines))
         tracemalloc.stop()
         for line in lines:
             await line.close()
     print(f"{sizes[0]:,.0f} bytes a socket, {sizes[1]:,.0f} with a guard: {sizes[1] - sizes[0]:,.0f} more")
-    assert sizes[1] - sizes[0] < 6000
+    assert sizes[1] - sizes[0] < 6500
     assert sys.getsizeof(open_sockets) < 200
