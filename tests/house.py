@@ -27,8 +27,8 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules": Limit(185, 125),
-    "lines": Limit(31_932, 18_500),
+    "modules": Limit(186, 125),
+    "lines": Limit(31_919, 18_500),
     "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
+from django_throttle.admin.page import shown_page
 from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again, looks
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.exceptions import InvalidSetting, StoreError
@@ -47,24 +47,15 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The page; with ``?part`` what it asks for every two seconds."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         search = _search_text(request.GET.get("q"))
-        context = {
-            **self.admin_site.each_context(request),
-            **_overview_context(search),
+        about = {
             "close_url": reverse(f"{self.admin_site.name}:{URL_NAME}_close"),
-            "title": "Open connections",
-            "opts": self.model._meta,
             "search": search,
             "may_close": self.has_close_permission(request),
             **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name
-        name = "rows" if "part" in request.GET else "page"
-        response = TemplateResponse(request, f"admin/django_throttle/throttleconnection/{name}.html", context)
-        response["Cache-Control"] = "no-store"
-        return response
+        name = f"throttleconnection/{'rows' if 'part' in request.GET else 'page'}"
+        return shown_page(self, request, name, "Open connections", lambda: {**_overview_context(search), **about})
 
     def close_view(self, request: HttpRequest) -> HttpResponse:
         """Close one connection, or all of an identity, of those that processes list at this moment."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib.admin import ModelAdmin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 
+from django_throttle.admin.page import shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import HOURS, dearest, fetch, in_short
@@ -20,23 +19,15 @@ PAGE_ROWS: Final = 200
 
 def costs_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?by`` names the measure by which routes are in order."""
-    if not rules.has_view_permission(request):
-        raise PermissionDenied
     by = request.GET.get("by", "")
     by = by if by in MEASURES else "wall_ms"
-    context = {
-        **rules.admin_site.each_context(request),
-        **_rows(by),
-        "title": "What requests cost",
-        "opts": rules.model._meta,
-        "by": by,
-        "measures": MEASURES,
-        "hours": HOURS,
-    }
-    request.current_app = rules.admin_site.name
-    response = TemplateResponse(request, "admin/django_throttle/throttlerule/costs.html", context)
-    response["Cache-Control"] = "no-store"
-    return response
+    return shown_page(
+        rules,
+        request,
+        "throttlerule/costs",
+        "What requests cost",
+        lambda: {**_rows(by), "by": by, "measures": MEASURES, "hours": HOURS},
+    )
 
 
 def _rows(by: str) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from django.contrib.admin import ModelAdmin
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from django_throttle import rulebook
+from django_throttle.admin.page import shown_page
 from django_throttle.core.options import EVENTS
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import Explanation, in_short
@@ -36,22 +36,15 @@ RESETS: Final = "django_throttle.add_throttleoverride"  # who may relieve somebo
 
 def explain_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?ident``, ``scope``, ``method`` and ``event`` say what is asked."""
-    if not rules.has_view_permission(request):
-        raise PermissionDenied
     asked = {name: request.GET.get(name, "").strip()[:LONGEST] for name in FIELDS}
-    context = {
-        **rules.admin_site.each_context(request),
-        **(_answered(request, asked) if asked["ident"] else {}),
-        "title": "Why is this caller refused?",
-        "opts": rules.model._meta,
-        "asked": asked,
-        "events": EVENTS,
-        "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}"),
-    }
-    request.current_app = rules.admin_site.name
-    response = TemplateResponse(request, "admin/django_throttle/throttlerule/explain.html", context)
-    response["Cache-Control"] = "no-store"
-    return response
+    about = {"asked": asked, "events": EVENTS, "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}")}
+    return shown_page(
+        rules,
+        request,
+        "throttlerule/explain",
+        "Why is this caller refused?",
+        lambda: {**about, **(_answered(request, asked) if asked["ident"] else {})},
+    )
 
 
 def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
@@ -88,9 +81,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
         found = answer(get_store(), rulebook.current(), call, asked["ident"])
     except ValidationError as error:
         return {"mistake": " ".join(error.messages)}
-    except InvalidSetting as error:
-        return {"mistake": str(error)}
-    except ValueError as error:
+    except (InvalidSetting, ValueError) as error:
         return {"mistake": str(error)}
     except (StoreError, DatabaseError) as error:
         return {"failure": str(error)}

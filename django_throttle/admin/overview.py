@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib.admin import ModelAdmin
-from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 
+from django_throttle.admin.page import shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.recording.overview import overview, rule_names
 from django_throttle.stores import get_store
@@ -21,27 +20,14 @@ WIDTH, HEIGHT = 120, 24
 
 def overview_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?q`` searches names, ``?page`` has the next ones."""
-    if not rules.has_view_permission(request):
-        raise PermissionDenied
-    search = request.GET.get("q", "")[:200]
-    page = Paginator(rule_names(search), PAGE_ROWS).get_page(request.GET.get("page"))
-    context = {
-        **rules.admin_site.each_context(request),
-        **_found(list(page.object_list)),
-        "title": "Rules at work",
-        "opts": rules.model._meta,
-        "page": page,
-        "search": search,
-    }
-    request.current_app = rules.admin_site.name
-    response = TemplateResponse(request, "admin/django_throttle/throttlerule/overview.html", context)
-    response["Cache-Control"] = "no-store"
-    return response
+    return shown_page(rules, request, "throttlerule/overview", "Rules at work", lambda: _found(request.GET))
 
 
-def _found(names: list[str]) -> dict[str, Any]:
+def _found(asked: QueryDict) -> dict[str, Any]:
+    search = asked.get("q", "")[:200]
+    page = Paginator(rule_names(search), PAGE_ROWS).get_page(asked.get("page"))
     try:
-        found = overview(get_store(), names)
+        found = overview(get_store(), list(page.object_list))
     except (StoreError, InvalidSetting) as error:
         return {"failure": str(error)}
     rows = [
@@ -54,7 +40,8 @@ def _found(names: list[str]) -> dict[str, Any]:
         }
         for one in found.rules
     ]
-    return {"failure": "", "rows": rows, "found": found, "width": WIDTH, "height": HEIGHT}
+    size = {"width": WIDTH, "height": HEIGHT}
+    return {"failure": "", "rows": rows, "found": found, "page": page, "search": search, **size}
 
 
 def bars(points: list[tuple[int, int]]) -> list[dict[str, str]]:

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from websockets.sync.client import connect
 
 from testproject.prepare import LOGIN, PASSWORD
-from testproject.services import Services, start_site
-from tests.demo.test_page import FLAGS
-from tests.servers import free_port, slack, wait_until
+from tests.admin.test_connections_page import ANSWER, browser, site
+from tests.servers import wait_until
 
-ANSWER = slack(10)
-
-
-@pytest.fixture(scope="module")
-def site(need_binary: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    need_binary("redis-server")
-    with pytest.MonkeyPatch.context() as patch, Services(tmp_path_factory.mktemp("site")) as services:
-        patch.delenv("REDIS_URL", raising=False)
-        services.environment["DEADLINE"] = "1"
-        port = free_port()
-        start_site(services, port)
-        yield f"127.0.0.1:{port}"
-
-
-@pytest.fixture(scope="module")
-def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
-    chromium = need_binary("chromium")
-    expect.set_options(timeout=ANSWER * 1000)
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=FLAGS) as browser:
-        yield browser
+__all__ = ["browser", "site"]
 
 
 @pytest.fixture

@@ -1,0 +1,27 @@
+"""A page of the admin that is neither a form nor a list of Django's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.contrib.admin import ModelAdmin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+
+
+def shown_page(
+    of: ModelAdmin[Any], request: HttpRequest, template: str, title: str, context: Callable[[], Mapping[str, Any]]
+) -> HttpResponse:
+    """The page, for those who may see the rows of ``of``; nobody keeps it. Raises PermissionDenied for others.
+
+    ``context`` is what the template is told besides, asked for only where the page is shown.
+    """
+    if not of.has_view_permission(request):
+        raise PermissionDenied
+    request.current_app = of.admin_site.name
+    told = {**of.admin_site.each_context(request), "title": title, "opts": of.model._meta, **context()}
+    response = TemplateResponse(request, f"admin/django_throttle/{template}.html", told)
+    response["Cache-Control"] = "no-store"
+    return response
