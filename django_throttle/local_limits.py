@@ -6,8 +6,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from heapq import nlargest
 from itertools import chain, islice
 from math import inf
+from operator import itemgetter
 from threading import Lock
 from typing import Final, NamedTuple, Protocol
 
@@ -71,6 +73,13 @@ class LocalLimits:
                 wait = meter.attempt(now, charge.cost if commit else 0, chance)
                 outcomes += meter.refuses(self._until_then(wait, now)).outcomes if wait else (meter.passing_outcome,)
             return tuple(outcomes)
+
+    def suppressed(self, most: int) -> list[tuple[str, str, float]]:
+        """Whom dampers refuse a share now: rule, ident and suppression factor, the highest first, so many at most."""
+        with self._lock:
+            meters = list(self.cache.meters.values())
+        found = [(meter.rule.name, meter.ident, meter.factor) for meter in meters if meter.factor]
+        return nlargest(most, found, key=itemgetter(2))
 
     def forget(self, rule_id: str, ident: str) -> None:
         """Start again from nothing: the budget was reset."""

@@ -13,7 +13,7 @@ from django_throttle import rulebook
 from django_throttle.connections.process_identity import number
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.recording.cells import Minute, percentile, total
-from django_throttle.recording.process_rules import ProcessRules, process_rules
+from django_throttle.recording.process_rules import Damped, ProcessRules, damped, own_damped, process_rules
 from django_throttle.recording.read import hours, minutes
 from django_throttle.stores import AnyStore
 
@@ -49,12 +49,16 @@ class RuleOverview(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Some of the rules, all processes, open connections and slots, and this process's open circuit breakers."""
+    """Some of the rules, all processes, open connections and slots, and this process's open circuit breakers.
+
+    ``dampers`` are those of any rule that refuse a share of somebody's calls now.
+    """
 
     rules: list[RuleOverview]
     processes: list[ProcessRules]
     connections: int
     open_breakers: int
+    dampers: list[Damped]
 
     @property
     def in_words(self) -> str:
@@ -67,9 +71,10 @@ class Overview:
     def as_json(self) -> dict[str, Any]:
         return {
             "rules": [one.as_json() for one in self.rules],
-            "processes": [one._asdict() for one in self.processes],
+            "processes": [one.as_json() for one in self.processes],
             "connections": self.connections,
             "open_breakers": self.open_breakers,
+            "dampers": [one._asdict() for one in self.dampers],
         }
 
 
@@ -95,7 +100,9 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
         rules.append(_rule(name, by_minute[name], by_hour[name], now, hints))
     held = sum(number(told, "held") for told in ProcessRecords(store).census().values()) if store.is_remote else len(
         store.leases)  # fmt: skip
-    return Overview(rules, process_rules(store), held, store.open_breakers if store.is_remote else 0)
+    processes = process_rules(store)
+    dampers = damped(processes) if store.is_remote else own_damped(store)
+    return Overview(rules, processes, held, store.open_breakers, dampers)
 
 
 def hints_of(recorded: Minute, known: timedelta) -> list[str]:

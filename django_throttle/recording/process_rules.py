@@ -1,8 +1,9 @@
-"""Which rules each process has in force, and since when: told every two seconds beside the records."""
+"""What each process tells of itself every two seconds: its rules, since when, and whom its dampers suppress."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from django.utils import timezone
@@ -16,6 +17,20 @@ from django_throttle.stores.sync_pool import text
 SILENT_SECONDS: Final = 5.0  # a process that lives tells its rules every two
 FORGOTTEN_SECONDS: Final = 120.0
 SETTLED_SECONDS: Final = 3.0  # for which a new version may be under way
+MOST_DAMPED: Final = 20  # that one process tells of, and that are shown
+
+
+class Damped(NamedTuple):
+    """Of whom a damper refuses a share now, by its tag; so many ``processes`` say so."""
+
+    rule: str
+    tag: str
+    factor: float
+    processes: int
+
+    @property
+    def percent(self) -> str:
+        return f"{self.factor:.1%}"
 
 
 class ProcessRules(NamedTuple):
@@ -28,6 +43,10 @@ class ProcessRules(NamedTuple):
     since: float
     told: float
     state: str
+    dampers: tuple[Damped, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if name != "dampers"}
 
 
 class RulesReporter:
@@ -44,7 +63,7 @@ class RulesReporter:
         if version != self._version:
             self._version, self._since = version, now
         told = {**process_identity.read(process_identity.describe(0)), "version": version, "since": self._since}
-        self._tell(json.dumps({**told, "told": now}))
+        self._tell(json.dumps({**told, "told": now, "dampers": own_damped(self.store)}))
 
     def end(self) -> None:
         """This process ends: it is not to be called silent."""
@@ -77,4 +96,27 @@ def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
     except (KeyError, TypeError, ValueError):
         return None
     state = "silent" if now - at > SILENT_SECONDS else "live"
-    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state)
+    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, _dampers(told.get("dampers")))
+
+
+def own_damped(store: AnyStore) -> list[Damped]:
+    """Whom the dampers of this process suppress."""
+    return [Damped(rule, places.tag_of(ident), factor, 1)
+            for rule, ident, factor in store.local_limits.suppressed(MOST_DAMPED)]  # fmt: skip
+
+
+def damped(processes: Iterable[ProcessRules]) -> list[Damped]:
+    """Whom the dampers of these processes suppress, by the highest factor of any, the highest first."""
+    found: dict[tuple[str, str], Damped] = {}
+    for each in (one for process in processes if process.state != "silent" for one in process.dampers):
+        known = found.get(each[:2], each._replace(factor=0.0, processes=0))
+        factor = max(known.factor, each.factor)
+        found[each[:2]] = each._replace(factor=factor, processes=known.processes + 1)
+    return sorted(found.values(), key=lambda one: (-one.factor, one.rule, one.tag))[:MOST_DAMPED]
+
+
+def _dampers(told: Any) -> tuple[Damped, ...]:
+    try:
+        return tuple([Damped(str(rule), str(tag), float(factor), 1) for rule, tag, factor, _ in told])
+    except (TypeError, ValueError):  # of a process of an earlier release
+        return ()

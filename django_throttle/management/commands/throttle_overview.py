@@ -38,6 +38,8 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
         self.stdout.write(f"{found.in_words}. Slots held: {found.connections}.")
+        for each in found.dampers:
+            self.stdout.write(f"Damper {each.rule!r} refuses {each.percent} of the calls of {each.tag}.")
         for one in found.rules:
             figures = f"{one.day.calls:,} calls, {one.refused_share:.1%} refused, 99 % decided in {one.p99_ms:.2f} ms"
             self.stdout.write(" ".join([f"{one.name!r}: {figures} in the last day.", *one.hints]))
