@@ -72,7 +72,7 @@ class ThrottleChangeAdmin(ListAdmin):
 
     @admin.display(description="who", ordering="who")
     def by(self, row: ThrottleChange) -> str:
-        return f"{row.who or 'somebody'} ({row.via})" if row.via else row.who or "somebody"
+        return row.by
 
     @admin.display(description="before and after")
     def columns(self, row: ThrottleChange) -> SafeString:

@@ -44,8 +44,13 @@ class ThrottleChange(models.Model):
         named = ("kind", "name", "row", "action", "words", "before", "after", "who", "via", "reason")
         return {"id": self.pk, "at": self.at.isoformat(), **{name: getattr(self, name) for name in named}}
 
+    @property
+    def by(self) -> str:
+        """Who edited it and where, as "ada (admin)"; settings are both."""
+        who = self.who or "somebody"
+        return f"{who} ({self.via})" if self.via not in ("", "settings") else who
+
     def sentence(self) -> str:
         """The line as a log has it."""
-        by = " ".join((self.who or "somebody", f"({self.via})" if self.via else "")).strip()
         words, why = " ".join(self.words.split()), " ".join(self.reason.split())
-        return f"{self.pk}  {self.at:%Y-%m-%d %H:%M:%S}  {by}: {self}: {words}{f' – {why}' if why else ''}"
+        return f"{self.pk}  {self.at:%Y-%m-%d %H:%M:%S}  {self.by}: {self}: {words}{f' – {why}' if why else ''}"

@@ -47,6 +47,7 @@ def test_each_rule_that_changed_has_a_line_and_what_stays_has_none() -> None:
         ("rule", "new", "added", "each user or address: 1 request per second", "settings", "settings"),
     ]
     assert not any(map(history.is_revertible, ThrottleChange.objects.all()))
+    assert {line.by for line in ThrottleChange.objects.all()} == {"settings"}
 
 
 def test_rules_that_come_back_have_lines_again() -> None:
