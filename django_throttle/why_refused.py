@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from django_throttle.connections.overview import looks
 from django_throttle.explain import Explanation, explain
@@ -12,13 +14,22 @@ from django_throttle.find_caller import UnknownTag, find_caller
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.recording import read
+from django_throttle.recording.read import Recorded, recent
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.coverage import Call
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
 
+LOOKED_AT: Final = 500  # refusals
 LIMIT: Final = 20  # refusals listed
+SAME: Final = attrgetter("outcome", "scope", "method", "event", "rule", "reason")
+
+
+class Alike(NamedTuple):
+    """Refusals of the same call by the same rule and for the same reason, and the last of them."""
+
+    times: int
+    last: Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +41,17 @@ class Answer:
 
     tag: str
     explanation: Explanation | None
-    recent: Sequence[dict[str, Any]] = ()
+    recent: Sequence[Recorded] = ()
     rows: Sequence[ThrottleOverride] = ()
     open: int = 0
     is_whole: bool = True
+
+    @property
+    def alike(self) -> list[Alike]:
+        """What was refused lately, the same once; the latest first."""
+        groups = [list(same) for _, same in groupby(sorted(self.recent, key=SAME), SAME)]
+        found = [Alike(len(same), max(same, key=attrgetter("at"))) for same in groups]
+        return sorted(found, key=lambda one: one.last.at, reverse=True)[:LIMIT]
 
     def as_json(self) -> dict[str, Any]:
         """As ``throttle_explain --json`` prints it; ``would`` is None for a tag alone."""
@@ -43,8 +61,9 @@ class Answer:
         reasons = {row.pk: row.reason for row in self.rows}
         for override in [*found.get("overrides", ()), *(one["override"] for one in found["rules"] if one["override"])]:
             override["reason"] = reasons.get(override["number"], "")
+        refusals = [one.as_json() for one in self.recent[:LIMIT]]
         connections = {"open": self.open, "all_processes": self.is_whole}
-        return {**found, "tag": self.tag, "recent": list(self.recent), "connections": connections}
+        return {**found, "tag": self.tag, "recent": refusals, "connections": connections}
 
 
 def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: float = 0.0) -> Answer:
@@ -56,10 +75,10 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
         who = find_caller(typed, snapshot, store)
     except UnknownTag:
         tag = typed.strip().lower()
-        recent = recent_refusals(store, tag)
-        named = {ident for one in recent for ident in one["tags"].values() if ident_for_logs(ident) == tag}
-        if not named and recent:
-            return Answer(tag, None, recent)
+        refused = recent(store, tag, LOOKED_AT)
+        named = {ident for one in refused for ident in one.tags.values() if ident_for_logs(ident) == tag}
+        if not named and refused:
+            return Answer(tag, None, refused)
         if not named:
             raise
         who = KnownCaller(named.pop())
@@ -70,13 +89,8 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
     return Answer(
         tag=ident_for_logs(who.name),
         explanation=told,
-        recent=recent_refusals(store, who.name),
+        recent=recent(store, who.name, LOOKED_AT),
         rows=sorted(rows, key=lambda row: numbers.index(row.pk)),
         open=overview.open,
         is_whole=overview.is_whole,
     )
-
-
-def recent_refusals(store: AnyStore, ident: str) -> list[dict[str, Any]]:
-    """What this ident, or tag, was refused lately, the newest first."""
-    return [one.as_json() for one in read.recent(store, ident, LIMIT)]

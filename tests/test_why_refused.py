@@ -57,8 +57,10 @@ def test_open_sockets(enforce: Enforce) -> None:
 
 
 def refused(ident: str, store: Store) -> None:
-    while limiter.decide(Facts("search", ("request",), KnownCaller(ident), method="POST")).allowed:
+    facts = Facts("search", ("request",), KnownCaller(ident), method="POST")
+    while limiter.decide(facts).allowed:
         pass
+    limiter.decide(facts)
     if isinstance(store, RedisStore):
         RecordFlusher(store)()
 
@@ -67,11 +69,15 @@ def refused(ident: str, store: Store) -> None:
 def test_what_was_refused_lately_also_by_the_reference_of_an_error(enforce: Enforce) -> None:
     store = enforce(api={"rate": "2/min"})
     refused("ip:192.0.2.1", store)
-    (one,) = answer(store, rulebook.current(), Call(), "192.0.2.1").recent
-    assert (one["scope"], one["method"], one["rule"], one["reason"]) == ("search", "POST", "api", "exceeded")
+    found = answer(store, rulebook.current(), Call(), "192.0.2.1")
+    one, before = found.recent
+    assert (one.scope, one.method, one.rule, one.reason) == ("search", "POST", "api", "exceeded")
+    assert one.at > before.at
+    assert found.alike == [(2, one)]
+    assert [each["at"] for each in found.as_json()["recent"]] == [one.at.isoformat(), before.at.isoformat()]
     assert answer(store, rulebook.current(), Call(), "192.0.2.2").recent == []
     by_tag = answer(store, rulebook.current(), Call(), ident_for_logs("ip:192.0.2.1"))
-    assert (by_tag.explanation, by_tag.recent) == (None, [one])
+    assert (by_tag.explanation, by_tag.recent) == (None, [one, before])
     assert by_tag.as_json()["would"] is None
 
 

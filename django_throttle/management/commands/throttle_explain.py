@@ -59,9 +59,9 @@ def _lines(found: Answer) -> Iterator[str]:
     else:
         yield told.sentence
         yield from _rules(told)
-    for one in found.recent:
-        what = f"{one['event']} to {one['scope']} by rule {one['rule']!r} ({one['reason']})"
-        yield f"  {one['outcome']} {one['at']}: {what}"
+    for times, one in found.alike:
+        what = f"{one.event} to {one.scope} by rule {one.rule!r} ({one.reason})"
+        yield f"  {one.outcome} {times} times, last {one.at:%Y-%m-%d %H:%M:%S %Z}: {what}"
     if found.open:
         yield f"  open sockets: {found.open:,}"
 
