@@ -19,6 +19,7 @@ from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local_limits import Pending, PrepaidBudgets
 from django_throttle.rulebook import carry_over
 from django_throttle.stores.base import Step, Steps, Store, arun, run
+from django_throttle.stores.timeouts import seconds_for
 
 Charges = Sequence[Charge]
 
@@ -57,14 +58,14 @@ def decide_prepaid(
     return decision
 
 
-def decide_bought(claim: Claim, store: Store) -> Steps[Decision]:
+def decide_bought(claim: Claim, store: Store, *, carried: bool = False) -> Steps[Decision]:
     """Decide a call under rules that are all bought ahead here, prepaid or not; where asking is free, by itself.
 
-    What it takes can be given back by ``release_bought``.
+    What it takes can be given back by ``release_bought``. ``carried`` as in ``decide_flow``.
     """
+    if carry_over.edits and not carried and (due := carry_over.due(claim.charges)):
+        return (yield from carry_over.carry_first(due, partial(decide_bought, claim, store, carried=True)))
     try:
-        if carry_over.edits and (due := carry_over.due(claim.charges)):
-            yield from carry_over.carry(due)
         if store.is_costly:
             yield from take_units(claim, store)
             decision = claim.decision
@@ -129,7 +130,8 @@ def take_units(claim: Claim, store: Store) -> Steps[None]:
                 buy = partial(_buy, budgets, todo)
                 yield Step(partial(_at_once, buy, store), partial(_in_task, buy, store))
             else:
-                yield Step(partial(_wait, todo, budgets.patience), partial(_await, todo, budgets.patience))
+                patience = seconds_for(None, budgets.patience)
+                yield Step(partial(_wait, todo, patience), partial(_await, todo, patience))
             if todo.done.done() and (error := todo.done.result()):
                 raise error
     except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
@@ -12,6 +12,7 @@ from django_throttle.core.decide import Flow
 from django_throttle.core.edits import period, takeovers
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import RepeatCommand, StoreError
+from django_throttle.stores.timeouts import one_deadline
 
 T = TypeVar("T")
 
@@ -80,12 +81,13 @@ def _due(charges: Iterable[Charge], now: float) -> Iterator[Due]:
 
 
 def carry_first(found: Iterable[Due], decide: Callable[[], Flow[T]]) -> Flow[T]:
-    """Carry over, then decide. Where the store fails, the decision says what becomes of the call."""
-    yield from carry(found)
-    return (yield from decide())
+    """Carry over, then decide, within one deadline; where the store fails, the decision says what becomes of it."""
+    with one_deadline():
+        yield from _carry_all(found)
+        return (yield from decide())
 
 
-def carry(found: Iterable[Due]) -> Flow[None]:
+def _carry_all(found: Iterable[Due]) -> Flow[None]:
     """Charge what an ident has used under the former rule, less what it has under the new one already."""
     try:
         for edit, charge in found:
@@ -100,8 +102,7 @@ def carry(found: Iterable[Due]) -> Flow[None]:
 def _carry(edit: Edit, charge: Charge) -> Flow[None]:
     rule, ident, _ = charge
     limit = rule.plan.limit
-    before = yield from _ask(edit.old, ident)
-    present = yield from _ask(rule, ident)
+    before, present = yield from _ask(edit.old, rule, ident)
     used = min(edit.old.plan.limit - before.remaining, limit)
     more = used - (limit - present.remaining)
     if more <= 0:
@@ -111,11 +112,10 @@ def _carry(edit: Edit, charge: Charge) -> Flow[None]:
     yield Settle((), (PastCharge(Charge(rule, ident, more), 0, 0),), name, age=age)
 
 
-def _ask(rule: Rule, ident: str) -> Flow[Answer]:
-    command = Decide((Charge(rule, ident, 0),), commit=False)
+def _ask(old: Rule, new: Rule, ident: str) -> Flow[Sequence[Answer]]:
+    command = Decide((Charge(old, ident, 0), Charge(new, ident, 0)), commit=False)
     try:
         answers: Any = yield command
     except RepeatCommand:
         answers = yield command
-    answer: Answer = next(iter(answers))
-    return answer
+    return tuple(answers)

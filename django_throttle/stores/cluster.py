@@ -25,7 +25,7 @@ from django_throttle.stores.clients import LoopClients, loop_client, sync_client
 from django_throttle.stores.failures import COUNTED, Breaker, ClosedBreaker, cause_of, waited
 from django_throttle.stores.loop_connections import Request
 from django_throttle.stores.sync_pool import Pool, pack, text
-from django_throttle.stores.timeouts import EVENTLET, Deadline, is_patched_by_eventlet
+from django_throttle.stores.timeouts import EVENTLET, Deadline, is_patched_by_eventlet, seconds_for
 from django_throttle.stores.transport import ScriptCall, Transport
 
 LEARN_EVERY: Final = 0.1
@@ -341,9 +341,10 @@ class ClusterTransport:
 
     def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[Any]:
         """One round trip to all nodes at once, as long as each is where it was."""
-        until = time.monotonic() + (seconds or self.seconds)
+        seconds = seconds_for(seconds, self.seconds)
+        until = time.monotonic() + seconds
         routing = self._router.deliver(calls, lambda: time.monotonic() > until)
-        with Deadline(seconds or self.seconds):
+        with Deadline(seconds):
             return drive(routing, lambda round_: self._exchange(round_, until))
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
@@ -355,7 +356,7 @@ class ClusterTransport:
     ) -> list[Any]:
         """The same without blocking the event loop."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + (seconds or self.seconds)
+        until = loop.time() + seconds_for(seconds, self.seconds)
         routing = self._router.deliver(calls, lambda: loop.time() > until)
         return await adrive(routing, lambda round_: self._aexchange(round_, until))
 

@@ -41,6 +41,7 @@ from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.packing import JoinedCall, packed_key, packing_of, record_head, repack
 from django_throttle.stores.scripts import OWN_KEY, Script, script
 from django_throttle.stores.sync_pool import pack as pack_command
+from django_throttle.stores.timeouts import LEAST_SECONDS
 from django_throttle.stores.transport import Call, ScriptCall, grouped
 
 logger = logging.getLogger("django_throttle")
@@ -484,9 +485,6 @@ def settle_command(context: RedisContext, command: Settle) -> RedisCommand:
     for rule_id, scope, cost in command.measured:
         calls.append(Call(script("mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))
     return RedisCommand(context, calls, lambda replies: tuple(map(int, replies[settled:])))
-
-
-LEAST_SECONDS: Final = 0.02  # for undoing what only some slots have granted
 
 
 @dataclass(slots=True)

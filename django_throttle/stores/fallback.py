@@ -23,6 +23,7 @@ from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.counters import NUMBER, numbers
 from django_throttle.stores.memory import SWEEPS, MemoryStore
+from django_throttle.stores.timeouts import LEAST_SECONDS
 from django_throttle.stores.transport import Call
 
 # Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
@@ -30,7 +31,6 @@ from django_throttle.stores.transport import Call
 MAX_OWED: Final = 65_536
 BATCH: Final = 200  # idents in one pipeline
 OWED: Final = Struct(">IIq")  # of a record: the number for rule and plan, how many numbers its state has, its expiry
-LEAST_SECONDS: Final = 0.02  # for a decision after its ident's late charges
 # Beats until every process has registered again after Redis lost what it knew.
 SETTLING: Final = 2
 MAX_KNOWN: Final = 10_000  # budgets of which little was left

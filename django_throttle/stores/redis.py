@@ -48,6 +48,7 @@ from django_throttle.stores.control_messages import RedisControl, send_control_c
 from django_throttle.stores.evictions import EvictCommand, UncertainEvictions
 from django_throttle.stores.fallback import Fallback, LateCommand, ProcessCount, Remaining
 from django_throttle.stores.scripts import MOST_CHARGES
+from django_throttle.stores.timeouts import call_began
 
 
 class RedisAggregator:
@@ -129,9 +130,9 @@ class RedisStore(RedisContext):
 
     async def aexecute(self, command: Command) -> Any:
         made = self._redis_command(command)
-        batched = None
+        batched: DecideCommand | None = None
         if isinstance(made, DecideCommand) and (self.transport.slot_of is None or not made.derives):
-            batched = made
+            batched = None if call_began.get() else made  # a batch has a whole one
         calls = () if batched else made.calls
         if not (batched or calls):
             return made.read(())
@@ -159,7 +160,7 @@ class RedisStore(RedisContext):
         return self.transport.send_all(trip.calls, trip.seconds)
 
     async def _asend(self, trip: RoundTrip) -> Sequence[Any]:
-        if not trip.asks:
+        if not trip.asks or call_began.get():
             return await self.transport.asend_all(trip.calls, trip.seconds)
         replies = await asyncio.gather(*map(self.batcher.ask, trip.asks), return_exceptions=True)
         both = zip(trip.asks, replies, strict=True)

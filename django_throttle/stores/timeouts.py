@@ -10,8 +10,9 @@ import ssl
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,30 @@ class Deadline:
 
     def __exit__(self, *_: object) -> None:
         _limit.reset(self._token)
+
+
+LEAST_SECONDS: Final = 0.02  # of a round trip after its deadline: for a last question, and for undoing
+
+# When the present call began, where it sends several commands within one deadline; in monotonic seconds.
+call_began: ContextVar[float | None] = ContextVar("django_throttle.call", default=None)
+
+
+@contextmanager
+def one_deadline() -> Iterator[None]:
+    """All commands that this context sends inside share one deadline of the store; after it each has LEAST_SECONDS."""
+    call_began.set(time.monotonic())
+    try:
+        yield
+    finally:
+        call_began.set(None)  # without a token: a flow that nobody ends is closed in another context
+
+
+def seconds_for(asked: float | None, whole: float) -> float:
+    """How long a round trip may take: as asked, else a ``whole`` deadline; of a shared one what is left."""
+    began = call_began.get()
+    if began is None:
+        return asked or whole
+    return min(asked or whole, max(began + whole - time.monotonic(), LEAST_SECONDS))
 
 
 EVENTLET: Final = "eventlet has replaced this process's sockets, on which no deadline holds: use gevent, or threads"

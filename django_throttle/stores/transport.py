@@ -21,7 +21,7 @@ from django_throttle.stores.failures import Breaker
 from django_throttle.stores.loop_connections import Request
 from django_throttle.stores.scripts import Script
 from django_throttle.stores.sync_pool import Pool, pack, text
-from django_throttle.stores.timeouts import Deadline
+from django_throttle.stores.timeouts import Deadline, call_began, seconds_for
 
 T = TypeVar("T")
 
@@ -136,12 +136,14 @@ class Transport:
         if not calls:
             return []
         if len(calls) == 1:
+            if call_began.get() is not None:  # on the hot path
+                seconds = seconds_for(seconds, self.seconds)
             until, pool = time.monotonic() + (seconds or self.seconds), self.pool
             try:
                 return [pool.call(calls[0].packed(), until)]
             except NoScriptError:
                 return [pool.call(pack(calls[0].by_text()), until)]
-        with Deadline(seconds or self.seconds):
+        with Deadline(seconds_for(seconds, self.seconds)):
             return drive(_pipelines(calls), lambda sent: self.pool.collect(self.pool.post(sent), len(sent)))
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
@@ -155,7 +157,7 @@ class Transport:
         """The same without blocking the event loop. With ``replies``, only calls of lost scripts are sent, again."""
         if not calls:
             return []
-        until = asyncio.get_running_loop().time() + (seconds or self.seconds)
+        until = asyncio.get_running_loop().time() + seconds_for(seconds, self.seconds)
         client = await self.loops.get()
         found = await adrive(_pipelines(calls, replies), lambda sent: client.ask(b"".join(sent), len(sent), until))
         if len(found) == 1 and isinstance(found[0], Exception):

@@ -15,6 +15,7 @@ import pytest
 from django_throttle.core import Reason, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
+from django_throttle.rulebook import carry_over
 from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import FAILURES_IN_A_ROW
 from testproject.check.standstill import elapsed
@@ -338,3 +339,27 @@ class TestPool:
         assert slowest <= slack(self.DEADLINE + 0.05)
         assert not store.breaker.is_open
         return degraded
+
+
+@pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
+def test_a_call_that_carries_over_an_edit_has_one_deadline(
+    prepaid: bool, server: RedisServer, proxy: Proxy, caller: Make, figure: Callable[..., None]
+) -> None:
+    old = Rule("edited", "100/h", algorithm="fixed_window", prepaid=prepaid)
+    new = Rule("edited", "100/d", algorithm="fixed_window", prepaid=prepaid, on_store_failure="allow")
+    used_before, call = caller(proxy.url, old), caller(proxy.url, new)
+    try:
+        assert not used_before.surely().degraded
+        carry_over.note({old.name: old}.get, [new])
+        assert not call.surely().degraded
+        call.slowest = 0.0
+        for delay in (0.04, 0.09, 5.0):  # in some trip of it the deadline passes
+            proxy.set("delay", delay)
+            call(ident=f"user:{delay}")
+        proxy.set("pass")
+        server.pause()
+        assert call(ident="user:2").degraded
+    finally:
+        carry_over.forget()
+    figure("longest call", call.slowest * 1000, "ms")
+    assert call.slowest <= BOUND
