@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from django_throttle import rulebook
 from django_throttle.core.decision import Outcome
 from django_throttle.observe.reports import Report
 from django_throttle.signals import costly, layer_dropped
@@ -30,6 +31,7 @@ SECONDS: Final = Metric("decision", "Time that one decision took.", (), "s")
 COSTLY: Final = Metric("costly", "Requests that used more than LOG_COST_ABOVE allows.", ("scope",), "{request}")
 BREAKERS: Final = Metric("breakers open", "Circuit breakers that are open: 1 a process.", (), "{breaker}")
 LEASES: Final = Metric("leases held", "Connections and slots that are held open.", (), "{lease}")
+UNCONFIRMED: Final = Metric("rules unconfirmed", "Time since a process last knew its rules to be the newest.", (), "s")
 DROPS: Final = Metric("layer drops", "Full queues, each of which lost a message.", ("method",), "{queue}")
 COUNTED: Final = (DECISIONS, FAILURES, COSTLY, DROPS)
 
@@ -43,6 +45,11 @@ def open_breakers() -> int:
 
 def held_leases() -> int:
     return len(get_store().leases)
+
+
+def unconfirmed_seconds() -> float:
+    """For how long this process has not known whether its rules are the newest; about RULES_POLL when all is well."""
+    return rulebook.unconfirmed()
 
 
 class Counts:

@@ -21,11 +21,13 @@ from django_throttle.observe.metrics import (
     COUNTED,
     LEASES,
     SECONDS,
+    UNCONFIRMED,
     Add,
     Counts,
     Metric,
     held_leases,
     open_breakers,
+    unconfirmed_seconds,
 )
 
 with needs_extra("opentelemetry", "opentelemetry"):
@@ -43,13 +45,15 @@ seconds: Final = meter.create_histogram(
 )
 
 
-def observed(ask: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def observed(ask: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
     """What a reader calls for the figure of this moment."""
     return lambda _: (Observation(ask()),)
 
 
 for metric, ask in ((BREAKERS, open_breakers), (LEASES, held_leases)):
     meter.create_observable_up_down_counter(name(metric), [observed(ask)], metric.unit, metric.text)
+
+meter.create_observable_gauge(name(UNCONFIRMED), [observed(unconfirmed_seconds)], UNCONFIRMED.unit, UNCONFIRMED.text)
 
 
 def series(metric: Metric, *values: str) -> Add:

@@ -2,7 +2,7 @@
 
 Enabled by ``HOOKS = ["django_throttle.observe.prometheus.count"]``; needs prometheus-client, which the extra
 ``prometheus`` brings. The metrics are in that package's own registry, so whatever serves it serves them. In its
-multiprocess mode the two gauges are set once a second by the background thread.
+multiprocess mode the gauges are set once a second by the background thread.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from django_throttle.observe.metrics import (
     COUNTED,
     LEASES,
     SECONDS,
+    UNCONFIRMED,
     Add,
     Counts,
     Metric,
     held_leases,
     open_breakers,
+    unconfirmed_seconds,
 )
 from django_throttle.observe.reports import add_periodic_work
 
@@ -38,6 +40,7 @@ counters: Final = {metric: Counter(name(metric), metric.text, metric.labels) for
 seconds: Final = Histogram(name(SECONDS), SECONDS.text, unit="seconds", buckets=BUCKETS)
 breakers: Final = Gauge(name(BREAKERS), BREAKERS.text, multiprocess_mode="livesum")
 leases: Final = Gauge(name(LEASES), LEASES.text, multiprocess_mode="livesum")
+unconfirmed: Final = Gauge(name(UNCONFIRMED), UNCONFIRMED.text, unit="seconds", multiprocess_mode="livemax")
 
 
 def series(metric: Metric, *values: str) -> Add:
@@ -51,6 +54,7 @@ count: Final = counts.count
 def set_gauges() -> None:
     breakers.set(open_breakers())
     leases.set(held_leases())
+    unconfirmed.set(unconfirmed_seconds())
 
 
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ:
@@ -58,3 +62,4 @@ if "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.
 else:  # asked for at each scrape
     breakers.set_function(open_breakers)
     leases.set_function(held_leases)
+    unconfirmed.set_function(unconfirmed_seconds)

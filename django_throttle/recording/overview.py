@@ -13,7 +13,7 @@ from django_throttle import rulebook
 from django_throttle.connections.process_identity import number
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.recording.cells import Minute, percentile, total
-from django_throttle.recording.process_rules import Damped, ProcessRules, damped, own_damped, process_rules
+from django_throttle.recording.process_rules import Damped, ProcessRules, damped, newest_of, own_damped, process_rules
 from django_throttle.recording.read import hours, minutes
 from django_throttle.stores import AnyStore
 
@@ -62,15 +62,33 @@ class Overview:
 
     @property
     def in_words(self) -> str:
-        """Such as "12 of 12 processes have the same rules in force"."""
-        live = [one for one in self.processes if one.state == "live"]
-        odd = [f"process {one.pid} on {one.host} {_STATES[one.state]}" for one in self.processes if one not in live]
-        said = f"{len(live)} of {len(self.processes)} processes have the same rules in force"
-        return "; ".join([said, *odd])
+        """How many processes have the newest rules, how long the slowest took, and which have others or are silent."""
+        odd = [f"process {one.pid} on {one.host} {_STATES[one.state]}" for one in self.processes if one.state != "live"]
+        version = f"version {self.version[:8]} of the rules" if self.version else "the same rules"
+        said = f"{len(self._newest)} of {len(self.processes)} processes have {version} in force"
+        slowest = "" if self.slowest is None else f", the slowest {self.slowest:.1f} s after the edit"
+        return "; ".join([said + slowest, *odd])
+
+    @property
+    def version(self) -> str:
+        """Of the newest rules that a live process has; empty where none is known."""
+        newest = newest_of(self.processes)
+        return newest.version if newest else ""
+
+    @property
+    def slowest(self) -> float | None:
+        """How many seconds after the edit the last live process had them; None where no process has seen the edit."""
+        return max([one.after for one in self._newest if one.after is not None], default=None)
+
+    @property
+    def _newest(self) -> list[ProcessRules]:
+        return [one for one in self.processes if one.state == "live" and one.version == self.version]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "rules": [one.as_json() for one in self.rules],
+            "version": self.version,
+            "slowest_seconds": self.slowest,
             "processes": [one.as_json() for one in self.processes],
             "connections": self.connections,
             "open_breakers": self.open_breakers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django.utils import timezone
@@ -34,7 +35,10 @@ class Damped(NamedTuple):
 
 
 class ProcessRules(NamedTuple):
-    """A process and its rules; ``since`` and ``told`` are Unix time, ``state`` "live", "lags" or "silent"."""
+    """A process and its rules; ``since`` and ``told`` are Unix time, ``state`` "live", "lags" or "silent".
+
+    ``after`` is how many seconds after their edit it had them, None where that is not known.
+    """
 
     uid: str
     host: str
@@ -43,7 +47,12 @@ class ProcessRules(NamedTuple):
     since: float
     told: float
     state: str
+    after: float | None = None
     dampers: tuple[Damped, ...] = ()
+
+    @property
+    def since_at(self) -> datetime:
+        return datetime.fromtimestamp(self.since, UTC)
 
     def as_json(self) -> dict[str, Any]:
         return {name: value for name, value in self._asdict().items() if name != "dampers"}
@@ -54,16 +63,19 @@ class RulesReporter:
 
     def __init__(self, store: RedisStore, uid: str) -> None:
         self.store, self._uid = store, uid
-        self._version, self._since = "", 0.0
 
     def __call__(self) -> None:
         """Tell them. Raises StoreError."""
-        snapshot, now = rulebook.present(), timezone.now().timestamp()
-        version = snapshot.version if snapshot else ""
-        if version != self._version:
-            self._version, self._since = version, now
-        told = {**process_identity.read(process_identity.describe(0)), "version": version, "since": self._since}
-        self._tell(json.dumps({**told, "told": now, "dampers": own_damped(self.store)}))
+        snapshot, (since, after) = rulebook.present(), rulebook.put_in_force()
+        told = {
+            **process_identity.read(process_identity.describe(0)),
+            "version": snapshot.version if snapshot else "",
+            "since": since,
+            "after": after,
+            "told": timezone.now().timestamp(),
+            "dampers": own_damped(self.store),
+        }
+        self._tell(json.dumps(told))
 
     def end(self) -> None:
         """This process ends: it is not to be called silent."""
@@ -82,21 +94,27 @@ def process_rules(store: AnyStore) -> list[ProcessRules]:
     read = [(text(uid), process_identity.read(text(told))) for uid, told in zip(reply[::2], reply[1::2], strict=True)]
     known = [_process(uid, told, now) for uid, told in read]
     recent = [one for one in known if one is not None and now - one.told < FORGOTTEN_SECONDS and one.version]
-    newest = max((one for one in recent if one.state == "live"), key=lambda one: one.since, default=None)
+    newest = newest_of(recent)
     if newest is not None and now - newest.since > SETTLED_SECONDS:
         lags = [one.state == "live" and one.version != newest.version for one in recent]
         recent = [one._replace(state="lags") if late else one for one, late in zip(recent, lags, strict=True)]
     return sorted(recent, key=lambda one: (one.state == "live", one.host, one.pid))
 
 
+def newest_of(processes: Iterable[ProcessRules]) -> ProcessRules | None:
+    """The live process that has other rules than before since the shortest time; None of none."""
+    return max((one for one in processes if one.state == "live"), key=lambda one: one.since, default=None)
+
+
 def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
     try:
         at, since = float(told["told"]), float(told["since"])
         host, pid, version = str(told.get("host")).partition("/")[0], int(told["pid"]), str(told["version"])
+        after = None if told.get("after") is None else float(told["after"])
     except (KeyError, TypeError, ValueError):
         return None
     state = "silent" if now - at > SILENT_SECONDS else "live"
-    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, _dampers(told.get("dampers")))
+    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, _dampers(told.get("dampers")))
 
 
 def own_damped(store: AnyStore) -> list[Damped]:

@@ -1,7 +1,20 @@
 """The rules in force: settings and database, merged into an immutable snapshot in each process."""
 
 from django_throttle.rulebook import carry_over
-from django_throttle.rulebook.in_force import acurrent, changed, current, pin, poll, present, refresh
+from django_throttle.rulebook.in_force import (
+    acurrent,
+    changed,
+    current,
+    pin,
+    poll,
+    present,
+    put_in_force,
+    refresh,
+    unconfirmed,
+)  # fmt: skip
 from django_throttle.rulebook.snapshot import Snapshot
 
-__all__ = ["Snapshot", "acurrent", "carry_over", "changed", "current", "pin", "poll", "present", "refresh"]
+__all__ = [
+    "Snapshot", "acurrent", "carry_over", "changed", "current", "pin", "poll", "present", "put_in_force", "refresh",
+    "unconfirmed",
+]  # fmt: skip

@@ -14,7 +14,7 @@ from itertools import count
 from math import inf
 from threading import Event, Lock
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
@@ -22,6 +22,7 @@ from django.core.signals import setting_changed
 from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
+from django.utils import timezone
 
 from django_throttle import detect_test_run
 from django_throttle.conf import conf
@@ -35,7 +36,8 @@ from django_throttle.stores import AnyStore, get_store
 
 logger = logging.getLogger("django_throttle")
 
-_unsent: str | None = None  # a version that Redis has yet to be told
+# A version that Redis has yet to be told: when the edit was committed, in epoch seconds, a hyphen, and chance.
+_unsent: str | None = None
 
 
 def fetch(store: AnyStore) -> str | None:
@@ -48,7 +50,7 @@ def fetch(store: AnyStore) -> str | None:
         return None
     mine = _unsent
     try:
-        version = store.rules_version(mine or secrets.token_hex(8), publish=mine is not None)
+        version = store.rules_version(mine or f"-{secrets.token_hex(8)}", publish=mine is not None)
     except StoreError as error:
         logger.debug("the version of the rules cannot be read from Redis: %s", error)
         return None
@@ -110,7 +112,7 @@ def end_overrides() -> None:
             book.judged_at = old.overrides.now()
             return
         if book.pinned is None:
-            book.snapshot = new
+            book.snapshot, book.put_at = new, PutInForce(timezone.now().timestamp(), None)
         else:
             book.pinned = new
         book.ended += ended
@@ -137,6 +139,19 @@ def _tell(old: Snapshot | None, new: Snapshot | None) -> None:
     rules_changed.send_robust(sender=Snapshot, old=old and old.as_of(before), new=new)
 
 
+class PutInForce(NamedTuple):
+    """When the rules in force were put in force in this process, in epoch seconds, and how long after their edit.
+
+    ``after`` is None where that is unknown: of the first rules of a process, and without a Redis.
+    """
+
+    at: float
+    after: float | None
+
+
+UNKNOWN: Final = PutInForce(0.0, None)
+
+
 @dataclass(slots=True)
 class _Book:
     """The rules of this process under these settings, and how they were read.
@@ -152,6 +167,8 @@ class _Book:
     open_in: Callable[[], Any] | None = None
     seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0
+    confirmed_at: float = 0.0  # when database or Redis last said that these are the newest, on the monotonic clock
+    put_at: PutInForce = UNKNOWN
     judged_at: float = 0.0
     ended: tuple[Override, ...] = ()  # by their own time, of which nobody has been told
     took: float = 0.0  # seconds that the last reading took
@@ -217,7 +234,7 @@ def changed() -> None:
     """An edit was committed: put it in force here and tell the other processes. Never raises."""
     global _unsent
     try:
-        _unsent = secrets.token_hex(8)
+        _unsent = f"{timezone.now().timestamp():.3f}-{secrets.token_hex(8)}"
         # Publish first, then read: what another process commits after our reading, it publishes after our version,
         # so this process learns of it.
         refresh(fetch(get_store()))
@@ -239,9 +256,24 @@ def poll(store: AnyStore) -> None:
     rest = min(_book.took * RESTS, LONGEST_REST)
     if there is None and _book.is_committed and rest > conf().RULES_POLL and age < rest:
         return
+    if there is not None and there == _book.seen and _book.is_committed:
+        _book.confirmed_at = monotonic()
     stale = age >= conf().RULES_REREAD
     if there is None or there != _book.seen or stale or not _book.is_committed or _book.ended or _is_due(_book):
         _book.reader.ask(there)
+
+
+def put_in_force() -> PutInForce:
+    """When the rules in force in this process were put in force."""
+    return _book.put_at
+
+
+def unconfirmed() -> float:
+    """The seconds since this process last knew its rules to be the newest; 0.0 where no other process can edit them."""
+    book = _book
+    if book.snapshot is None or not conf().DATABASE_RULES or sources.is_private():
+        return 0.0
+    return monotonic() - book.confirmed_at
 
 
 def _is_due(book: _Book) -> bool:
@@ -275,7 +307,8 @@ def _without_database() -> Snapshot:
     snapshot = _made(reading)
     with _book.lock:
         if _book.snapshot is None:
-            _book.snapshot = snapshot
+            _book.snapshot, _book.confirmed_at = snapshot, monotonic()
+            _book.put_at = PutInForce(timezone.now().timestamp(), None)
             _report(_book, reading)
             logger.warning(LATE, conf().DEADLINE)
         return _book.snapshot
@@ -289,12 +322,22 @@ def _is_over(connection: Any) -> bool:
 def _install(book: _Book, reading: Reading, new: Snapshot, seen: str | None) -> None:
     _report(book, reading)
     book.read_at = monotonic()
+    after = _since_edit(book, seen)
     if reading.failure is None:
+        book.confirmed_at = book.read_at
         book.is_committed, book.open_in, book.database = reading.open_in is None, reading.open_in, reading.database
         book.seen = seen or book.seen
     # Equal rules stay the same object, so that what is derived from it stays valid.
     if book.snapshot is None or (reading.failure is None and book.snapshot.version != new.version):
-        book.snapshot = new
+        book.snapshot, book.put_at = new, PutInForce(timezone.now().timestamp(), after)
+
+
+def _since_edit(book: _Book, seen: str | None) -> float | None:
+    """The seconds since the edit that this version is of, if it is new to this process, which had another one."""
+    if book.snapshot is None or book.seen is None or seen is None or seen == book.seen:
+        return None
+    edited = seen.partition("-")[0]
+    return max(0.0, timezone.now().timestamp() - float(edited)) if edited.replace(".", "", 1).isdecimal() else None
 
 
 def _made(reading: Reading) -> Snapshot:

@@ -129,6 +129,7 @@ def test_the_provider_gets_all_that_is_counted_once_it_is_set(when: str) -> None
     assert points["costly"] == {("search",): 1}
     assert points["leases.held"] == {(): 2 * again}
     assert points["breakers.open"] == {(): 0}
+    assert points["rules.unconfirmed"] == {(): 0.0}, "they are of settings alone"
     (times,) = found["decision"]["data"]["data_points"]
     assert (times["count"], found["decision"]["unit"]) == (8, "s")
     assert times["explicit_bounds"][:3] == [0.0002, 0.0005, 0.001], "those of OpenTelemetry are for milliseconds"

@@ -218,9 +218,9 @@ def _collected(folder: Path) -> CollectorRegistry:
 
 def test_without_that_mode_nothing_is_done_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
-    for gauge in (prometheus.breakers, prometheus.leases):
+    for gauge in (prometheus.breakers, prometheus.leases, prometheus.unconfirmed):
         monkeypatch.setattr(gauge, "set", told.append)
     reports.run_periodic_work()
     assert told == []
     prometheus.set_gauges()  # what it does there
-    assert told == [metrics.open_breakers(), metrics.held_leases()]
+    assert told == [metrics.open_breakers(), metrics.held_leases(), pytest.approx(metrics.unconfirmed_seconds(), abs=5)]

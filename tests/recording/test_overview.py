@@ -53,5 +53,5 @@ def test_processes_in_words() -> None:
     live = ProcessRules("a", "web1", 1, "v", 0.0, 0.0, "live")
     found.processes.extend([live, live._replace(uid="b", pid=7, state="silent")])
     assert found.in_words == (
-        "1 of 2 processes have the same rules in force; process 7 on web1 is silent: it has stopped or died"
+        "1 of 2 processes have version v of the rules in force; process 7 on web1 is silent: it has stopped or died"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,25 +19,38 @@ from django_throttle.recording.overview import overview
 from django_throttle.recording.places import hashed
 from django_throttle.recording.process_rules import RulesReporter, process_rules
 from django_throttle.rulebook import Snapshot
+from django_throttle.rulebook.in_force import PutInForce
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.recording.test_flush import SPAWN, Tally, decide, until
 
 
-def test_a_process_that_lags_or_is_silent_is_named(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put a snapshot in force so many seconds ago, so many after its edit."""
+
+    def hold(snapshot: Snapshot, after: float | None = None, *, ago: float = 0.0) -> None:
+        put = PutInForce(timezone.now().timestamp() - ago, after)
+        monkeypatch.setattr(rulebook, "present", lambda: snapshot)
+        monkeypatch.setattr(rulebook, "put_in_force", lambda: put)
+
+    return hold
+
+
+def test_a_process_that_lags_or_is_silent_is_named(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, held: Callable[..., None]
+) -> None:
     store, now = RedisStore(redis_url, deadline=5.0), timezone.now()
     one, other, stopped = (RulesReporter(store, uid) for uid in ("one", "other", "stopped"))
     old, new = Snapshot([]), Snapshot([Rule("api", "5/min")])
-    monkeypatch.setattr(rulebook, "present", lambda: old)
+    held(old)
     for each in (one, other, stopped):
         each()
     assert [process.state for process in process_rules(store)] == ["live"] * 3
-    monkeypatch.setattr(timezone, "now", lambda: now + timedelta(seconds=10))
-    monkeypatch.setattr(rulebook, "present", lambda: new)
-    one()
     monkeypatch.setattr(timezone, "now", lambda: now + timedelta(seconds=14))
-    one()
-    monkeypatch.setattr(rulebook, "present", lambda: old)
+    held(old, ago=14)
     other()
+    held(new, ago=4)
+    one()
     assert {process.uid: process.state for process in process_rules(store)} == {
         "one": "live", "other": "lags", "stopped": "silent",
     }  # fmt: skip
@@ -47,9 +61,21 @@ def test_a_process_that_lags_or_is_silent_is_named(redis_url: str, monkeypatch: 
     assert process_rules(MemoryStore()) == []
 
 
-def test_whom_dampers_suppress_in_all_processes(redis_url: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_after_the_edit_the_slowest_had_it(redis_url: str, held: Callable[..., None]) -> None:
+    store, old, new = RedisStore(redis_url, deadline=5.0), Snapshot([]), Snapshot([Rule("api", "5/min")])
+    for uid, snapshot, after in (("late", old, 9.0), ("quick", new, 0.05), ("slow", new, 0.31), ("fresh", new, None)):
+        held(snapshot, after)
+        RulesReporter(store, uid)()
+    found = overview(store, [])
+    assert found.in_words == (
+        f"3 of 4 processes have version {new.version[:8]} of the rules in force, the slowest 0.3 s after the edit"
+    ), "the fourth has three seconds"
+    assert (found.as_json()["version"], found.as_json()["slowest_seconds"]) == (new.version[:12], 0.31)
+
+
+def test_whom_dampers_suppress_in_all_processes(redis_url: str, settings: Any, held: Callable[..., None]) -> None:
     """Two processes attempt far more than the limit under one ident; another one is within it."""
-    monkeypatch.setattr(rulebook, "present", lambda: Snapshot([]))
+    held(Snapshot([]))
     damper, stores = Rule("<b>account", "10/s", algorithm="damper"), [RedisStore(redis_url) for _ in range(2)]
     reporters = [RulesReporter(store, f"{number}") for number, store in enumerate(stores)]
     for store in stores * 2:

@@ -12,6 +12,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, transaction
 from django.test import override_settings
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from django_throttle import limiter, rulebook
@@ -24,7 +25,7 @@ from django_throttle.signals import rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import ANNA, Caller
 from tests.clock import FrozenClock
-from tests.inside import book, forget_rules
+from tests.inside import book, count_in, forget_rules
 from tests.rulebook.conftest import names
 from tests.servers import RedisServer, wait_until
 
@@ -374,6 +375,54 @@ class TestPoll:
         self.poll(store)
         self.poll(store)
         assert len(readings) == 2
+
+    def test_it_is_known_how_long_after_the_edit_the_rules_are_in_force(
+        self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def edit(rate: str) -> None:
+            new = sources.Reading(sources.SourceRules({"api": Rule("api", rate)}, {}))
+            monkeypatch.setattr(sources, "read", lambda before: new)
+
+        count_in(store, monkeypatch)
+        now = timezone.now().timestamp()
+        self.poll(store)
+        assert rulebook.put_in_force().after is None, "nobody knows since when the first rules were there"
+        edit("3/min")
+        store.call("publish_rules", [store.process_key("rules")], [f"{now - 0.5:.3f}-abc", 60_000])
+        self.poll(store)
+        put = rulebook.put_in_force()
+        assert put.after is not None and 0.499 <= put.after < 10
+        assert now <= put.at <= timezone.now().timestamp()
+        edit("4/min")
+        rulebook.changed()
+        after = rulebook.put_in_force().after
+        assert after is not None and after < 10, "the process of the edit tells its moment"
+        for number, foreign in enumerate(("another", "9" * 400, "-", "1.2.3-abc")):
+            edit(f"{number + 5}/min")
+            store.call("publish_rules", [store.process_key("rules")], [foreign, 60_000])
+            self.poll(store)
+            assert rulebook.put_in_force().after in (None, 0.0)
+
+    def test_it_is_known_since_when_nothing_is_known(
+        self, store: RedisStore, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert rulebook.unconfirmed() == 0.0
+        self.poll(store)
+        book().confirmed_at -= 100
+        assert rulebook.unconfirmed() >= 100
+        self.poll(store)
+        assert rulebook.unconfirmed() < 50, "Redis says so"
+        book().confirmed_at -= 100
+        self.poll(MemoryStore())
+        assert rulebook.unconfirmed() < 50, "the database does"
+        monkeypatch.setattr(
+            sources, "read", lambda before: sources.Reading(sources.NO_RULES, failure=DatabaseError("away"))
+        )
+        book().confirmed_at -= 100
+        self.poll(MemoryStore())
+        assert rulebook.unconfirmed() >= 100
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "DATABASE_RULES": False}
+        assert rulebook.unconfirmed() == 0.0, "nobody edits them"
 
     def test_a_redis_that_lost_its_data_is_a_change(
         self, store: RedisStore, readings: list[int], redis_server: RedisServer
