@@ -380,7 +380,7 @@ class TestPoll:
         self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def edit(rate: str) -> None:
-            new = sources.Reading(sources.SourceRules({"api": Rule("api", rate)}, {}))
+            new = sources.Reading(sources.NO_RULES, sources.SourceRules({"api": Rule("api", rate)}, {}))
             monkeypatch.setattr(sources, "read", lambda before: new)
 
         count_in(store, monkeypatch)
