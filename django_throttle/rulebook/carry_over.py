@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
@@ -49,17 +49,32 @@ def note(old: Callable[[str], Rule | None], rules: Iterable[Rule]) -> None:
     """Rules were edited: remember the ``old`` ones, by their names, whose counts are to be converted."""
     global edits
     now = monotonic()
-    known = {key: found for key, of_rule in edits.items() if (found := tuple([e for e in of_rule if e.until > now]))}
+    known = dict(edits)
     for rule in rules:
         before = old(rule.name)
-        if before is None or before is rule or before == rule:
-            continue
-        for was, part in takeovers(before, rule):
-            # Whose ident has not called since an earlier edit has its counts where they were before that.
-            earlier = [Edit(e.old, e.since, e.until) for e in known.pop(was.id, ()) if e.old.id != part.id]
-            ends = now + min(LONGEST, period(was, part))
-            known[part.id] = (*earlier, Edit(was, now, ends))
-    edits = known
+        if not (before is None or before is rule or before == rule):
+            _add(known, before, rule, now)
+    edits = _lasting(known, now)
+
+
+def recall(past: Iterable[tuple[float, Rule, Rule]]) -> None:
+    """The same for edits before this process began, the oldest first: how many seconds ago, the rule before, after."""
+    global edits
+    now, known = monotonic(), dict[str, tuple[Edit, ...]]()
+    for age, before, rule in past:
+        _add(known, before, rule, now - max(0.0, age))
+    edits = _lasting({**known, **edits}, now)  # what it has seen itself it knows better
+
+
+def _add(known: dict[str, tuple[Edit, ...]], before: Rule, rule: Rule, since: float) -> None:
+    for was, part in takeovers(before, rule):
+        # Whose ident has not called since an earlier edit has its counts where they were before that.
+        earlier = [Edit(e.old, e.since, e.until) for e in known.pop(was.id, ()) if e.old.id != part.id]
+        known[part.id] = (*earlier, Edit(was, since, since + min(LONGEST, period(was, part))))
+
+
+def _lasting(known: Mapping[str, tuple[Edit, ...]], now: float) -> dict[str, tuple[Edit, ...]]:
+    return {key: found for key, of_rule in known.items() if (found := tuple([e for e in of_rule if e.until > now]))}
 
 
 def forget() -> None:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 from django.core.signals import setting_changed
-from django.db import transaction
+from django.db import Error, transaction
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
 from django.utils import timezone
@@ -127,8 +127,19 @@ def _read_aside(seen: str | None) -> None:
     if _is_due(book):
         sources.promote_due()
     refresh(seen)
+    if book.is_committed and not book.knows_past:
+        _recall(book)
     if ended:
         overrides_ended.send_robust(sender=Snapshot, overrides=ended)
+
+
+def _recall(book: _Book) -> None:
+    """Learn of edits before this process began, once its rules are in force; those of settings are told by then."""
+    try:
+        carry_over.recall(sources.past_edits(carry_over.LONGEST))
+        book.knows_past = True
+    except Error as error:
+        logger.info("edits before this process began cannot be read, the next reading tries again: %s", error)
 
 
 def _tell(old: Snapshot | None, new: Snapshot | None) -> None:
@@ -164,6 +175,7 @@ class _Book:
     pinned: Snapshot | None = None  # by a test, in place of the snapshot
     snapshot: Snapshot | None = None
     is_committed: bool = False
+    knows_past: bool = False  # the edits before this process began
     open_in: Callable[[], Any] | None = None
     seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from threading import Condition, Thread
 from typing import Any, Final
@@ -16,6 +17,7 @@ from weakref import ref
 
 from django.apps import apps
 from django.db import OperationalError, ProgrammingError, connections, router, transaction
+from django.utils import timezone
 
 from django_throttle.conf import Conf, conf
 from django_throttle.core import Override, Rule
@@ -301,6 +303,35 @@ def _model(name: str = "ThrottleRule") -> Any:
 def alias() -> str:
     """The database of the rules: the one that is written, for a replica may not have a committed edit yet."""
     return router.db_for_write(_model())
+
+
+MOST_EDITS: Final = 1000  # that a process which begins looks back at
+
+
+def past_edits(seconds: float) -> list[tuple[float, Rule, Rule]]:
+    """The edits of rules in the last so many seconds, the oldest first: how many seconds ago, the rule before, after.
+
+    By the history, which has the settings' rules too; raises what the database raises.
+    """
+    if not are_in_database():
+        return []
+    now = timezone.now()
+    lines = _model("ThrottleChange")._base_manager.using(alias())
+    lines = lines.filter(kind="rule", at__gt=now - timedelta(seconds=seconds)).order_by("-pk")[:MOST_EDITS]
+    found = [((now - line.at).total_seconds(), _past(line, "before"), _past(line, "after")) for line in reversed(lines)]
+    return [(age, before, after) for age, before, after in found if before is not None and after is not None]
+
+
+def _past(line: Any, name: str) -> Rule | None:
+    """The rule before or after an edit; None where there was none, or it makes no sense any longer."""
+    state = getattr(line, name)
+    if line.row is None:  # of settings
+        made = state and _made(line.name, partial(Rule.from_options, line.name, state))[1]
+    elif state is None:
+        made = from_settings().rules.get(line.name)  # which a row replaces
+    else:
+        made = _made(line.name, _model("ThrottleCandidate")(name=line.name, options=state).as_row().as_rule)[1]
+    return made if isinstance(made, Rule) else None
 
 
 def promote_due() -> None:

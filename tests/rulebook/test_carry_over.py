@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -26,7 +27,9 @@ from django_throttle.stores.base import run
 from tests.callers import Caller
 from tests.clock import FrozenClock
 from tests.inside import forget_rules
+from tests.rulebook.test_rule_edits import Process, environment, start
 
+__all__ = ["environment", "start"]  # fixtures
 IDENT = "user:1"
 
 
@@ -227,3 +230,46 @@ def test_a_store_that_fails_meanwhile_decides_by_the_policy(clock: FrozenClock) 
     assert decision.allowed
     assert decision.degraded
     assert carry_over.due([Charge(new, IDENT, 1)])
+
+
+# Says, for each line that it is given, how many of three calls pass.
+CALLING = """
+import sys, time, django
+django.setup()
+from django_throttle import limiter
+from django_throttle.call_facts import Facts
+from django_throttle.models import ThrottleChange, ThrottleRule
+from tests.callers import Caller
+for line in sys.stdin:
+    name, value = line.split()
+    if name == "rate":
+        ThrottleRule.objects.update_or_create(name="api", defaults={"rate": value, "key": "user"})
+        print("saved", flush=True)
+        continue
+    facts = Facts("page", ("request",), Caller(user=value))
+    print(sum(limiter.decide(facts).allowed for _ in range(3)), flush=True)
+"""
+
+
+def asked(process: Process, line: str) -> str:
+    process.say(line)
+    return process.hear()
+
+
+def test_a_process_that_starts_after_the_edit_knows_the_former_rule(start: Callable[..., Process]) -> None:
+    first = start(CALLING)
+    assert asked(first, "rate 3/h") == "saved"
+    assert asked(first, "calls user:1") == "3"
+    assert asked(first, "rate 3/d") == "saved"
+    second = start(CALLING)
+    assert asked(second, "calls user:1") == "0"
+    assert asked(second, "calls user:2") == "3"
+
+
+def test_so_does_one_of_a_deployment_that_edits_settings(start: Callable[..., Process]) -> None:
+    def deployed(rate: str) -> Process:
+        rules = json.dumps({"api": {"rate": rate, "key": "user", "scopes": ["page"]}})
+        return start(CALLING, DJANGO_SETTINGS_MODULE="tests.editing", RULES=rules)
+
+    assert asked(deployed("3/h"), "calls user:1") == "3"
+    assert asked(deployed("3/d"), "calls user:1") == "0"
