@@ -46,7 +46,9 @@ class RecordFlusher:
         self._report_rules()
         if self._pending:
             self._send()
-        self.send(recorder.take(), timezone.now().timestamp())
+        records = recorder.take()
+        self._report_rules.note(records.cells)
+        self.send(records, timezone.now().timestamp())
 
     def end(self) -> None:
         """The process ends: send what is left. Raises StoreError."""

@@ -12,8 +12,18 @@ from django.utils import timezone
 from django_throttle import rulebook
 from django_throttle.connections.process_identity import number
 from django_throttle.connections.processes import ProcessRecords
-from django_throttle.recording.cells import Minute, percentile, total
-from django_throttle.recording.process_rules import Damped, ProcessRules, damped, newest_of, own_damped, process_rules
+from django_throttle.core.decision import Reason
+from django_throttle.recording import own_records
+from django_throttle.recording.cells import MINUTE, Cell, Minute, add, minute_of, percentile, total
+from django_throttle.recording.process_rules import (
+    Damped,
+    ProcessRules,
+    damped,
+    newest_of,
+    own_damped,
+    process_rules,
+    recent_of,
+)  # fmt: skip
 from django_throttle.recording.read import hours, minutes
 from django_throttle.stores import AnyStore
 
@@ -49,9 +59,10 @@ class RuleOverview(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Some of the rules, all processes, open connections and slots, and this process's open circuit breakers.
+    """Some of the rules, all processes, open connections and slots, and open circuit breakers.
 
-    ``dampers`` are those of any rule that refuse a share of somebody's calls now.
+    ``dampers`` are those of any rule that refuse a share of somebody's calls now, and ``recent`` is what all rules
+    decided in the last five minutes.
     """
 
     rules: list[RuleOverview]
@@ -59,6 +70,7 @@ class Overview:
     connections: int
     open_breakers: int
     dampers: list[Damped]
+    recent: Minute
 
     @property
     def in_words(self) -> str:
@@ -81,6 +93,22 @@ class Overview:
         return max([one.after for one in self._newest if one.after is not None], default=None)
 
     @property
+    def without_store(self) -> int:
+        """How many decisions of the last five minutes were made without Redis."""
+        return self.recent.degraded + self.recent.refused.get(Reason.STORE_FAILED.value, 0)
+
+    @property
+    def store_in_words(self) -> str:
+        """Circuit breakers, failures and times of the last five minutes."""
+        open_now, calls = self.open_breakers, self.recent.calls
+        opened = f"{open_now or 'No'} circuit breaker{'s are' if open_now > 1 else ' is'} open."
+        if not calls:
+            return f"{opened} Nothing was decided in the last five minutes."
+        p99 = percentile(self.recent.times, 0.99) * 1000
+        said = f"{calls:,} decisions in the last five minutes: {self.without_store / calls:.1%} without Redis"
+        return f"{opened} {said}, 99 % within {p99:.2f} ms."
+
+    @property
     def _newest(self) -> list[ProcessRules]:
         return [one for one in self.processes if one.state == "live" and one.version == self.version]
 
@@ -92,6 +120,12 @@ class Overview:
             "processes": [one.as_json() for one in self.processes],
             "connections": self.connections,
             "open_breakers": self.open_breakers,
+            "store": {
+                "open_breakers": self.open_breakers,
+                "decisions": self.recent.calls,
+                "without_store": self.without_store,
+                "p99_ms": percentile(self.recent.times, 0.99) * 1000,
+            },
             "dampers": [one._asdict() for one in self.dampers],
         }
 
@@ -120,7 +154,11 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
         store.leases)  # fmt: skip
     processes = process_rules(store)
     dampers = damped(processes) if store.is_remote else own_damped(store)
-    return Overview(rules, processes, held, store.open_breakers, dampers)
+    recent: Cell = {}
+    for cell in [one.recent for one in processes] or [recent_of(own_records.cells(MINUTE))]:
+        add(recent, cell)
+    opened = max(store.open_breakers, sum(one.open_breakers for one in processes if one.state != "silent"))
+    return Overview(rules, processes, held, opened, dampers, minute_of(0, recent))
 
 
 def hints_of(recorded: Minute, known: timedelta) -> list[str]:

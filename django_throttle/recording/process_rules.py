@@ -1,24 +1,31 @@
-"""What each process tells of itself every two seconds: its rules, since when, and whom its dampers suppress."""
+"""What each process tells of itself every two seconds: its rules, whom its dampers suppress, and how Redis is to it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.connections import process_identity
+from django_throttle.connections.process_identity import number
 from django_throttle.recording import places
+from django_throttle.recording.cells import MINUTE, Cell, add
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.sync_pool import text
 
 SILENT_SECONDS: Final = 5.0  # a process that lives tells its rules every two
 FORGOTTEN_SECONDS: Final = 120.0
 SETTLED_SECONDS: Final = 3.0  # for which a new version may be under way
+RECENT_SECONDS: Final = 300.0  # of what was decided, by whole minutes
 MOST_DAMPED: Final = 20  # that one process tells of, and that are shown
+
+
+NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Damped(NamedTuple):
@@ -37,7 +44,8 @@ class Damped(NamedTuple):
 class ProcessRules(NamedTuple):
     """A process and its rules; ``since`` and ``told`` are Unix time, ``state`` "live", "lags" or "silent".
 
-    ``after`` is how many seconds after their edit it had them, None where that is not known.
+    ``after`` is how many seconds after their edit it had them, None where that is not known. ``recent`` is what all its
+    rules decided in the last five minutes.
     """
 
     uid: str
@@ -48,14 +56,16 @@ class ProcessRules(NamedTuple):
     told: float
     state: str
     after: float | None = None
+    open_breakers: int = 0
     dampers: tuple[Damped, ...] = ()
+    recent: Mapping[int, int] = NOTHING
 
     @property
     def since_at(self) -> datetime:
         return datetime.fromtimestamp(self.since, UTC)
 
     def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in self._asdict().items() if name != "dampers"}
+        return {name: value for name, value in self._asdict().items() if name not in ("dampers", "recent")}
 
 
 class RulesReporter:
@@ -63,6 +73,14 @@ class RulesReporter:
 
     def __init__(self, store: RedisStore, uid: str) -> None:
         self.store, self._uid = store, uid
+        self._recent: dict[tuple[str, int], Cell] = {}
+
+    def note(self, cells: Mapping[tuple[str, int], Cell]) -> None:
+        """Remember what was decided, by rule and minute."""
+        for (_, minute), cell in cells.items():
+            add(self._recent.setdefault(("", minute), {}), cell)
+        for old in sorted(self._recent)[: -int(RECENT_SECONDS / MINUTE) - 1]:
+            del self._recent[old]
 
     def __call__(self) -> None:
         """Tell them. Raises StoreError."""
@@ -73,7 +91,9 @@ class RulesReporter:
             "since": since,
             "after": after,
             "told": timezone.now().timestamp(),
+            "open_breakers": self.store.open_breakers,
             "dampers": own_damped(self.store),
+            "recent": recent_of(self._recent),
         }
         self._tell(json.dumps(told))
 
@@ -114,7 +134,25 @@ def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
     except (KeyError, TypeError, ValueError):
         return None
     state = "silent" if now - at > SILENT_SECONDS else "live"
-    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, _dampers(told.get("dampers")))
+    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, number(told, "open_breakers"),
+                        _dampers(told.get("dampers")), _recent(told.get("recent")))  # fmt: skip
+
+
+def recent_of(cells: Mapping[tuple[str, int], Cell]) -> Cell:
+    """What all rules together decided in the last five minutes, of these cells by rule and minute."""
+    whole: Cell = {}
+    first = timezone.now().timestamp() - RECENT_SECONDS
+    for (_, minute), cell in cells.items():
+        if minute >= first:
+            add(whole, cell)
+    return whole
+
+
+def _recent(told: Any) -> Cell:
+    try:
+        return {int(code): int(count) for code, count in told.items()}
+    except (AttributeError, TypeError, ValueError):
+        return {}
 
 
 def own_damped(store: AnyStore) -> list[Damped]:

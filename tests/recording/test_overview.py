@@ -27,6 +27,9 @@ def test_what_a_rule_did() -> None:
     assert (api.hour_points[-1], api.day_points[-1]) == ((3, 1), (3, 1))
     assert (api.refused_share, api.hints) == (0.25, [])
     assert idle.hints == [], "nothing was recorded for a day"
+    assert found.store_in_words.startswith(
+        "No circuit breaker is open. 4 decisions in the last five minutes: 0.0% without"
+    )
     assert json.loads(json.dumps(found.as_json()))["rules"][0]["day"]["refused"] == {"exceeded": 1}
 
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from django_throttle import rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
+from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.local_limits import flush
+from django_throttle.recording import RecordFlusher
 from django_throttle.recording.overview import overview
 from django_throttle.recording.places import hashed
 from django_throttle.recording.process_rules import RulesReporter, process_rules
+from django_throttle.recording.recorder import recorder
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.in_force import PutInForce
 from django_throttle.stores import MemoryStore, RedisStore
+from tests.recording.calls import By, call
 from tests.recording.test_flush import SPAWN, Tally, decide, until
 
 
@@ -71,6 +76,36 @@ def test_how_long_after_the_edit_the_slowest_had_it(redis_url: str, held: Callab
         f"3 of 4 processes have version {new.version[:8]} of the rules in force, the slowest 0.3 s after the edit"
     ), "the fourth has three seconds"
     assert (found.as_json()["version"], found.as_json()["slowest_seconds"]) == (new.version[:12], 0.31)
+
+
+def test_how_redis_was_lately(redis_url: str, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = RedisStore(redis_url, deadline=5.0), timezone.now()
+    flushers = [RecordFlusher(store) for _ in range(2)]
+    minute = int(now.timestamp()) // 60 * 60
+    held(Snapshot([]))
+    assert (
+        overview(store, []).store_in_words
+        == "No circuit breaker is open. Nothing was decided in the last five minutes."
+    )
+    for flusher, failed in zip(flushers, (0, 4), strict=True):
+        assert call(store, [Rule("api", "3/hour", algorithm="sliding_log")], f"user:{failed}", 4) == 3
+        for reason in (Reason.WITHIN, Reason.STORE_FAILED):
+            decision = conclude((Outcome("api", "ip:1", reason is Reason.WITHIN, 1, 0, 0.0, 0.0, reason),))
+            for _ in range(failed):
+                recorder.happened(Facts("search", ("request",), By("ip:1")), decision._replace(degraded=True), 0.2)
+        flusher()
+        flusher()  # it tells what it knew when it last sent
+    while not store.breaker.failed():
+        pass
+    flusher()
+    found = overview(store, [])
+    assert found.store_in_words.startswith("1 circuit breaker is open. 16 decisions in the last five minutes: 50.0%")
+    assert found.as_json()["store"]["p99_ms"] == pytest.approx(200, rel=0.5)
+    assert found.as_json()["store"]["without_store"] == 8
+    monkeypatch.setattr(timezone, "now", lambda: datetime.fromtimestamp(minute + 361, UTC))
+    for flusher in flushers:
+        flusher()
+    assert overview(store, []).recent.calls == 0
 
 
 def test_whom_dampers_suppress_in_all_processes(redis_url: str, settings: Any, held: Callable[..., None]) -> None:

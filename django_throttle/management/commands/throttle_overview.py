@@ -38,6 +38,7 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
         self.stdout.write(f"{found.in_words}. Slots held: {found.connections}.")
+        self.stdout.write(found.store_in_words)
         for each in found.dampers:
             self.stdout.write(f"Damper {each.rule!r} refuses {each.percent} of the calls of {each.tag}.")
         for one in found.rules:
