@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_throttle.recording import places
 from django_throttle.recording.cells import HOUR, MINUTE, Cell
-from django_throttle.recording.heavy_hitters import KEPT, HeavyHitters
+from django_throttle.recording.heavy_hitters import KEPT, KEPT_LONG, HeavyHitters
 from django_throttle.recording.places import HOURS, MINUTES
 from django_throttle.recording.process_rules import RulesReporter
 from django_throttle.recording.recorder import Records, Seen, recorder
@@ -101,7 +101,7 @@ class RecordFlusher:
         """``part`` tells the sendings of a rule apart."""
         newest, field = max([minute for minute, _ in cells], default=hour), f"{places.rule_tag(rule)}:{part}"
         args: list[Any] = [field, self._number, places.MINUTES_TTL_MS, places.HOURS_TTL_MS, places.SEEN_TTL_MS]
-        args += [KEPT, rule.encode("utf-8", "surrogatepass"), len(cells), newest, places.RANKINGS_TTL_MS]
+        args += [rule.encode("utf-8", "surrogatepass"), newest, len(cells)]
         names = [f"rec:seen:{self._uid}", "rec:rules"]
         for minute, cell in cells:
             names += [MINUTES.name(rule, minute), HOURS.name(rule, minute)]
@@ -109,8 +109,8 @@ class RecordFlusher:
             args += [number for pair in cell.items() for number in pair]
         if ranking is not None:
             ranking.cut()
-            names.append(places.ranking_name(rule, hour))
-            args.append(ranking.error)
+            names += [places.ranking_name(rule, hour), HOURS.name(rule, hour)]
+            args += [places.RANKING_TTL_MS, places.ranking_field(hour), KEPT, KEPT_LONG, ranking.error]
             for ident, count in ranking.counts.items():
                 args += [places.short_of(ident), count]
         return "record", list(map(self.store.process_key, names)), args

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-KEPT: Final = 32  # as in record.lua
+KEPT: Final = 32
+KEPT_LONG: Final = 4  # for a month; one more would be half a MiB of Redis where 100 rules refuse
 SLACK: Final = 4  # counters before they are cut to KEPT, times KEPT, so that cutting takes no time a refusal
 
 

@@ -14,14 +14,15 @@ DAY: Final = 24 * HOUR
 SLOT: Final = 10 * MINUTE  # that one sample is about
 RECENT_SLOTS: Final = 6  # whose samples are larger
 SLOTS: Final = DAY // SLOT
-MINUTES_TTL_MS: Final = (DAY + HOUR) * 1000
-HOURS_TTL_MS: Final = 31 * DAY * 1000
-RANKINGS_TTL_MS: Final = 7 * DAY * 1000
+MINUTES_TTL_MS: Final = (DAY + MINUTE) * 1000  # after the last of an hour
+HOURS_TTL_MS: Final = (30 * DAY + HOUR) * 1000  # after the last of a day
+RANKING_TTL_MS: Final = 2 * HOUR * 1000  # of a whole ranking: for longer, its first few are beside the hours
 SEEN_TTL_MS: Final = HOUR * 1000
 MOST_RECENT: Final = 200  # entries of a sample of the last hour
 MOST_OLDER: Final = 16
 STRATA: Final = ("whole", "refused")
 TAG_HEX: Final = 16
+RANKED_HEX: Final = 8  # of a tag in a ranking: as many as log lines have
 
 
 class Span(NamedTuple):
@@ -48,6 +49,11 @@ def ranking_name(rule: str, hour: int) -> str:
     return f"rec:t:{rule_tag(rule)}:{hour // HOUR}"
 
 
+def ranking_field(hour: int) -> int:
+    """Where the first few of it stand in the day's key of hours: after the cells."""
+    return (HOURS.key + hour % HOURS.key) // HOUR
+
+
 def sample_name(stratum: str, slot: int) -> str:
     return f"rec:s:{stratum[0]}:{slot}"
 
@@ -64,18 +70,23 @@ def hashed(ident: str) -> str:
     return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==").hex()[:TAG_HEX]
 
 
-HASHED, CLEAR = b"#", b"="
+CLEAR: Final = b"clear:"
+
+
+def ranked_tag(ident: str) -> str:
+    """What stands for an ident in a ranking: the first 8 characters of its tag, or with RECORD_IDENTS the ident."""
+    return ident if conf().RECORD_IDENTS else hashed(ident)[:RANKED_HEX]
 
 
 def short_of(ident: str) -> bytes:
-    """The tag as a ranking has it: a hash as 8 bytes."""
+    """The same as Redis keeps it: a hash as 4 bytes, and longer than that an ident in clear."""
     if conf().RECORD_IDENTS:
         return CLEAR + ident.encode("utf-8", "surrogatepass")
-    return HASHED + bytes.fromhex(hashed(ident))
+    return bytes.fromhex(ranked_tag(ident))
 
 
 def long_of(short: bytes) -> str:
-    """The tag that ``short_of`` has made shorter."""
-    if short.startswith(HASHED):
-        return short[1:].hex()
-    return short[1:].decode("utf-8", "replace" if short[:1] != CLEAR else "surrogatepass")
+    """What ``short_of`` has made shorter."""
+    if short.startswith(CLEAR):
+        return short[len(CLEAR) :].decode("utf-8", "surrogatepass")
+    return short.hex()

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_throttle.core.overrides import candidate_name
 from django_throttle.recording import own_records, places
-from django_throttle.recording.cells import HOUR, Minute, minute_of, total, unpacked
+from django_throttle.recording.cells import HOUR, Minute, minute_of, number_at, total, unpacked
 from django_throttle.recording.flush import packed
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import HOURS, MINUTES, Span
@@ -145,8 +145,9 @@ def _fetched(
     cells: dict[str, list[tuple[int, dict[int, int]]]] = {name: [] for name in names}
     calls: list[Any] = [("read_cells", [store.process_key(span.name(*one))], []) for one in asked]
     for (name, start), reply in zip(asked, _replies(store, calls), strict=True):
-        fields = {int(field): cell for field, cell in zip(reply[::2], reply[1::2], strict=True)}
-        cells[name] += [(start + span.cell * field, unpacked(_bytes(cell))) for field, cell in sorted(fields.items())]
+        fields = {int(field) * span.cell: cell for field, cell in zip(reply[::2], reply[1::2], strict=True)}
+        # After the cells of a day are its rankings.
+        cells[name] += [(start + at, unpacked(_bytes(cell))) for at, cell in sorted(fields.items()) if at < span.key]
     return cells
 
 
@@ -162,12 +163,27 @@ def _rankings(store: AnyStore, rule: str, starts: Sequence[int]) -> Iterator[Hea
         own = own_records.current().rankings
         for start in starts:
             if ranking := own.get((rule, start)):
-                yield HeavyHitters({places.tag_of(one): count for one, count in ranking.counts.items()}, ranking.error)
+                yield HeavyHitters(
+                    {places.ranked_tag(one): count for one, count in ranking.counts.items()}, ranking.error
+                )
         return
-    keys = [store.process_key(places.ranking_name(rule, start)) for start in starts]
-    for error, *pairs in _replies(store, [("read_ranking", [key], []) for key in keys]):
-        counts = {places.long_of(_bytes(tag)): int(count) for tag, count in zip(pairs[::2], pairs[1::2], strict=True)}
-        yield HeavyHitters(counts, int(error))
+    calls = []
+    for start in starts:
+        keys = map(store.process_key, (places.ranking_name(rule, start), HOURS.name(rule, start)))
+        calls.append(("read_ranking", list(keys), [places.ranking_field(start)]))
+    yield from map(_ranking, map(_bytes, _replies(store, calls)))
+
+
+def _ranking(packed: bytes) -> HeavyHitters:
+    """A ranking as record.lua wrote it; an ident has its length before it."""
+    counts: dict[str, int] = {}
+    error, at = number_at(packed, 0)
+    while at < len(packed):
+        count, at = number_at(packed, at)
+        length, at = number_at(packed, at)
+        counts[places.long_of(packed[at : at + length])] = count
+        at += length
+    return HeavyHitters(counts, error)
 
 
 def _sampled(store: AnyStore, since: datetime, until: datetime) -> Sample:

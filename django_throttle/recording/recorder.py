@@ -172,10 +172,11 @@ class Recorder:
             bucket = cells.place_of(exponent)
             for name, place in self._names_of(rules):
                 cell, extra = _cell(self._records, name, self._minute), (costs[place] - 1) * number
-                cell[cells.ALLOWED] = cell.get(cells.ALLOWED, 0) + number
                 cell[bucket] = cell.get(bucket, 0) + number
-                if extra:
+                if extra > 0:
                     cell[cells.EXTRA] = cell.get(cells.EXTRA, 0) + extra
+                elif extra:
+                    cell[cells.FREE] = cell.get(cells.FREE, 0) + number
         self._passed.clear()
 
     def _names_of(self, rules: RuleSet) -> list[tuple[str, int]]:
@@ -240,9 +241,10 @@ def _numbers(outcome: Outcome, cost: int, degraded: bool) -> Iterator[tuple[int,
     if not (outcome.allowed or outcome.shadow):
         yield cells.CODES[outcome.reason], 1
         return
-    yield cells.ALLOWED, 1
-    if cost != 1:
+    if cost > 1:
         yield cells.EXTRA, cost - 1
+    elif cost == 0:
+        yield cells.FREE, 1
     if not outcome.allowed:
         yield cells.SHADOWED, 1
     if degraded:

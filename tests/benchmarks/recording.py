@@ -16,7 +16,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charges, charges_of
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.recording import places
-from django_throttle.recording.cells import ALLOWED, CODES, HOUR, MINUTE, TIMES, Cell
+from django_throttle.recording.cells import CODES, HOUR, MINUTE, TIMES, Cell
 from django_throttle.recording.flush import RecordFlusher
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
@@ -26,7 +26,7 @@ from django_throttle.stores import RedisStore
 from tests.benchmarks.table import Row
 
 SECTION = "what is recorded of decisions"
-RULES, CALLS_PER_SECOND, REFUSING = 100, 10_000, 10
+RULES, CALLS_PER_SECOND = 100, 10_000
 BLOCK, BLOCKS = 20_000, 9
 NAMES = [f"rule-{number}" for number in range(RULES)]
 
@@ -73,31 +73,34 @@ def passed_us() -> float:
 
 def _cell(calls: int, refused: int) -> Cell:
     """A rule's decisions: most take about 256 µs, few much longer."""
-    cell = {ALLOWED: calls - refused, CODES[Reason.EXCEEDED]: refused}
-    cell |= {TIMES + 8 + place: calls >> 2 * place for place in range(7)}
+    cell = {CODES[Reason.EXCEEDED]: refused}
+    cell |= {TIMES + 8 + place: calls * 3 >> 2 * place + 2 for place in range(7)}
     return {code: number for code, number in cell.items() if number}
 
 
-def fill(store: RedisStore, client: Redis) -> None:
-    """A month under full load, of which minutes and samples of the last day are left."""
+def fill(store: RedisStore, client: Redis, refusing: int) -> None:
+    """A month under full load, and what has not run out after it; so many rules refuse.
+
+    Days and the hours of minutes run out whole, so at most there are those of 31 days and of 25 hours.
+    """
     flusher, now = RecordFlusher(store), int(time.time()) // DAY * DAY
     each, draw = CALLS_PER_SECOND // RULES, random.Random(2)
-    for hour in range(now - 30 * DAY, now, HOUR):
-        is_last = hour >= now - DAY
+    for hour in range(now - 31 * DAY, now, HOUR):
+        is_last = hour >= now - DAY - HOUR
         records, minutes = Records(), range(hour, hour + HOUR, MINUTE) if is_last else (hour,)
         for number, name in enumerate(NAMES):
-            refusing = number < REFUSING
+            is_refusing = number < refusing
             for minute in minutes:
                 calls = each * (MINUTE if is_last else HOUR)
-                records.cells[name, minute] = _cell(calls, calls // 20 if refusing else 0)
-            if refusing:
+                records.cells[name, minute] = _cell(calls, calls // 20 if is_refusing else 0)
+            if is_refusing:
                 counts = {f"user:{draw.randrange(10**6)}": draw.randrange(50, 2000) for _ in range(33)}
                 records.rankings[name, hour] = HeavyHitters(counts)
         flusher.send(records, hour)
         if not is_last:  # what has run out by then
             client.delete(*client.keys("*:rec:m:*"))
-        if hour < now - places.RANKINGS_TTL_MS // 1000:
-            client.delete(*client.keys("*:rec:t:*"))
+        if hour < now - places.RANKING_TTL_MS // 1000 and (over := client.keys("*:rec:t:*")):
+            client.delete(*over)
     for slot in range(now // SLOT - SLOTS, now // SLOT + RECENT_SLOTS):
         records = Records()
         for sample in (records.whole, records.refused):
@@ -111,12 +114,12 @@ def fill(store: RedisStore, client: Redis) -> None:
         flusher.send(records, slot * SLOT)
 
 
-def redis_mib(url: str) -> float:
-    """What Redis uses for all of it."""
+def redis_mib(url: str, refusing: int) -> float:
+    """What Redis uses for all of it where so many rules refuse."""
     with Redis.from_url(url) as client:
         client.flushall()
         before = client.info("memory")["used_memory"]
-        fill(RedisStore(url, deadline=5.0), client)
+        fill(RedisStore(url, deadline=5.0), client, refusing)
         return (client.info("memory")["used_memory"] - before) / 2**20
 
 
@@ -141,8 +144,10 @@ def recorder_mib(identities: int) -> float:
 
 def rows(url: str, share: int) -> Iterator[Row]:
     yield Row(SECTION, "an ordinary decision's record, all told, CPU time", passed_us(), "µs", asked=0.5)
-    note = f"{RULES} rules, {CALLS_PER_SECOND:,} calls/s for 30 days, {REFUSING} rules refuse 5 %"
-    yield Row(SECTION, "memory of Redis", redis_mib(url), "MiB", asked=10, note=note)
+    for refusing in (RULES // 10, RULES):
+        note = f"{RULES} rules, {CALLS_PER_SECOND:,} calls/s for 30 days, of which {refusing} refuse 5 %"
+        subject = f"memory of Redis, {refusing} of {RULES} rules refuse"
+        yield Row(SECTION, subject, redis_mib(url, refusing), "MiB", asked=10, note=note)
     identities = 1_000_000 // share
     yield Row(
         SECTION, f"memory of a process after {identities:,} identities", recorder_mib(identities), "MiB", asked=16

@@ -12,9 +12,10 @@ from django.utils import timezone
 from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.recording import RecordFlusher
+from django_throttle.recording import RecordFlusher, places
 from django_throttle.recording.cells import percentile
-from django_throttle.recording.places import MOST_RECENT
+from django_throttle.recording.heavy_hitters import KEPT_LONG
+from django_throttle.recording.places import MOST_RECENT, RANKING_TTL_MS
 from django_throttle.recording.read import hours, minutes, most_refused, recent, recorded_rules, sample
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from tests.recording.calls import call, recorded
@@ -70,6 +71,26 @@ def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush]) -> None:
     assert [(count, error) for _, count, error in found] == [(9, 0), (6, 0), (4, 0)]
     assert [tag[:8] for tag, _, _ in found] == [ident_for_logs(one) for one in ("user:1", "ip:192.0.2.1", "user:2")]
     assert most_refused(store, "no such rule", hours=3) == []
+
+
+def test_the_most_refused_of_an_hour_that_is_long_over(redis_url: str, redis_server: RedisServer) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    flush, many = RecordFlusher(store), KEPT_LONG + 3
+    for _ in range(2):
+        for number in range(many):
+            call(store, [LIMITED], f"user:{number}", 3 + number)
+        flush()
+    whole = most_refused(store, "api")
+    assert len(whole) == many
+    with redis_server.client() as client:
+        for key in client.keys("*rec:t:*"):
+            assert 0 < client.pttl(key) <= RANKING_TTL_MS
+            client.delete(key)
+    assert most_refused(store, "api") == [(tag, count, whole[KEPT_LONG][1]) for tag, count, _ in whole[:KEPT_LONG]]
+    call(store, [LIMITED], "user:0", 3)
+    flush()  # late: what was left goes on
+    tags = [tag for tag, _, _ in most_refused(store, "api")]
+    assert tags == [*[tag for tag, _, _ in whole[:KEPT_LONG]], places.ranked_tag("user:0")]
 
 
 def test_idents_in_clear_where_the_setting_says_so(both: tuple[AnyStore, Flush], settings: Any) -> None:

@@ -1,11 +1,14 @@
 -- Adds what a process has recorded of a rule: numbers of minutes, of their hours, and idents most refused.
 -- KEYS: seen:<process> (HASH field: number of the last sending), rules (ZSET rule: minute), then for each cell the
---   rule's minutes of an hour and hours of a day (HASH time: cell), last its ranking of an hour (STRING).
--- ARGV: field, number of this sending, TTL of minutes, of hours and of seen in milliseconds, kept counters, rule,
---   how many cells, the newest minute, TTL of rankings in milliseconds; for each cell: minute of the hour, hour of the day, how many pairs, the pairs of
---   code and number; then how much the counts of the ranking may lack, and its pairs of ident and count.
--- A cell is a MessagePack map of code: number, a ranking one of ident: count, with "" for what counts may lack. Reply: 1, or 0 where it was added before.
-local try = pcall
+--   rule's minutes of an hour and hours of a day (HASH time: cell), last its ranking of an hour and the hours of that
+--   day, which have the first few of it for longer (each HASH field: ranking).
+-- ARGV: field, number of this sending, TTL of minutes, of hours and of seen in milliseconds, rule, the newest minute,
+--   how many cells; for each cell: minute of the hour, hour of the day, how many pairs, the pairs of code and number;
+--   then of a ranking: its TTL in milliseconds, its field among the hours, how many idents are kept, how many of them
+--   for longer, how much the counts may lack, and the pairs of ident and count.
+-- Numbers are stored in seven bits a byte, the lowest first; a byte below 128 ends one. A cell has those of its codes in
+--   order, and after a 0 how many codes have none; a ranking how much its counts may lack, then count, length of the
+--   ident and ident, most first. Reply: 1, or 0 where it was added before.
 local function own(key, kind)
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then redis.call('DEL', key) end -- a foreign value
@@ -15,51 +18,103 @@ local before = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or nil) or 0
 if before >= tonumber(ARGV[2]) then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
-local function unpacked(packed)
-  if not packed then return {} end
-  local is_read, found = try(cmsgpack.unpack, packed)
-  return is_read and type(found) == 'table' and found or {}
+local byte_of, char_of = string.byte, string.char
+local function number_at(packed, at)
+  local first = byte_of(packed, at)
+  if first and first < 128 then return first, at + 1 end
+  local number, scale = 0, 1
+  for place = at, math.min(at + 7, #packed) do
+    local byte = byte_of(packed, place)
+    number, scale, at = number + byte % 128 * scale, scale * 128, place + 1
+    if byte < 128 then break end
+  end
+  return number, at
+end
+local function stored(number)
+  if number < 128 then return char_of(number) end
+  local bytes = ''
+  number = math.min(number, 2 ^ 53)
+  while number > 127 do
+    bytes, number = bytes .. char_of(128 + number % 128), math.floor(number / 128)
+  end
+  return bytes .. char_of(number)
+end
+local function cell_of(packed)
+  local cell, codes, code, at = {}, {}, 0, 1
+  while at <= #packed and code < 128 do
+    local number, step = 0, 1
+    number, at = number_at(packed, at)
+    if number > 0 then
+      cell[code], codes[#codes + 1] = number, code
+    else
+      step, at = number_at(packed, at)
+    end
+    code = code + step
+  end
+  return cell, codes
 end
 local function add(key, field, first, last, ttl)
   own(key, 'hash')
-  local cell = unpacked(redis.call('HGET', key, field))
+  local cell, codes = cell_of(redis.call('HGET', key, field) or '')
   for i = first, last, 2 do
     local code = tonumber(ARGV[i])
-    cell[code] = (tonumber(cell[code]) or 0) + tonumber(ARGV[i + 1])
+    if not cell[code] then codes[#codes + 1] = code end
+    cell[code] = (cell[code] or 0) + tonumber(ARGV[i + 1])
   end
-  redis.call('HSET', key, field, cmsgpack.pack(cell))
+  table.sort(codes)
+  local bytes, next = '', 0
+  for _, code in ipairs(codes) do
+    if code > next then bytes = bytes .. '\0' .. stored(code - next) end
+    bytes, next = bytes .. stored(cell[code]), code + 1
+  end
+  redis.call('HSET', key, field, bytes)
   redis.call('PEXPIRE', key, ttl)
 end
 own(KEYS[2], 'zset')
-redis.call('ZADD', KEYS[2], 'GT', ARGV[9], ARGV[7])
+redis.call('ZADD', KEYS[2], 'GT', ARGV[7], ARGV[6])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
-local place = 11
+local place = 9
 for cell = 1, tonumber(ARGV[8]) do
   local first, last = place + 3, place + 2 + 2 * tonumber(ARGV[place + 2])
   add(KEYS[1 + 2 * cell], ARGV[place], first, last, ARGV[3])
   add(KEYS[2 + 2 * cell], ARGV[place + 1], first, last, ARGV[4])
   place = last + 1
 end
-if place < #ARGV then
-  local key, kept = KEYS[#KEYS], tonumber(ARGV[6])
-  own(key, 'string')
-  local counts = unpacked(redis.call('GET', key))
-  local error = (tonumber(counts['']) or 0) + tonumber(ARGV[place])
-  counts[''] = nil
-  for i = place + 1, #ARGV, 2 do
-    counts[ARGV[i]] = (tonumber(counts[ARGV[i]]) or 0) + tonumber(ARGV[i + 1])
-  end
-  local numbers = {}
-  for _, number in pairs(counts) do numbers[#numbers + 1] = number end
-  if #numbers > kept then
-    table.sort(numbers, function(one, other) return one > other end)
-    local least, left = numbers[kept + 1], {}
-    for ident, number in pairs(counts) do
-      if number > least then left[ident] = number - least end
-    end
-    counts, error = left, error + least
-  end
-  counts[''] = error
-  redis.call('SET', key, cmsgpack.pack(counts), 'PX', ARGV[10])
+if place > #ARGV then return 1 end
+local whole, hours, field, kept = KEYS[#KEYS - 1], KEYS[#KEYS], ARGV[place + 1], tonumber(ARGV[place + 2])
+own(whole, 'hash')
+own(hours, 'hash')
+local packed = redis.call('HGET', whole, field) or redis.call('HGET', hours, field) or ''
+local error, at = number_at(packed, 1)
+error = error + tonumber(ARGV[place + 4])
+local counts, idents = {}, {}
+local function count(ident, number)
+  if not counts[ident] then idents[#idents + 1] = ident end
+  counts[ident] = (counts[ident] or 0) + number
 end
+while at <= #packed do
+  local number, length
+  number, at = number_at(packed, at)
+  length, at = number_at(packed, at)
+  count(packed:sub(at, at + length - 1), number)
+  at = at + length
+end
+for i = place + 5, #ARGV, 2 do count(ARGV[i], tonumber(ARGV[i + 1])) end
+table.sort(idents, function(one, other) return counts[one] > counts[other] end)
+local least = counts[idents[kept + 1]] or 0
+local function ranking(most, error)
+  local bytes = ''
+  for i = 1, most do
+    local number = (counts[idents[i]] or 0) - least
+    if number > 0 then bytes = bytes .. stored(number) .. stored(#idents[i]) .. idents[i] end
+  end
+  return stored(error) .. bytes
+end
+error = error + least
+redis.call('HSET', whole, field, ranking(kept, error))
+redis.call('PEXPIRE', whole, ARGV[place])
+local long = tonumber(ARGV[place + 3])
+local rest = math.max(0, (counts[idents[long + 1]] or 0) - least)
+redis.call('HSET', hours, field, ranking(long, error + rest))
+redis.call('PEXPIRE', hours, ARGV[4])
 return 1
