@@ -28,7 +28,7 @@ from django_throttle.checks.settings import (
 from django_throttle.core import Rate, Rule
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import deferrals, pages_address
-from django_throttle.http.request_state import view_scope
+from django_throttle.http.request_state import NO_ROUTE, view_scope
 from django_throttle.site_queues import queue_of
 from django_throttle.sockets.settings import misspelt_options
 
@@ -155,6 +155,13 @@ def socket_scopes() -> Iterator[str]:
         yield scope if isinstance(scope, str) and scope else consumer.__name__
     for door in _limiting_middleware():
         yield door.settings.scope
+
+
+def site_scopes() -> Iterator[str]:
+    """The scopes of all routes, that of no route, and those of the consumers and the middleware for WebSockets."""
+    yield NO_ROUTE
+    yield from (view_scope(view) or name or route for name, view, route in _routes())
+    yield from socket_scopes()
 
 
 def _limiting_middleware() -> Iterator[Any]:
@@ -392,12 +399,19 @@ def _throttle_classes(view: Any) -> Sequence[Any]:
     return found if isinstance(found, Sequence) else ()
 
 
-def _views(resolver: URLResolver | None = None, spaces: str = "") -> Iterator[tuple[str | None, Any]]:
+def _views() -> Iterator[tuple[str | None, Any]]:
     """The names of the site's routes, and their views."""
+    return ((name, view) for name, view, _ in _routes())
+
+
+def _routes(
+    resolver: URLResolver | None = None, spaces: str = "", before: str = ""
+) -> Iterator[tuple[str | None, Any, str]]:
+    """The same, and each route as it is written."""
     if resolver is None and not getattr(settings, "ROOT_URLCONF", None):
         return
     for one in (resolver or get_resolver()).url_patterns:
         if isinstance(one, URLResolver):
-            yield from _views(one, f"{spaces}{one.namespace}:" if one.namespace else spaces)
+            yield from _routes(one, f"{spaces}{one.namespace}:" if one.namespace else spaces, before + str(one.pattern))
         else:
-            yield one.name and spaces + one.name, one.callback
+            yield one.name and spaces + one.name, one.callback, before + str(one.pattern)

@@ -10,11 +10,13 @@ from typing import Any, Final, NamedTuple
 from django.utils import timezone
 
 from django_throttle import rulebook
+from django_throttle.checks.project import site_scopes
 from django_throttle.connections.process_identity import number
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.core.decision import Reason
 from django_throttle.recording import own_records
 from django_throttle.recording.cells import MINUTE, Cell, Minute, add, minute_of, percentile, total
+from django_throttle.recording.hints import Hints
 from django_throttle.recording.process_rules import (
     Damped,
     ProcessRules,
@@ -24,12 +26,11 @@ from django_throttle.recording.process_rules import (
     process_rules,
     recent_of,
 )  # fmt: skip
-from django_throttle.recording.read import hours, minutes
+from django_throttle.recording.read import hours, minutes, sample
 from django_throttle.stores import AnyStore
 
 POINTS: Final = {"hour": (60, 60), "day": (24, 3600)}  # of a sparkline: how many, and seconds each
 MONTH: Final = timedelta(days=30)
-SOON, LONG = timedelta(days=1), timedelta(days=29)  # recorded for so long, a rule without calls, or refusals, is odd
 
 
 class RuleOverview(NamedTuple):
@@ -144,12 +145,14 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     soon = now + timedelta(seconds=1)
     by_minute = minutes(store, now - timedelta(hours=1), soon, names)
     by_hour = hours(store, now - MONTH, soon, names)
-    enabled = {rule.name: rule.enabled for rule in rulebook.current().rules}
     known = now - min([cells[0].at for cells in by_hour.values() if cells], default=now)
+    snapshot = rulebook.current()
+    hints = Hints(snapshot, known, sample(store, now - timedelta(days=1), soon), frozenset(site_scopes()))
     rules = []
     for name in names:
-        hints = hints_of(total(by_hour[name]), known) if enabled.get(name, True) else []
-        rules.append(_rule(name, by_minute[name], by_hour[name], now, hints))
+        rule = snapshot.by_name(name)
+        said = hints.of(rule, total(by_hour[name])) if rule else []
+        rules.append(_rule(name, by_minute[name], by_hour[name], now, said))
     held = sum(number(told, "held") for told in ProcessRecords(store).census().values()) if store.is_remote else len(
         store.leases)  # fmt: skip
     processes = process_rules(store)
@@ -159,19 +162,6 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
         add(recent, cell)
     opened = max(store.open_breakers, sum(one.open_breakers for one in processes if one.state != "silent"))
     return Overview(rules, processes, held, opened, dampers, minute_of(0, recent))
-
-
-def hints_of(recorded: Minute, known: timedelta) -> list[str]:
-    """What strikes about a rule, where ``known`` is for how long any rule has been recorded."""
-    if known >= SOON and not recorded.calls:
-        return [f"It has decided nothing in {_days(known)}: its scope or key matches nobody."]
-    if known >= LONG and recorded.calls and not recorded.refused and not recorded.shadowed:
-        return [f"It has refused nothing in {_days(known)}."]
-    return []
-
-
-def _days(span: timedelta) -> str:
-    return f"{span.days} day{'s' if span.days != 1 else ''}"
 
 
 def _rule(

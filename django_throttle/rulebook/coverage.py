@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from django_throttle.call_facts import Facts
-from django_throttle.core import Override, Rule
+from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.algorithms.base import listed
 from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS
 from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.rulebook.snapshot import Snapshot, rule_cost, takes_method
+from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 
 # The events of one call, by the event that names it: those that its door asks after together.
 TOGETHER: Final = {"request": ("request", "inflight"), "connect": ("connect", "connection")}
@@ -92,3 +95,72 @@ def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:
 def _is_unknown(rule: Rule, who: KnownCaller) -> bool:
     """Whether the rule names an audience, and nobody can tell whether the caller belongs to it."""
     return bool(rule.audience) and not who.is_certain and not any(map(who.is_, rule.audience))
+
+
+# Two rules that differ in one of these count different things, or are not compared.
+_alike: Final = attrgetter(
+    "key", "algorithm", "refill", "resolution", "strict", "timezone", "estimator", "unit", "reserve", "measure", "cost",
+    "count_on", "refund_on",
+)  # fmt: skip
+BUCKETS: Final = ("gcra", "token_bucket", "leaky_bucket")
+MOST_COMPARED: Final = 1000  # rules with one, so that ten thousand for every scope hold up no page
+
+
+def stricter(snapshot: Snapshot, rule: Rule) -> Rule | None:
+    """A rule that counts every call that this one counts and refuses before it does; None where none was found.
+
+    Only rules of the same key and algorithm are compared, and without overrides. Of equal ones it is the first by name.
+    """
+    if not rule.enabled or rule.count_denied or not rule.scopes:
+        return None
+    for one in islice(snapshot.covering(rule.scopes[0]), MOST_COMPARED):
+        if one.name != rule.name and _precedes(one, rule) and (one.name < rule.name or not _precedes(rule, one)):
+            return one
+    return None
+
+
+def _precedes(one: Rule, rule: Rule) -> bool:
+    """Whether ``one`` refuses first, of all calls that ``rule`` counts."""
+    if _alike(one) != _alike(rule) or not _refuses(one) or not _counts_all_of(one, rule):
+        return False
+    if one.is_concurrency:
+        return one.plan.limit <= rule.plan.limit
+    if one.enforce_at > rule.enforce_at:
+        return False
+    return all(any(_refuses_first(one, ours, theirs, rule) for ours in one.all_rates) for theirs in rule.all_rates)
+
+
+def _refuses(rule: Rule) -> bool:
+    return rule.action == rule.at_limit == "reject" and not rule.prepaid
+
+
+def _counts_all_of(one: Rule, rule: Rule) -> bool:
+    """Whether ``one`` counts each call that ``rule`` counts, their keys being the same."""
+    narrows = (one.methods, rule.methods), (one.audience, rule.audience)
+    if any(ours and not (theirs and set(theirs) <= set(ours)) for ours, theirs in narrows):
+        return False
+    return set(rule.events) <= set(one.events) and all(_has_scope(one, scope) for scope in rule.scopes)
+
+
+def _has_scope(rule: Rule, scope: str) -> bool:
+    """Whether the rule covers all that this scope does, which may have wildcards."""
+    is_known = "*" in rule.scopes or scope in rule.scopes
+    return is_known or (not SPECIAL.search(scope) and any(fnmatchcase(scope, pattern) for pattern in rule.scopes))
+
+
+def _refuses_first(one: Rule, ours: Rate, theirs: Rate, rule: Rule) -> bool:
+    """Whether what ``ours`` lets pass is never more than what ``theirs`` does."""
+    is_slower = ours.limit * theirs.window <= theirs.limit * ours.window
+    if one.is_damper:
+        return is_slower
+    if one.algorithm in BUCKETS:
+        is_alike = one.refill == "continuous" or ours.window == theirs.window
+        return is_alike and is_slower and (one.burst or ours.limit) <= (rule.burst or theirs.limit)
+    if ours.window == theirs.window or one.resolution > 1:
+        return ours.window == theirs.window and ours.limit <= theirs.limit
+    if ours.window > theirs.window:
+        return ours.window % theirs.window == 0 and ours.limit <= theirs.limit
+    # A weighted window begins anywhere in a shorter one, which then counts once more.
+    times = theirs.window // ours.window + (one.algorithm == "sliding_window")
+    is_whole = theirs.window % ours.window == 0 and not (theirs.monthly or one.strict)
+    return is_whole and ours.limit * times <= theirs.limit

@@ -9,8 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from django_throttle.core import Rule
-from django_throttle.recording.cells import Minute
-from django_throttle.recording.overview import hints_of, overview
+from django_throttle.recording.overview import overview
 from django_throttle.recording.process_rules import ProcessRules
 from django_throttle.recording.read import sample
 from django_throttle.stores import MemoryStore
@@ -40,15 +39,6 @@ def test_a_site_without_time_zones(settings: Any) -> None:
     assert overview(store, ["api"]).rules[0].day_points[-1] == (3, 1)
     now = timezone.now()
     assert len(sample(store, now - timedelta(hours=1), now + timedelta(hours=1)).records) == 4
-
-
-def test_hints_need_time() -> None:
-    at = timezone.now()
-    idle, busy, strict = Minute(at), Minute(at, allowed=5), Minute(at, allowed=5, refused={"exceeded": 1})
-    day, month = timedelta(days=1), timedelta(days=30)
-    assert hints_of(idle, timedelta(hours=23)) == hints_of(busy, 28 * day) == hints_of(strict, month) == []
-    assert hints_of(idle, day) == ["It has decided nothing in 1 day: its scope or key matches nobody."]
-    assert hints_of(busy, month) == ["It has refused nothing in 30 days."]
 
 
 def test_processes_in_words() -> None:
