@@ -53,6 +53,7 @@ SHOWS_WHEN: Final = 60
 NAMES_MONTH: Final = 43_200
 # Those from which on it says something else; otherwise it depends on "wait" and "when" alone.
 PAGE_BOUNDS: Final = (0, 1, SHOWS_WHEN, NAMES_MONTH)
+REFERENCE: Final = "-reference-"  # stands in our page as it is kept, where each answer has the caller's
 HTML: Final = "text/html"
 FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
 JSON: Final = (CONTENT_TYPE, "application/json")
@@ -144,16 +145,18 @@ class _Said(NamedTuple):
     minute: int | None
     largest: int | None
     unit: str
+    reference: str
 
     def context(self) -> dict[str, Any]:
         when = None
         if self.minute is not None:
             when = datetime.fromtimestamp(self.minute * 60, UTC if settings.USE_TZ else None)
-        found = {"status": self.status, "code": self.code, "seconds": self.seconds, "wait": self.wait, "when": when}
+        found = {"status": self.status, "code": self.code, "seconds": self.seconds, "wait": self.wait}
+        found |= {"when": when, "reference": self.reference}
         return found if self.largest is None else found | {"largest": self.largest, "unit": self.unit}
 
 
-def _page(decision: Decision, status: int, seconds: int | None) -> str | bytes | None:
+def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     """The page; None where a site has no templates. Rendered without the request, so no query and no user is needed.
 
     Its moment is rounded up to a minute; None where it is too far off to have a date.
@@ -174,12 +177,15 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | bytes |
         if seconds < FAR_OFF and (seconds >= SHOWS_WHEN or not is_ours):
             minute = (int(timezone.now().timestamp()) + seconds + 59) // 60
         seconds = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds) - 1] if is_ours else seconds
-    said = _Said(status, error_code(decision), seconds, wait, minute, largest, unit)
+    quoted = reference(decision)
+    stands = REFERENCE if quoted and is_ours else quoted
+    said = _Said(status, error_code(decision), seconds, wait, minute, largest, unit, stands)
     if not is_ours:
         page: str = template.render(said.context())
         return page
     language = get_language() if largest is not None or (seconds or 0) >= NAMES_MONTH else None
-    return _our_page(said, language, None if minute is None else timezone.get_current_timezone())
+    zone = None if minute is None else timezone.get_current_timezone()
+    return _our_page(said, language, zone).replace(stands, quoted)
 
 
 @lru_cache(maxsize=1)
@@ -195,10 +201,11 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 @lru_cache(maxsize=256)
-def _our_page(said: _Said, language: str | None = None, zone: tzinfo | None = None) -> bytes:
+def _our_page(said: _Said, language: str | None = None, zone: tzinfo | None = None) -> str:
     """Our own page, remembered: it depends on these alone, and rendering it takes longer than many views.
 
     It is rendered in the language and the zone in force, which are given where it has what they change: names of
     months and large numbers, and moments.
     """
-    return get_template(TEMPLATE).render(said.context()).encode(settings.DEFAULT_CHARSET)
+    page: str = get_template(TEMPLATE).render(said.context())
+    return page

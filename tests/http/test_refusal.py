@@ -183,7 +183,7 @@ PAGES = [
 @pytest.mark.parametrize(("decision", "status", "said"), PAGES)
 def test_a_person_reads_when_to_come_back(decision: Decision, status: int, said: str) -> None:
     response = answered(decision)
-    assert (response.status_code, text(response)) == (status, said)
+    assert (response.status_code, text(response)) == (status, f"{said}, reference {ident_for_logs('user:alice')}")
     assert "secret-rule" not in response.content.decode() and "alice" not in response.content.decode()
 
 
@@ -221,6 +221,17 @@ def test_what_is_kept_of_our_page_is_what_it_would_say(monkeypatch: pytest.Monke
     assert answered(refused(seconds)).content == kept
 
 
+@pytest.mark.parametrize("ident", ["user:bob", "user:alice", ""])
+def test_it_is_kept_for_all_but_has_the_reference_of_each(ident: str) -> None:
+    outcome = Outcome("secret-rule", ident, False, 10, 0, 90.0, 90.0, window=60.0)
+    said = text(answered(conclude((outcome,))))
+    assert said.endswith(f"Status 429, reference {ident_for_logs(ident)}" if ident else "Status 429")
+    answered(refused())
+    misses = module._our_page.cache_info().misses
+    answered(refused())
+    assert module._our_page.cache_info().misses == misses
+
+
 @pytest.mark.parametrize("decision", [refused(one) for one in (59, 61, 43_199, 90_000)] + [TOO_LARGE])
 def test_nor_does_it_keep_another_language_or_zone(monkeypatch: pytest.MonkeyPatch, decision: Decision) -> None:
     for language, zone in [("en", "UTC"), ("de", "UTC"), ("de", "Asia/Tokyo")]:
@@ -233,10 +244,14 @@ def test_nor_does_it_keep_another_language_or_zone(monkeypatch: pytest.MonkeyPat
 
 def test_a_site_has_a_page_of_its_own(settings: Any, tmp_path: Path) -> None:
     (tmp_path / "django_throttle").mkdir()
-    own = "{{ status }} {{ code }} {{ seconds }} {{ wait }} {{ when|date:'H:i' }} {{ request }}{{ user }}"
+    own = (
+        "{{ status }} {{ code }} {{ seconds }} {{ wait }} {{ when|date:'H:i' }} {{ reference }}{{ request }}{{ user }}"
+    )
     (tmp_path / "django_throttle" / "429.html").write_text(own)
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
-    assert answered(refused()).content == b"429 rate_limited 90 90 seconds 14:05 "
+    assert (
+        answered(refused()).content == f"429 rate_limited 90 90 seconds 14:05 {ident_for_logs('user:alice')}".encode()
+    )
 
 
 @pytest.mark.parametrize("templates", [[], [{"BACKEND": "django.template.backends.django.DjangoTemplates"}]])
