@@ -123,7 +123,8 @@ def _carry(edit: Edit, charge: Charge) -> Flow[None]:
     if more <= 0:
         return
     age = round((monotonic() - edit.since) * 1_000_000)
-    name = f"edit.{edit.old.id}.{rule.id}.{limit}.{present.at // TOGETHER}"
+    # Who meets the ident after calls under the new rule, as after an edit back and forth, has another part to add.
+    name = f"edit.{edit.old.id}.{rule.id}.{limit}.{present.remaining}.{present.at // TOGETHER}"
     yield Settle((), (PastCharge(Charge(rule, ident, more), 0, 0),), name, age=age)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rule
@@ -9,7 +13,10 @@ from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.rulebook import Snapshot
 from tests.callers import Caller
+from tests.rulebook.test_rule_edits import WATCHER, Process, environment, start
+from tests.servers import slack
 
+__all__ = ["environment", "start"]  # fixtures
 LIVE = Rule("api", "5/min", key="user")
 STRICT = Rule("api", "1/min", key="user")
 
@@ -59,3 +66,42 @@ def test_an_override_of_the_rule_is_one_of_its_candidate() -> None:
     exempt = Override(subject="user:1", effect="exempt", rules=("api",))
     snapshot = Snapshot([LIVE], [exempt], candidates=[Candidate.of("api", STRICT)])
     assert actions(snapshot) == {}
+
+
+# Saves a candidate that replaces its rule by itself after a while, and ends; says when that is to be.
+SCHEDULER = """
+import django
+django.setup()
+from datetime import timedelta
+from django.utils import timezone
+from django_throttle.models import ThrottleCandidate, ThrottleRule
+ThrottleRule.objects.create(name="api", rate="5/s")
+candidate = ThrottleCandidate.of(ThrottleRule(name="api", rate="7/s"), "api", "anna")
+candidate.starts_at = timezone.now() + timedelta(seconds=3)
+candidate.save()
+print(candidate.starts_at.timestamp(), flush=True)
+"""
+LINES = """
+import django
+django.setup()
+from django_throttle.models import ThrottleCandidate, ThrottleChange
+print(ThrottleCandidate.objects.count(), ThrottleChange.objects.filter(kind="rule", action="promoted").count())
+"""
+
+
+@pytest.mark.parametrize("with_redis", [True, False], ids=["redis", "memory"])
+def test_from_its_time_on_it_holds_in_every_process_within_a_second(
+    start: Callable[..., Process], figure: Callable[..., None], with_redis: bool
+) -> None:
+    more = {} if with_redis else {"REDIS_URL": ""}
+    watchers = [start(WATCHER, **more) for _ in range(3)]
+    before = {watcher.hear().split()[1] for watcher in watchers}
+    starts_at = float(start(SCHEDULER, **more).hear())  # whose process is gone by then
+    for watcher in watchers:
+        assert watcher.hear().split()[1] == "5/s"
+        at, rate = watcher.hear().split()
+        assert rate == "7/s"
+        figure("in force after its time", float(at) - starts_at, "s")
+        assert 0 <= float(at) - starts_at < slack(1.0)
+    assert "5/s" not in before
+    assert start(LINES).hear() == "0 1"
