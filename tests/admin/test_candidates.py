@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import escape
 from playwright.sync_api import BrowserContext, expect
 
+from django_throttle.call_facts import Facts
+from django_throttle.core.overrides import candidate_name
+from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.recording import own_records, recorder
 from tests.admin.conftest import user
 from tests.admin.test_connections_page import browser, site
 from tests.admin.test_connections_page import operator as visitor
 from tests.admin.test_history import form, rule_page
+from tests.admin.test_rules import NASTY
+from tests.recording.test_recorder import refusal
 
 __all__ = ["browser", "site", "visitor"]
 LIST = reverse("admin:django_throttle_throttlecandidate_changelist")
@@ -71,6 +78,17 @@ def test_who_may_only_see_changes_nothing(operator: Client, client: Client) -> N
     assert "Both would refuse" in text
     assert "Promote" not in text
     assert client.post(reverse("admin:django_throttle_promote", args=[candidate.pk])).status_code == 403
+
+
+@pytest.mark.django_db
+def test_whom_it_would_refuse_is_inert(operator: Client, settings: Any) -> None:
+    own_records.forget()
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD_IDENTS": True}
+    candidate = made(operator)
+    recorder.happened(Facts("search", ("request",), KnownCaller(NASTY)), refusal(candidate_name("api"), NASTY), 0.001)
+    page = operator.get(reverse("admin:django_throttle_throttlecandidate_change", args=[candidate.pk]))
+    assert NASTY not in page.content.decode() and f"<code>{escape(NASTY)}</code>: 1" in page.content.decode()
+    own_records.forget()
 
 
 def test_in_a_browser_it_is_saved_compared_and_promoted(visitor: BrowserContext) -> None:

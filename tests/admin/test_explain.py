@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -16,11 +17,13 @@ from django_throttle.call_facts import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
+from django_throttle.recording import own_records, recorder
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.admin.conftest import user
 from tests.admin.test_rules import NASTY
 from tests.doors import BOTH, Enforce
+from tests.recording.test_recorder import refusal
 from tests.servers import free_port
 
 pytestmark = pytest.mark.django_db
@@ -125,6 +128,20 @@ def test_whatever_is_asked_is_inert(enforce: Enforce, operator: Client, field: s
         assert operator.post(RESET, {"ident": "192.0.2.1", field: nasty}).status_code == 302
     assert "<b>api</b>" not in page(operator, ident="192.0.2.1")
     assert "would be" in page(operator, ident="192.0.2.1")
+
+
+@pytest.mark.parametrize("field", ["scope", "method", "event", "ident", "rule"])
+def test_whatever_was_recorded_is_inert(enforce: Enforce, operator: Client, settings: Any, field: str) -> None:
+    own_records.forget()
+    rule = NASTY[:30] if field == "rule" else "api"
+    enforce(**{rule: {"rate": "1/min"}}, RECORD_IDENTS=True)
+    given = {"scope": "search", "method": "GET", "event": "request", "ident": "ip:192.0.2.1", field: NASTY}
+    call = Facts(given["scope"], (given["event"],), KnownCaller(given["ident"]), method=given["method"])
+    recorder.happened(call, refusal(rule, given["ident"]), 0.001)
+    html = page(operator, ident=ident_for_logs(given["ident"]) if field == "ident" else given["ident"])
+    assert "Nothing was recorded" not in html
+    assert "<img src=x" not in html and "<img src=x" in unescape(html)
+    own_records.forget()
 
 
 def test_redis_that_does_not_answer(enforce: Enforce, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:

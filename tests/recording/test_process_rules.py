@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.utils import timezone
 
 from django_throttle import rulebook
@@ -25,6 +27,7 @@ from django_throttle.recording.recorder import recorder
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.in_force import PutInForce
 from django_throttle.stores import MemoryStore, RedisStore
+from tests import doors
 from tests.recording.calls import By, call
 from tests.recording.test_flush import SPAWN, Tally, decide, until
 
@@ -128,6 +131,23 @@ def test_whom_dampers_suppress_in_all_processes(redis_url: str, settings: Any, h
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD_IDENTS": True}
     reporters[0]()
     assert {each.tag for each in overview(stores[0], []).dampers} == {"tenant:7", hashed("tenant:7")}
+
+
+@pytest.mark.django_db
+def test_a_damped_ident_in_clear_sends_nothing_to_a_terminal(
+    redis_url: str, settings: Any, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(Snapshot([]))
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD_IDENTS": True}
+    store, damper = RedisStore(redis_url, deadline=5.0), Rule("account", "10/s", algorithm="damper")
+    doors.count_in(store, monkeypatch)
+    for _ in range(2):
+        for _ in range(500):
+            store.local_limits.decide_damper(Charge(damper, "tenant:\x1b[2J", 1))
+        flush(store.local_limits, store.aggregator)
+    RulesReporter(store, "one")()
+    call_command("throttle_overview", stdout=(out := io.StringIO()))
+    assert "tenant:\\x1b[2J" in out.getvalue() and "\x1b" not in out.getvalue()
 
 
 def test_dampers_of_a_store_in_memory() -> None:

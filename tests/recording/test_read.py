@@ -13,10 +13,11 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.recording import RecordFlusher, places
-from django_throttle.recording.cells import percentile
-from django_throttle.recording.heavy_hitters import KEPT_LONG
+from django_throttle.recording.cells import HOUR, percentile
+from django_throttle.recording.heavy_hitters import KEPT, KEPT_LONG, HeavyHitters
 from django_throttle.recording.places import MOST_RECENT, RANKING_TTL_MS
 from django_throttle.recording.read import hours, minutes, most_refused, recent, recorded_rules, sample
+from django_throttle.recording.recorder import Records
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from tests.recording.calls import call, recorded
 from tests.servers import RedisServer, free_port
@@ -71,6 +72,21 @@ def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush]) -> None:
     assert [(count, error) for _, count, error in found] == [(9, 0), (6, 0), (4, 0)]
     assert [tag[:8] for tag, _, _ in found] == [ident_for_logs(one) for one in ("user:1", "ip:192.0.2.1", "user:2")]
     assert most_refused(store, "no such rule", hours=3) == []
+
+
+def test_a_ranking_in_redis_is_bounded_and_says_what_it_lacks(redis_url: str) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    flush, made = RecordFlusher(store), Records()
+    hour = int(timezone.now().timestamp()) // HOUR * HOUR
+    for turn in range(20):
+        made.rankings["api", hour] = HeavyHitters({f"user:{turn}:{number}": 1 + number for number in range(KEPT)})
+        made.rankings["api", hour].add("user:1", 500)
+        flush.send(made, hour)
+    refused, found = 20 * (500 + KEPT * (KEPT + 1) // 2), most_refused(store, "api")
+    assert len(found) <= KEPT
+    (tag, count, error) = found[0]
+    assert tag == places.ranked_tag("user:1") and error <= refused / (KEPT + 1)
+    assert 20 * 500 - error <= count <= 20 * 500
 
 
 def test_the_most_refused_of_an_hour_that_is_long_over(redis_url: str, redis_server: RedisServer) -> None:

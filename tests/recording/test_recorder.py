@@ -72,7 +72,8 @@ def test_memory_is_bounded_under_a_million_identities() -> None:
     tracemalloc.start()
     for number in range(1_000_000):
         if number % 10:
-            made.passed(charges_of(ROOMY, f"ip:{number}", 1), "search", "GET", ("request",), perf_counter())
+            texts = f"scope {number}", f"M{number}", (f"event {number}",)
+            made.passed(charges_of(ROOMY, f"ip:{number}", 1), *texts, perf_counter())
         else:
             made.happened(facts(""), refusal(f"rule {number % 3000}", f"user:{number}"), 0.001)
     gc.collect()

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store
+from django_throttle.observe.reports import plain
 from django_throttle.recording.overview import overview, rule_names
 
 USUAL: Final = 50
@@ -40,7 +41,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{found.in_words}. Slots held: {found.connections}.")
         self.stdout.write(found.store_in_words)
         for each in found.dampers:
-            self.stdout.write(f"Damper {each.rule!r} refuses {each.percent} of the calls of {each.tag}.")
+            self.stdout.write(f"Damper {each.rule!r} refuses {each.percent} of the calls of {plain(each.tag)}.")
         for one in found.rules:
             figures = f"{one.day.calls:,} calls, {one.refused_share:.1%} refused, 99 % decided in {one.p99_ms:.2f} ms"
             self.stdout.write(" ".join([f"{one.name!r}: {figures} in the last day.", *one.hints]))
