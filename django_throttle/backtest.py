@@ -33,16 +33,19 @@ from django_throttle.stores import get_store
 from django_throttle.stores.memory import MemoryStore
 
 EVENTS: Final = ("request",)
+SPANS: Final = {"hour": 1, "day": 24}  # in hours, of what was recorded
 KNOWN_AUDIENCES: Final = frozenset({"anonymous", "authenticated"})
 STEP: Final = 4096  # calls between two words of progress
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What a rule would have refused: how many calls, and how many of each ident."""
+    """What a rule would have refused: how many calls, how many of each ident, and their times; of how many calls."""
 
     refused: int = 0
     idents: Counter[str] = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
+    calls: int = 0
 
 
 class LoggedCaller(Caller):
@@ -117,8 +120,10 @@ def replay(
         now = call.at
         for charges in charges_of(call.scope or scope(call.path), call.method, call.address, call.user):
             answers = store.execute(Decide(charges))
+            for charge in charges:
+                found[charge.rule.name].calls += 1
             if any(answer.retry for answer in answers):
-                _note(found, charges, answers)
+                _note(found, charges, answers, now)
             if charges.rules.is_settled and call.status:
                 _give_back(store, charges, answers, call.status)
     return found
@@ -139,7 +144,8 @@ class RecordedCalls:
             return "what is recorded says neither each cost nor the answer"
         if self.share < 1 and rule.key == EVERYONE:
             return f"only {self.share:.0%} of the callers are recorded, and all of them share its budget"
-        return why_not(rule)
+        whose = {RecordedCaller("", tags).ident(rule.key) for tags in {call.user for call in self.calls}}
+        return why_not(rule) or (f"no recorded call was counted by {rule.key}" if whose == {None} else None)
 
     def estimate(self, one: Replayed) -> tuple[int, int, int]:
         """How many calls of all callers would have been refused: likely, and the ends of a 95 % confidence interval.
@@ -150,6 +156,10 @@ class RecordedCalls:
         likely = one.refused / self.share
         spread = 1.96 * sqrt((1 - self.share) * sum(number**2 for number in one.idents.values())) / self.share
         return round(likely), max(one.refused, round(likely - spread)), round(likely + spread)
+
+    def estimate_idents(self, one: Replayed) -> tuple[int, int, int]:
+        """The same of the callers that would have been refused anything."""
+        return self.estimate(Replayed(len(one.idents), Counter(dict.fromkeys(one.idents, 1))))
 
 
 class RecordedCaller:
@@ -186,11 +196,12 @@ def recorded_calls(hours: int) -> RecordedCalls:
     return RecordedCalls(calls, found.shares["whole"])
 
 
-def _note(found: dict[str, Replayed], charges: Charges, answers: Iterable[Answer]) -> None:
+def _note(found: dict[str, Replayed], charges: Charges, answers: Iterable[Answer], at: float) -> None:
     refusing = {charge.rule.name: charge.ident for charge, answer in zip(charges, answers, strict=True) if answer.retry}
     for name, ident in refusing.items():
         found[name].refused += 1
         found[name].idents[ident] += 1
+        found[name].times.append(at)
 
 
 def _give_back(store: MemoryStore, charges: Charges, answers: Sequence[Answer], status: int) -> None:

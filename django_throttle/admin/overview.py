@@ -44,9 +44,12 @@ def _found(asked: QueryDict) -> dict[str, Any]:
     return {"failure": "", "rows": rows, "found": found, "page": page, "search": search, **size}
 
 
-def bars(points: list[tuple[int, int]]) -> list[dict[str, str]]:
-    """The bars of a sparkline: where each begins, how wide it is, and how high what was allowed and refused is."""
-    most, width = max([sum(point) for point in points], default=0) or 1, WIDTH / (len(points) or 1)
+def bars(points: list[tuple[int, int]], most: int = 0) -> list[dict[str, str]]:
+    """The bars of a sparkline: where each begins, how wide it is, and how high what was allowed and refused is.
+
+    ``most`` is what the whole height stands for; without it the highest bar.
+    """
+    most, width = most or max([sum(point) for point in points], default=0) or 1, WIDTH / (len(points) or 1)
     return [
         {
             "x": f"{place * width:.2f}",

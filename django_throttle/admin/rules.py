@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -23,10 +22,8 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle import history
-from django_throttle.admin.costs import URL_NAME, costs_page
-from django_throttle.admin.explain import RESET_NAME, explain_page, reset_view
-from django_throttle.admin.explain import URL_NAME as EXPLAIN_NAME
-from django_throttle.admin.overview import OVERVIEW_URL, overview_page
+from django_throttle.admin.trial import trial_part
+from django_throttle.admin.urls import page_urls
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
@@ -277,7 +274,8 @@ class ThrottleRuleAdmin(ListAdmin):
     fieldsets = fieldsets(Rule)
 
     class Media:
-        js = ("django_throttle/preview.js",)
+        css = {"all": ("django_throttle/overview.css",)}
+        js = ("django_throttle/preview.js", "django_throttle/trial.js")
 
     @admin.display(description="rule", ordering="name")
     def rule(self, row: ThrottleRule) -> SafeString:
@@ -312,16 +310,11 @@ class ThrottleRuleAdmin(ListAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         view = require_http_methods(["GET", "HEAD", "POST"])(self.preview_view)
-        glance = require_http_methods(["GET", "HEAD"])(partial(overview_page, self))
-        costs = require_http_methods(["GET", "HEAD"])(partial(costs_page, self))
-        explained = require_http_methods(["GET", "HEAD"])(partial(explain_page, self))
-        reset = require_POST(partial(reset_view, self))
+        trial = require_POST(self.trial_view)
         return [
-            path("explain/", self.admin_site.admin_view(explained), name=EXPLAIN_NAME),
-            path("explain/reset/", self.admin_site.admin_view(reset), name=RESET_NAME),
+            *page_urls(self),
             path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"),
-            path("overview/", self.admin_site.admin_view(glance), name=OVERVIEW_URL),
-            path("costs/", self.admin_site.admin_view(costs), name=URL_NAME),
+            path("trial/", self.admin_site.admin_view(trial), name="django_throttle_trial"),
             *super().get_urls(),
         ]
 
@@ -338,6 +331,24 @@ class ThrottleRuleAdmin(ListAdmin):
         if is_valid and (counts := form.instance.counts_after()):
             words = f"{words} {counts}"
         return JsonResponse({"words": words, "errors": _errors(form)})
+
+    def trial_view(self, request: HttpRequest) -> HttpResponse:
+        """What the live rule (``?row``) and the posted form's would have refused; without fields the live one only."""
+        return trial_part(self, request, lambda: self._tried(request))
+
+    def _tried(self, request: HttpRequest) -> dict[str, Any]:
+        fields = request.POST.copy()
+        row = self.get_object(request, request.GET.get("row", ""))
+        if row is None:
+            live = sources.from_settings().rules.get(fields.get("name", ""))
+        else:
+            live = None if row.fault else row.as_rule()
+        if "algorithm" not in fields:  # somebody who may not edit has no fields
+            return {"live": live, "edited": None, "errors": []}
+        fields["name"] = fields.get("name") or UNNAMED
+        form = PreviewForm(fields, instance=row)
+        edited = form.instance.as_rule() if form.is_valid() else None
+        return {"live": live, "edited": edited, "errors": _errors(form)}
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """With ?replace=NAME the form starts with that rule of settings."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.access_log import AccessLog, read
-from django_throttle.backtest import RecordedCaller, Replayed, recorded_calls, replay, why_not
+from django_throttle.backtest import SPANS, RecordedCaller, Replayed, recorded_calls, replay, why_not
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.observe.reports import plain
@@ -22,7 +22,6 @@ from django_throttle.rulebook import file
 USUAL: Final = 10
 REDRAW_SECONDS: Final = 0.2
 ESTIMATE: Final = ("refused", "low", "high")
-HOURS: Final = {"hour": 1, "day": 24}
 
 
 class Command(BaseCommand):
@@ -37,7 +36,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("rules", metavar="RULES.json", help='{"api": {"rate": "100/min", "key": "ip"}}')
         calls = parser.add_mutually_exclusive_group(required=True)
-        calls.add_argument("--recorded", choices=HOURS, help="what this site has recorded of its calls since then")
+        calls.add_argument("--recorded", choices=SPANS, help="what this site has recorded of its calls since then")
         calls.add_argument(
             "--log",
             metavar="FILE[.gz]",
@@ -53,7 +52,7 @@ class Command(BaseCommand):
 
     def handle(self, *, rules: str, log: str | None, together: bool, most: int, **options: Any) -> None:
         if log is None:
-            self._replay_recorded(rules, HOURS[options["recorded"]], most, as_json=options["json"], together=together)
+            self._replay_recorded(rules, SPANS[options["recorded"]], most, as_json=options["json"], together=together)
             return
         usable = self._usable(rules, why_not)
         show = self._progress if self.stderr.isatty() and not options["json"] else lambda *_: None

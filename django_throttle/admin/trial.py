@@ -1,0 +1,121 @@
+"""The part of a rule's form that tries it before it is saved, on the calls that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from django.contrib.admin import ModelAdmin
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+
+from django_throttle.admin.overview import HEIGHT, WIDTH, bars
+from django_throttle.admin.page import shown_page
+from django_throttle.backtest import EVENTS, SPANS, RecordedCaller, RecordedCalls, Replayed, recorded_calls, replay
+from django_throttle.conf import conf
+from django_throttle.core import Rule
+from django_throttle.core.key import EVERYONE
+from django_throttle.exceptions import InvalidSetting, StoreError
+
+MOST_AFFECTED: Final = 10
+BARS: Final = {"hour": 60, "day": 48}
+NAMES: Final = {"live": "live rule", "edited": "edited rule"}
+
+
+def trial_part(rules: ModelAdmin[Any], request: HttpRequest, asked: Callable[[], Mapping[str, Any]]) -> HttpResponse:
+    """The answer, for those who may see the rules. ``asked`` returns ``live``, ``edited`` and ``errors`` of the form.
+
+    Either rule may be None: one that is new has no live rule. ``span`` in the form is "hour" or "day".
+    """
+    span = "day" if request.POST.get("span") == "day" else "hour"
+    return shown_page(rules, request, "throttlerule/trial", "", lambda: _tried(span, asked()))
+
+
+def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows of both rules."""
+    if asked["errors"]:
+        return {"errors": asked["errors"]}
+    end = timezone.now()
+    try:
+        told = recorded_calls(SPANS[span])
+    except (StoreError, InvalidSetting) as error:
+        return {"failure": str(error)}
+    if not told.calls:
+        return {"span": span, "is_empty": True, "is_off": not conf().RECORD}
+    given = {side: asked[side] for side in NAMES}
+    found = {side: _replayed(rule, told) for side, rule in given.items() if rule and told.why_not(rule) is None}
+    return {
+        "span": span,
+        "calls": len(told.calls),
+        "percent": f"{told.share:.2%}",
+        "share": told.share,
+        "remarks": [text for side, rule in given.items() for text in _remarks(side, rule, told)],
+        "sides": [_side(side, one, told) for side, one in found.items()],
+        "affected": _affected(found),
+        "pictures": _pictures(found, span, end.timestamp()),
+        "begins": end - timedelta(hours=SPANS[span]),
+        "ends": end,
+        "width": WIDTH,
+        "height": HEIGHT,
+    }
+
+
+def _replayed(rule: Rule, told: RecordedCalls) -> Replayed:
+    return replay([replace(rule, enabled=True)], told.calls, caller=RecordedCaller)[rule.name]
+
+
+def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:
+    """What has to be known to read the numbers of a rule, a sentence each."""
+    name = f"The {NAMES[side]}"
+    if rule is None:
+        return [{"live": "There is no live rule to compare with.", "edited": "You may not edit rules."}[side]]
+    if why := told.why_not(rule):
+        return [f"{name} cannot be tried on what was recorded: {why}."]
+    found = {
+        f"{name} is switched off: this is what it would refuse if it were on.": not rule.enabled,
+        f"{name} only records: nobody is told of these refusals.": rule.is_shadow,
+        f"Of the events of the {NAMES[side]} only requests are replayed.": bool({*rule.events} - {*EVENTS}),
+    }
+    return [text for text, holds in found.items() if holds]
+
+
+def _side(side: str, one: Replayed, told: RecordedCalls) -> dict[str, Any]:
+    return {
+        "name": NAMES[side],
+        "one": one,
+        "refused": _about(told.estimate(one)),
+        "idents": _about(told.estimate_idents(one)),
+    }
+
+
+def _about(estimate: tuple[int, int, int]) -> str:
+    likely, low, high = estimate
+    return f"{likely:,} ({low:,} to {high:,})"
+
+
+def _affected(found: Mapping[str, Replayed]) -> list[dict[str, Any]]:
+    """The idents for whom the edit changes most; those for whom it changes nothing by what is refused to them."""
+    idents = {ident for one in found.values() for ident in one.idents}
+    rows = [(ident, [one.idents[ident] for one in found.values()]) for ident in idents]
+    rows.sort(key=lambda row: (min(row[1]) - max(row[1]), -sum(row[1]), row[0]))
+    return [{"ident": row[0], "is_one": row[0] != EVERYONE, "numbers": row[1]} for row in rows[:MOST_AFFECTED]]
+
+
+def _pictures(found: Mapping[str, Replayed], span: str, end: float) -> list[dict[str, Any]]:
+    """Refused calls over time, of each rule, all drawn to one scale."""
+    number, seconds = BARS[span], SPANS[span] * 3600
+    heights = {side: [0] * number for side in found}
+    for side, one in found.items():
+        for at in one.times:
+            heights[side][max(0, min(number - 1, int((at - end + seconds) / seconds * number)))] += 1
+    most = max((max(some) for some in heights.values()), default=0)
+    return [
+        {
+            "name": NAMES[side],
+            "bars": bars([(0, height) for height in some], most),
+            "label": f"{NAMES[side]}: {sum(some):,} refused, {max(some):,} at most in one of {number} bars",
+        }
+        for side, some in heights.items()
+    ]
