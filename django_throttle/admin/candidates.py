@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
@@ -23,6 +24,11 @@ from django_throttle.recording.read import compared
 from django_throttle.stores import get_store
 
 MOST_AFFECTED = 10
+MINUTES, WIDTH, HEIGHT = 60, 480, 64  # of the picture
+BAR = '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>'
+PICTURE = """<figure><svg class="candidate-picture" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>
+<figcaption>Refusals by minute, {} at most: <span class="live">the live rule</span>,
+<span class="candidate">the candidate</span>, each as it would by itself</figcaption></figure>"""
 
 
 class CandidateForm(RowForm):
@@ -35,9 +41,28 @@ class CandidateForm(RowForm):
         fields = ("share", "starts_at")
 
 
+def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeString:
+    """What both rules would have refused in each minute of the last hour, as bars beside each other."""
+    most, width = max([max(live, own) for _, live, own in points], default=0), WIDTH / MINUTES
+    last = int(now.timestamp()) // 60
+    bars = []
+    for at, *counts in points:
+        left = (MINUTES - 1 - last + int(at.timestamp()) // 60) * width
+        for place, (name, count) in enumerate(zip(("live", "candidate"), counts, strict=True)):
+            if count and left >= 0:
+                height, x = HEIGHT * count / most, left + place * width * 0.45
+                bars.append((name, f"{x:.2f}", f"{HEIGHT - height:.2f}", f"{width * 0.4:.2f}", f"{height:.2f}"))
+    live, candidate = sum(count for _, count, _ in points), sum(count for _, _, count in points)
+    label = f"In the last hour the live rule would have refused {live:,} calls, the candidate {candidate:,}"
+    return format_html(PICTURE, WIDTH, HEIGHT, label, format_html_join("", BAR, bars), f"{most:,}")
+
+
 @admin.register(ThrottleCandidate)
 class ThrottleCandidateAdmin(ListAdmin):
     """Candidates, with the permissions of rules: who may change rules may promote and discard."""
+
+    class Media:
+        css = {"all": ("django_throttle/overview.css",)}
 
     form = CandidateForm
     list_display = ("name", "in_words", "share", "starts_at", "created_by", "created_at")
@@ -64,7 +89,8 @@ class ThrottleCandidateAdmin(ListAdmin):
         rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', found.rows())
         whom = format_html_join("", "<li><code>{}</code>: {}</li>", found.affected[:MOST_AFFECTED])
         table = format_html('<table class="candidate-comparison"><tbody>{}</tbody></table>', rows)
-        return table + format_html("<p>Whom the candidate would refuse most:</p><ul>{}</ul>", whom) if whom else table
+        shown = table + picture(found.points, now)
+        return shown + format_html("<p>Whom the candidate would refuse most:</p><ul>{}</ul>", whom) if whom else shown
 
     def get_urls(self) -> list[URLPattern]:
         views = (("promote", self.promote_view), ("discard", self.discard_view))

@@ -68,6 +68,11 @@ class ThrottleCandidate(CheckedRow):
 
     read = as_candidate
 
+    def as_json(self) -> dict[str, Any]:
+        """What it is, as the command prints it."""
+        starts_at = self.starts_at.isoformat() if self.starts_at else None
+        return {"name": self.name, "candidate": self.meaning, "share": self.share or 0.0, "starts_at": starts_at}
+
     def describe(self) -> str:
         return describe(self.as_row().as_rule())
 

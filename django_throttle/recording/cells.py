@@ -18,7 +18,8 @@ REASONS: Final = dict(enumerate(sorted(Reason, key=lambda reason: reason is not 
 CODES: Final = {reason: code for code, reason in REASONS.items()}
 # Allowed calls are those in the histogram that were not refused. EXTRA: what they cost beyond 1 each, mostly nothing;
 # FREE: those that cost nothing.
-EXTRA, FREE, SHADOWED, DEGRADED, BOTH = range(24, 29)
+# ENFORCED: those for which a candidate would have refused in place of its live rule.
+EXTRA, FREE, SHADOWED, DEGRADED, BOTH, ENFORCED = range(24, 30)
 TIMES: Final = 32  # from here on: decisions by the power of two of their seconds, of which LEAST is the first
 LEAST: Final = -20  # 2 ** -20 s is about a microsecond
 LONGEST: Final = 40
@@ -34,7 +35,8 @@ class Minute:
     ``allowed`` calls include those that are ``shadowed`` (a rule that only records would have refused) and ``degraded``
     (decided without the store). ``refused`` is by reason, and ``cost`` that of allowed calls. ``times`` has the number
     of decisions by the power of two of their seconds: bucket 8 is those of 122 to 244 µs, 9 of twice as long. ``both``
-    are the calls that a candidate and its live rule would refuse.
+    are the calls that a candidate and its live rule would refuse; ``enforced`` those of idents for which the candidate
+    holds already.
     """
 
     at: datetime
@@ -45,6 +47,7 @@ class Minute:
     cost: int = 0
     times: dict[int, int] = field(default_factory=dict)
     both: int = 0
+    enforced: int = 0
 
     @property
     def calls(self) -> int:
@@ -68,8 +71,8 @@ def minute_of(at: int, cell: Mapping[int, int]) -> Minute:
     times = {code - TIMES: number for code, number in sorted(cell.items()) if code >= TIMES}
     allowed = max(0, sum(times.values()) - sum(refused.values()))
     cost = allowed + cell.get(EXTRA, 0) - cell.get(FREE, 0)
-    shadowed, degraded, both = (cell.get(code, 0) for code in (SHADOWED, DEGRADED, BOTH))
-    return Minute(datetime.fromtimestamp(at, UTC), allowed, refused, shadowed, degraded, cost, times, both)
+    shadowed, degraded, *candidate = (cell.get(code, 0) for code in (SHADOWED, DEGRADED, BOTH, ENFORCED))
+    return Minute(datetime.fromtimestamp(at, UTC), allowed, refused, shadowed, degraded, cost, times, *candidate)
 
 
 def bucket_of(seconds: float) -> int:
@@ -93,7 +96,7 @@ def total(cells: Iterable[Minute]) -> Minute:
     for cell in cells:
         if whole is None:
             whole = Minute(cell.at)
-        for name in ("allowed", "shadowed", "degraded", "cost", "both"):
+        for name in ("allowed", "shadowed", "degraded", "cost", "both", "enforced"):
             setattr(whole, name, getattr(whole, name) + getattr(cell, name))
         whole.refused = dict(Counter(whole.refused) + Counter(cell.refused))
         whole.times = dict(Counter(whole.times) + Counter(cell.times))

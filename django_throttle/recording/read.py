@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.utils import timezone
 
@@ -235,10 +235,22 @@ def _lenient(found: Any) -> str:
 __all__ = ["Minute", "Recorded", "Sample", "hours", "minutes", "most_refused", "recent", "recorded_rules", "sample"]
 
 
+class Half(NamedTuple):
+    """The calls for which one of both rules holds, and how many of them it refused."""
+
+    calls: int
+    refused: int
+
+    def __str__(self) -> str:
+        share = f", {self.refused / self.calls:.1%}" if self.calls else ""
+        return f"{self.refused:,} of {self.calls:,}{share}"
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Calls that both saw, and those that either would refuse; what was really refused is said beside it.
+    """Calls that both saw, and those that either would refuse; what was really refused is said by halves.
 
+    ``points`` has for each minute when it began, and how many calls the live rule and the candidate would refuse.
     ``affected`` are the tags of the idents that the candidate would refuse most, with how often.
     """
 
@@ -246,8 +258,9 @@ class Comparison:
     both: int
     only_live: int
     only_candidate: int
-    refused_by_live: int
-    refused_by_candidate: int
+    of_live: Half
+    of_candidate: Half
+    points: tuple[tuple[datetime, int, int], ...]
     affected: tuple[tuple[str, int], ...]
 
     def rows(self) -> Iterator[tuple[str, str]]:
@@ -256,25 +269,41 @@ class Comparison:
         yield "Both would refuse", f"{self.both:,}"
         yield "Only the live rule would", f"{self.only_live:,}"
         yield "Only the candidate would", f"{self.only_candidate:,}"
-        yield "Refused by the live rule", f"{self.refused_by_live:,}"
-        yield "Refused by the candidate", f"{self.refused_by_candidate:,}"
+        yield "Refused where the live rule holds", str(self.of_live)
+        yield "Refused where the candidate holds", str(self.of_candidate)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "calls": self.calls,
+            "both": self.both,
+            "only_live": self.only_live,
+            "only_candidate": self.only_candidate,
+            "live_holds": self.of_live._asdict(),
+            "candidate_holds": self.of_candidate._asdict(),
+            "minutes": [{"at": at.isoformat(), "live": live, "candidate": own} for at, live, own in self.points],
+            "affected": [{"tag": tag, "refused": count} for tag, count in self.affected],
+        }
 
 
 def compared(store: AnyStore, live: str, since: datetime, until: datetime) -> Comparison:
     """Both rules over the same calls, of the minutes in which the candidate counted. Raises StoreError."""
     beside = candidate_name(live)
     found = minutes(store, since, until, [live, beside])
-    ours = found.get(beside, [])
-    seen = {one.at for one in ours}
-    candidate, rule = total(ours), total(one for one in found.get(live, []) if one.at in seen)
-    refusing = candidate.shadowed + sum(candidate.refused.values())
-    refused = rule.shadowed + sum(rule.refused.values())
+    ours = {one.at: one for one in found.get(beside, [])}
+    theirs = {one.at: one for one in found.get(live, []) if one.at in ours}
+    candidate, rule = total(ours.values()), total(theirs.values())
     return Comparison(
         calls=candidate.calls,
         both=candidate.both,
-        only_live=max(0, refused - candidate.both),
-        only_candidate=max(0, refusing - candidate.both),
-        refused_by_live=sum(rule.refused.values()),
-        refused_by_candidate=sum(candidate.refused.values()),
+        only_live=max(0, _refusing(rule) - candidate.both),
+        only_candidate=max(0, _refusing(candidate) - candidate.both),
+        of_live=Half(candidate.calls - candidate.enforced, sum(rule.refused.values())),
+        of_candidate=Half(candidate.enforced, sum(candidate.refused.values())),
+        points=tuple([(at, _refusing(theirs.get(at)), _refusing(one)) for at, one in ours.items()]),
         affected=tuple((tag, count) for tag, count, _ in most_refused(store, beside)),
     )
+
+
+def _refusing(minute: Minute | None) -> int:
+    """How many calls the rule refused, or would have."""
+    return 0 if minute is None else minute.shadowed + sum(minute.refused.values())

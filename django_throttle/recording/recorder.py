@@ -158,6 +158,8 @@ class Recorder:
             for code, number in _numbers(outcome, cost, decision.degraded):
                 cell[code] = cell.get(code, 0) + number
             cell[bucket] = cell.get(bucket, 0) + 1
+            if rule.endswith(CANDIDATE_SUFFIX) and not outcome.shadow:
+                cell[cells.ENFORCED] = cell.get(cells.ENFORCED, 0) + 1
             if outcome.allowed:
                 continue
             if outcome.ident:
@@ -172,6 +174,8 @@ class Recorder:
             bucket = cells.place_of(exponent)
             for name, place in self._names_of(rules):
                 cell, extra = _cell(self._records, name, self._minute), (costs[place] - 1) * number
+                if name.endswith(CANDIDATE_SUFFIX) and not rules.rules[place].is_shadow:
+                    cell[cells.ENFORCED] = cell.get(cells.ENFORCED, 0) + number
                 cell[bucket] = cell.get(bucket, 0) + number
                 if extra > 0:
                     cell[cells.EXTRA] = cell.get(cells.EXTRA, 0) + extra

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import escape
 from playwright.sync_api import BrowserContext, expect
 
+from django_throttle.admin.candidates import picture
 from django_throttle.call_facts import Facts
 from django_throttle.core.overrides import candidate_name
 from django_throttle.identity.known_caller import KnownCaller
@@ -91,6 +95,19 @@ def test_whom_it_would_refuse_is_inert(operator: Client, settings: Any) -> None:
     own_records.forget()
 
 
+def test_the_picture_has_a_bar_for_each_rule_and_minute() -> None:
+    now = timezone.now()
+    shown = picture([(now - timedelta(minutes=59), 0, 2), (now - timedelta(minutes=1), 8, 4)], now)
+    assert "refused 8 calls, the candidate 6" in shown
+    bars = re.findall(r'<rect class="(.+?)" x="(.+?)" y="(.+?)" .*?height="(.+?)"', shown)
+    assert bars == [
+        ("candidate", "3.60", "48.00", "16.00"),
+        ("live", "464.00", "0.00", "64.00"),
+        ("candidate", "467.60", "32.00", "32.00"),
+    ]
+    assert "<rect" not in picture([], now)
+
+
 def test_in_a_browser_it_is_saved_compared_and_promoted(visitor: BrowserContext) -> None:
     page = visitor.new_page()
     page.goto("/admin/django_throttle/throttlerule/add/")
@@ -101,6 +118,7 @@ def test_in_a_browser_it_is_saved_compared_and_promoted(visitor: BrowserContext)
     page.get_by_role("button", name="Save as candidate").click()
     expect(page.locator(".success")).to_contain_text("The candidate of trial counts beside it")
     expect(page.locator(".candidate-comparison")).to_contain_text("Only the candidate would")
+    expect(page.get_by_role("img", name="In the last hour the live rule would have refused 0 calls")).to_be_visible()
     page.fill("[name=share]", "0.1")
     page.click("[name=_continue] >> nth=0")
     expect(page.locator("[name=share]")).to_have_value("0.1")

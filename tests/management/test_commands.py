@@ -57,6 +57,8 @@ CALLS = [
     "throttle_rules check",
     "throttle_rules export --output JUNK",
     "throttle_rules import JUNK",
+    "throttle_rules candidates",
+    "throttle_rules candidates JUNK --json",
     "throttle_rules log",
     "throttle_rules log JUNK --json",
     "throttle_rules log --most JUNK",

@@ -1,4 +1,4 @@
-"""manage.py throttle_rules: list, check, export and import rules, and their log."""
+"""manage.py throttle_rules: list, check, export and import rules, their candidates and their log."""
 
 from __future__ import annotations
 
@@ -6,34 +6,39 @@ import json
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
+from datetime import timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, IntegrityError, transaction
+from django.utils import timezone
 
 from django_throttle import history
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.management import django_options, shell_user
-from django_throttle.models import ThrottleChange, ThrottleRule
+from django_throttle.exceptions import StoreError
+from django_throttle.management import django_options, remote_store, shell_user
+from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
+from django_throttle.recording.read import compared
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.file import Diff, compare
 from django_throttle.rulebook.sources import Reading
 
 MOST_LINES: Final = 50
+HOUR: Final = timedelta(hours=1)
 
 
 class Command(BaseCommand):
     """Each subcommand is one method below."""
 
-    help = "List, check, export and import throttle rules, and say who changed them."
+    help = "List, check, export and import throttle rules, compare candidates, and say who changed them."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import|log")
+        todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import|candidates|log")
         parents = django_options()
         todo.add_parser("list", help="print what each rule means, in words, and where it comes from", parents=parents)
         todo.add_parser("check", help="exit with status 1 when a rule makes no sense, naming it", parents=parents)
@@ -51,6 +56,11 @@ class Command(BaseCommand):
         take.add_argument("--dry-run", action="store_true", help="only show what would change")
         take.add_argument("--replace", action="store_true", help="delete the database's rules that are not in the file")
         take.add_argument("--reason", default="", help="why, for the history")
+        beside = todo.add_parser(
+            "candidates", help="compare each candidate with its live rule, over the last hour", parents=parents
+        )
+        beside.add_argument("name", nargs="?", help="of one rule alone")
+        beside.add_argument("--json", action="store_true", help="as JSON, with the refusals by minute")
         log = todo.add_parser("log", help="print who changed what, when and why, the newest first", parents=parents)
         log.add_argument("name", nargs="?", help="of one rule alone")
         log.add_argument("--most", type=_whole, default=MOST_LINES, metavar="N", help=f"lines; else {MOST_LINES}")
@@ -62,6 +72,7 @@ class Command(BaseCommand):
             "check": self.check_rules,
             "export": self.export,
             "import": self.import_rules,
+            "candidates": self.candidates,
             "log": self.log,
         }[todo]
         try:
@@ -125,6 +136,26 @@ class Command(BaseCommand):
                 f"nothing was imported: {alike} are one name to this database, which ignores case"
             ) from error
         self._print_changes(diff, dry_run=options["dry_run"])
+
+    def candidates(self, options: dict[str, Any]) -> None:
+        """What the admin's page of each candidate says."""
+        store = remote_store("only each process knows what it decided; see the page of candidates there.")
+        now, rows = timezone.now(), ThrottleCandidate.objects.using(sources.alias())
+        if options["name"] is not None:
+            rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
+        try:
+            found = [(row, compared(store, row.name, now - HOUR, now)) for row in rows]
+        except StoreError as error:
+            raise CommandError(f"Redis does not answer: {error}") from error
+        if options["json"]:
+            self.stdout.write(json.dumps([{**row.as_json(), **both.as_json()} for row, both in found], indent=2))
+            return
+        for row, both in found:
+            self.stdout.write(f"{row.name}: {row.meaning}, enforced for {row.share or 0:.6g} of all")
+            for name, figure in both.rows():
+                self.stdout.write(f"  {name}: {figure}")
+        if not found:
+            self.stdout.write("There are no candidates.")
 
     def log(self, options: dict[str, Any]) -> None:
         """One line for each edit, with the time, who, what and why."""

@@ -1,9 +1,10 @@
-"""manage.py throttle_rules: list, check, export, import, log."""
+"""manage.py throttle_rules: list, check, export, import, candidates, log."""
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connection
 
-from django_throttle.models import ThrottleRule
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts
+from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.recording import RecordFlusher, recorder
 from django_throttle.rulebook import sources
+from django_throttle.stores import get_store
+from tests.recording.calls import By
 
 pytestmark = pytest.mark.django_db
 
@@ -134,3 +140,36 @@ class TestLog:
     def test_none_at_all(self) -> None:
         assert run("log") == "Nothing was changed.\n"
         assert run("log", "api", "--json") == "[]\n"
+
+
+class TestCandidates:
+    @pytest.fixture(autouse=True)
+    def with_redis(self, settings: Any, redis_url: str) -> Iterator[None]:
+        settings.DJANGO_THROTTLE = {"RULES": {}, "AGENT": False, "REDIS": redis_url, "DEADLINE": 5.0}
+        recorder.take()
+        yield
+        recorder.take()
+
+    def test_each_is_compared_with_its_rule(self) -> None:
+        assert run("candidates") == "There are no candidates.\n"
+        ThrottleRule.objects.create(name="api", rate="5/s")
+        row = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/s"), "api", "anna")
+        row.share = 0.1
+        row.save()
+        rulebook.refresh()
+        for _ in range(4):
+            limiter.decide(Facts("page", ("request",), By("user:1"), ident="user:1"))
+        RecordFlusher(get_store())()
+        said = run("candidates", "api")
+        assert said.startswith("api: each user or address: 3 requests per second, enforced for 0.1 of all\n")
+        assert "  Calls: 4\n  Both would refuse: 0\n" in said
+        (found,) = json.loads(run("candidates", "--json"))
+        assert (found["name"], found["share"], found["starts_at"], found["calls"]) == ("api", 0.1, None, 4)
+        assert found["only_candidate"] == sum(one["candidate"] for one in found["minutes"])
+        assert found["live_holds"]["calls"] + found["candidate_holds"]["calls"] == 4
+        assert run("candidates", "other", "--json") == "[]\n"
+
+    def test_in_memory_nobody_else_knows(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"STORE": "memory"}
+        with pytest.raises(CommandError, match="only each process knows"):
+            run("candidates")
