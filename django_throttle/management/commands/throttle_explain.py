@@ -10,9 +10,9 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from django_throttle import rulebook
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import Explanation, in_short
+from django_throttle.management import rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
 from django_throttle.why_refused import Answer, answer
@@ -36,7 +36,7 @@ class Command(BaseCommand):
     def handle(self, *, ident: str, scope: str, method: str, event: str, **options: Any) -> None:
         try:
             call = Call(scope, method.strip().upper(), event)
-            found = answer(get_store(), rulebook.current(), call, ident, wait=ANSWER_SECONDS)
+            found = answer(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)
         except ValidationError as error:
             raise CommandError(_printable("\n".join(error.messages))) from error
         except (InvalidSetting, ValueError) as error:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.exceptions import StoreError
-from django_throttle.management import remote_store
+from django_throttle.management import remote_store, rules_in_force
 from django_throttle.observe.reports import plain
 from django_throttle.recording.overview import overview, rule_names
 
@@ -32,6 +32,7 @@ class Command(BaseCommand):
             raise CommandError(f"--most is a number of rules, from 1, not {most}")
         try:
             store = remote_store("only each process knows what it decided; see the page of rules at work there.")
+            rules_in_force()
             found = overview(store, rule_names(search)[:most])
         except StoreError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
