@@ -51,7 +51,7 @@ def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         "calls": len(told.calls),
         "percent": f"{told.share:.2%}",
         "share": told.share,
-        "remarks": [text for side, rule in given.items() for text in _remarks(side, rule, told)],
+        "remarks": dict.fromkeys(text for side, rule in given.items() for text in _remarks(side, rule, told)),
         "sides": [_side(side, one, told) for side, one in found.items()],
         "affected": _affected(found),
         "pictures": _pictures(found, span, end.timestamp()),
@@ -76,7 +76,7 @@ def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:
     found = {
         f"{name} is switched off: this is what it would refuse if it were on.": not rule.enabled,
         f"{name} only records: nobody is told of these refusals.": rule.is_shadow,
-        f"Of the events of the {NAMES[side]} only requests are replayed.": bool({*rule.events} - {*EVENTS}),
+        "Requests are replayed, other events are not.": bool({*rule.events} - {*EVENTS}),
     }
     return [text for text, holds in found.items() if holds]
 
