@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside faults campaign soak deferring matrix simulation coverage lint types bench bench-commits docs clean
+.PHONY: help demo demo-check test outside faults campaign soak deferring matrix simulation coverage lint types bench bench-commits docs prose clean
 # Without bytecode of ours each server that a test starts would compile the package anew.
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -87,6 +87,9 @@ bench-commits: $(VENV)/.with-bench  ## Measure this tree beside a commit, in tur
 docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+prose: docs  ## Print how each page of the documentation reads; fails where sentences are too long
+	@$(BIN)/python -m docs.prose
 
 clean:  ## Remove all that was made here
 	rm -rf $(VENV) .tox .demo .outside build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,107 @@
+"""Print how each page reads, and fail where one is over a limit: ``make prose``, after ``make docs``.
+
+Of the text of paragraphs; tables, code and quotations are not read. A sentence ends with a mark and a space, or with
+its paragraph. Passive is a form of "to be" before a participle, so the share is a little too high.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from docutils import nodes
+
+DOCTREES: Final = Path(__file__).with_name("_build") / "html" / ".doctrees"
+MEAN_WORDS, MOST_WORDS, MANY_COMMAS, MANY_COMMAS_SHARE, FEW = 17.0, 35, 2, 0.05, 3
+NOT_PROSE: Final = (nodes.table, nodes.literal_block, nodes.block_quote, nodes.comment, nodes.term, nodes.caption)
+COMMA: Final = re.compile(r",(?!\d)(?! code\b)")  # not those of numbers, or between names
+PASSIVE: Final = re.compile(
+    r"\b(?:is|are|was|were|be|been|being)(?: \w+ly| not| never| also| only| then)? "
+    r"(?:\w+ed|kept|made|known|sent|told|taken|given|held|read|written|shown|said|found|left|lost|cut|put|paid|set|seen"
+    r"|done|drawn|bought|meant|hidden|begun|chosen)\b"
+)
+
+
+class Figures(NamedTuple):
+    """Of one page: sentences, words in each, those that are too long, and the shares of commas and passives."""
+
+    sentences: int
+    mean: float
+    too_long: list[str]
+    many_commas: list[str]
+    passive: float
+
+    @property
+    def faults(self) -> list[str]:
+        found = [f"over {MOST_WORDS} words: {one}" for one in self.too_long]
+        if self.mean > MEAN_WORDS:
+            found.append(f"{self.mean:.1f} words a sentence, over {MEAN_WORDS:g}")
+        if len(self.many_commas) > max(FEW, MANY_COMMAS_SHARE * self.sentences):
+            found += [f"more than {MANY_COMMAS} commas: {one}" for one in self.many_commas]
+        return found
+
+
+def sentences(tree: nodes.Node) -> Iterator[str]:
+    """The sentences of a page; a piece of code counts as a word."""
+    for paragraph in tree.findall(nodes.paragraph):
+        parents: list[Any] = []
+        parent: Any = paragraph.parent
+        while parent is not None:
+            parents.append(parent)
+            parent = parent.parent
+        if any(isinstance(one, NOT_PROSE) for one in parents):
+            continue
+        text = "".join("code" if _is_code(part) else part.astext() for part in _parts(paragraph))
+        yield from (one for one in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if len(_words(one)) > 2)
+
+
+def _is_code(part: nodes.Node) -> bool:
+    return isinstance(part, nodes.literal)
+
+
+def _parts(node: nodes.Node) -> Iterator[nodes.Node]:
+    """Texts, and code as a whole."""
+    for child in node.children:
+        if isinstance(child, nodes.Text) or _is_code(child):
+            yield child
+        else:
+            yield from _parts(child)
+
+
+def _words(sentence: str) -> list[str]:
+    return re.findall(r"[\w'’-]+", sentence)
+
+
+def figures(found: list[str]) -> Figures:
+    """The figures of these sentences."""
+    lengths = [len(_words(one)) for one in found]
+    return Figures(
+        len(found),
+        sum(lengths) / max(1, len(found)),
+        [one for one, length in zip(found, lengths, strict=True) if length > MOST_WORDS],
+        [one for one in found if len(COMMA.findall(one)) > MANY_COMMAS],
+        sum(bool(PASSIVE.search(one)) for one in found) / max(1, len(found)),
+    )
+
+
+def main() -> int:
+    """Print the figures of every page, and what is wrong; the exit status is 1 where anything is."""
+    print(f"{'page':16}{'sentences':>10}{'words':>7}{'> ' + str(MOST_WORDS):>6}{'> 2 commas':>12}{'passive':>9}")
+    wrong = []
+    for path in sorted(DOCTREES.glob("*.doctree")):
+        with path.open("rb") as file:
+            page = figures(list(sentences(pickle.load(file))))  # noqa: S301 - Sphinx has just written it
+        commas = len(page.many_commas) / max(1, page.sentences)
+        row = f"{page.sentences:>10}{page.mean:>7.1f}{len(page.too_long):>6}{commas:>12.1%}{page.passive:>9.0%}"
+        print(f"{path.stem:16}{row}")
+        wrong += [f"{path.stem}: {fault}" for fault in page.faults]
+    print(*wrong, sep="\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
