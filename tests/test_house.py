@@ -31,6 +31,7 @@ GIVEN = {
 # Flat test files that test no module, but what the tree has beside the package.
 OF_THE_TREE = {"test_benchmarks.py", "test_databases.py", "test_house.py", "test_matrix.py", "test_wheel.py"}
 # Documentation may say /srv and /etc, and a first line which interpreter runs the file.
+BINARY = {".gz", ".png", ".sqlite3"}
 MACHINE_PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|work|Users|opt|tmp|mnt|usr)/[\w.-]|[A-Z]:\\\w)")
 
 
@@ -215,9 +216,9 @@ def test_every_script_says_what_goes_in_and_out(path: Path) -> None:
 
 
 def test_no_file_names_a_path_of_a_machine() -> None:
-    found = [path for path in ROOT.iterdir() if path.is_file() and path.suffix not in {".gz", ".sqlite3"}]
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.suffix not in BINARY]
     for folder in FOLDERS:
-        found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix not in BINARY]
     for path in found:
         if {"__pycache__", "_build"} & set(path.parts) or path.name.startswith(".coverage"):
             continue
