@@ -16,6 +16,7 @@ from django_throttle.connections.overview import Connection, Ident, Overview, lo
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
+from django_throttle.observe.reports import printable
 from django_throttle.stores import get_store
 
 URL_NAME: Final = "django_throttle_throttleconnection"
@@ -77,10 +78,10 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if isinstance(found, Connection):
             message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
             where = f"{found.scope}{found.path and ', ' + found.path}"
-            name = _printable(f"{', '.join(found.idents) or 'nobody'} ({where})")
+            name = printable(f"{', '.join(found.idents) or 'nobody'} ({where})")
             said = f"The connection of {name} is being closed."
         elif isinstance(found, Ident):
-            message, name = ControlMessage(CLOSE, tag=found.tag, why=CLOSED), _printable(found.shown)
+            message, name = ControlMessage(CLOSE, tag=found.tag, why=CLOSED), printable(found.shown)
             said = f"All {found.open} connections of {name} are being closed."
         else:
             return ""
@@ -118,11 +119,6 @@ def _listed(search: str, uid: str, socket: str, tag: str) -> Connection | Ident 
             if tag and ident.tag == tag:
                 return ident
     return None
-
-
-def _printable(text: str) -> str:
-    """Without what only a client would put there: PostgreSQL takes no NUL, and a log has lines."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def _in_words(seconds: float) -> str:

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from django_throttle import rulebook
 from django_throttle.exceptions import InvalidSetting
+from django_throttle.observe.reports import printable as printable
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import RedisStore, get_store, why_in_memory
 

@@ -90,9 +90,15 @@ def reference(decision: Decision) -> str:
 
 
 def plain(text: str) -> str:
-    """The text on one line: control characters are escaped."""
-    text = text[:LONGEST]
-    return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()
+    """The beginning of the text, printable."""
+    return printable(text[:LONGEST])
+
+
+def printable(text: str) -> str:
+    """The text on one line, whatever clients and operators have put into it: control characters are escaped."""
+    if text.isprintable():
+        return text
+    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
 
 
 _work: list[Callable[[], object]] = [log_left_out]

@@ -199,7 +199,7 @@ class TestPage:
         answer = operator.post(CLOSE, {"uid": store.leases.uid, "socket": "a"})
         SocketControl(store)()
         assert one.closed is not None
-        assert LogEntry.objects.get().object_repr == "user:\ufffd[1m (chat, /ws/\ufffd\ufffd\ufffd\ufffd)"
+        assert LogEntry.objects.get().object_repr == r"user:\x1b[1m (chat, /ws/\x00\n\u202e\ud800)"
         assert all(map(str.isprintable, said(answer)))
 
     def test_all_of_an_identity(self, operator: Client, enforce: Enforce) -> None:

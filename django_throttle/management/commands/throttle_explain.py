@@ -12,7 +12,7 @@ from django.db import DatabaseError
 
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import Explanation, in_short
-from django_throttle.management import rules_in_force
+from django_throttle.management import printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
 from django_throttle.why_refused import Answer, answer
@@ -38,9 +38,9 @@ class Command(BaseCommand):
             call = Call(scope, method.strip().upper(), event)
             found = answer(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)
         except ValidationError as error:
-            raise CommandError(_printable("\n".join(error.messages))) from error
+            raise CommandError("\n".join(map(printable, error.messages))) from error
         except (InvalidSetting, ValueError) as error:
-            raise CommandError(_printable(str(error))) from error
+            raise CommandError(printable(str(error))) from error
         except DatabaseError as error:
             raise CommandError(f"users cannot be looked up: {error}") from error
         except StoreError as error:
@@ -49,7 +49,7 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
         for line in _lines(found):
-            self.stdout.write(_printable(line))
+            self.stdout.write(printable(line))
 
 
 def _lines(found: Answer) -> Iterator[str]:
@@ -76,9 +76,3 @@ def _rules(told: Explanation) -> Iterator[str]:
         yield f"  -        {other.rule.name}: {other.why}"
     for override in told.overrides:
         yield f"  override {override.number} for {override.subject}"
-
-
-def _printable(text: str) -> str:
-    """Whatever a client or an operator has put into a name."""
-    lines = [line if line.isprintable() else line.encode("unicode_escape") for line in text.split("\n")]
-    return "\n".join([line if isinstance(line, str) else line.decode() for line in lines])

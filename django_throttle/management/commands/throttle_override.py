@@ -17,7 +17,7 @@ from django_throttle import history
 from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRate
-from django_throttle.management import django_options, shell_user
+from django_throttle.management import django_options, printable, shell_user
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
@@ -158,7 +158,7 @@ def _seconds(lasting: str) -> float:
 def _line(row: ThrottleOverride) -> str:
     until = "without an end" if row.until is None else f"until {_local(row.until):%Y-%m-%d %H:%M:%S %Z}".rstrip()
     by = f" ({row.created_by})" if row.created_by else ""
-    return f"{row.pk}  {row}: {row.meaning}, {until}: {' '.join(row.reason.split())}{by}"
+    return printable(f"{row.pk}  {row}: {row.meaning}, {until}: {' '.join(row.reason.split())}{by}")
 
 
 def _local(moment: datetime) -> datetime:

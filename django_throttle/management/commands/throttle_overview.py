@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store, rules_in_force
-from django_throttle.observe.reports import plain
+from django_throttle.observe.reports import plain, printable
 from django_throttle.recording.overview import overview, rule_names
 
 USUAL: Final = 50
@@ -45,4 +45,4 @@ class Command(BaseCommand):
             self.stdout.write(f"Damper {each.rule!r} refuses {each.percent} of the calls of {plain(each.tag)}.")
         for one in found.rules:
             figures = f"{one.day.calls:,} calls, {one.refused_share:.1%} refused, 99 % decided in {one.p99_ms:.2f} ms"
-            self.stdout.write(" ".join([f"{one.name!r}: {figures} in the last day.", *one.hints]))
+            self.stdout.write(printable(" ".join([f"{one.name!r}: {figures} in the last day.", *one.hints])))

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.management import remote_store
+from django_throttle.management import printable, remote_store
 from django_throttle.models.override import misspelt
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.rulebook import sources
@@ -51,7 +51,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except StoreError as error:
             raise CommandError(f"nothing was reset, as Redis does not answer: {error}") from error
-        typed, ident = _printable(typed), _printable(ident)
+        typed, ident = printable(typed), printable(ident)
         if removed:
             self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
         elif ident != typed:
@@ -65,8 +65,3 @@ class Command(BaseCommand):
         except DatabaseError as error:
             self.stderr.write(self.style.WARNING(f"no user can be looked up: {sources.advice(error)}"))
             return typed
-
-
-def _printable(text: str) -> str:
-    """As it was typed it may not be."""
-    return text.encode(errors="backslashreplace").decode()

@@ -20,7 +20,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.exceptions import StoreError
-from django_throttle.management import django_options, remote_store, shell_user
+from django_throttle.management import django_options, printable, remote_store, shell_user
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
 from django_throttle.recording.read import compared
@@ -167,7 +167,7 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps([row.as_json() for row in found], indent=2))
             return
         for row in found:
-            self.stdout.write(row.sentence())
+            self.stdout.write(printable(row.sentence()))
         if not found:
             self.stdout.write("Nothing was changed.")
 

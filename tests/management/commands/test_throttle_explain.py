@@ -14,6 +14,8 @@ from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.observe.reports import ident_for_logs
+from django_throttle.recording.flush import RecordFlusher
+from django_throttle.stores import RedisStore
 from tests import doors
 from tests.doors import BOTH, Enforce
 
@@ -32,8 +34,8 @@ def run(*arguments: str) -> str:
     return out.getvalue()
 
 
-def refuse(ident: str) -> None:
-    while limiter.decide(Facts("search", ("request",), KnownCaller(ident), method="POST")).allowed:
+def refuse(ident: str, scope: str = "search") -> None:
+    while limiter.decide(Facts(scope, ("request",), KnownCaller(ident), method="POST")).allowed:
         pass
 
 
@@ -95,3 +97,14 @@ def test_redis_that_does_not_answer(settings: Any) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0", "AGENT": False, "RULES": {"api": {"rate": "1/min"}}}
     with pytest.raises(CommandError, match="Redis does not answer"):
         run("ip:192.0.2.1")
+
+
+@BOTH
+def test_a_scope_that_a_client_chose_adds_no_line(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "2/min", "key": "ip"})
+    refuse("ip:192.0.2.1", "x\n  refused\x1b[2J")
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
+    told = run("ip:192.0.2.1")
+    assert "to x\\n  refused\\x1b[2J by rule" in told
+    assert all(map(str.isprintable, told.splitlines()))
