@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
@@ -83,7 +83,7 @@ class ThrottleCandidateAdmin(ListAdmin):
     def comparison(self, row: ThrottleCandidate) -> SafeString | str:
         now = timezone.now()
         try:
-            found = compared(get_store(), row.name, now - timedelta(hours=1), now)
+            found = compared(get_store(), row.name, row.since, now)
         except (StoreError, InvalidSetting) as error:
             return f"Nothing can be shown: {error}"
         rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', found.rows())

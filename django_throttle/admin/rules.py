@@ -16,6 +16,7 @@ from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -390,7 +391,7 @@ class ThrottleRuleAdmin(ListAdmin):
         made = ThrottleCandidate.of(obj, live_name(obj), request.user.get_username())
         before = ThrottleCandidate.objects.filter(name=made.name).first()
         if before is not None:
-            made.pk, made.created_at = before.pk, before.created_at
+            made.pk, made.created_at = before.pk, timezone.now()
         with history.because(reason):
             made.save()
         self.message_user(request, f"The candidate of {made.name} counts beside it from now on.", messages.SUCCESS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Self
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
@@ -15,6 +16,8 @@ from django_throttle.core.overrides import Candidate, candidate_name
 from django_throttle.history.edits import state
 from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
+
+HOUR: Final = timedelta(hours=1)
 
 
 class ThrottleCandidate(CheckedRow):
@@ -75,6 +78,12 @@ class ThrottleCandidate(CheckedRow):
 
     def describe(self) -> str:
         return describe(self.as_row().as_rule())
+
+    @property
+    def since(self) -> datetime:
+        """From when it is compared with the live rule: an hour ago, or when it was made."""
+        made: datetime = self.created_at
+        return max(timezone.now() - HOUR, made)
 
     @property
     def counts_as(self) -> str:

@@ -50,8 +50,12 @@ def test_an_edited_rule_is_saved_as_a_candidate_and_the_rule_stays(operator: Cli
     line = ThrottleChange.objects.first()
     assert line is not None
     assert (line.kind, line.who, line.reason) == ("candidate", "somebody", "try it")
+    ThrottleCandidate.objects.update(created_at=timezone.now() - timedelta(hours=2))
+    assert timedelta(minutes=59) < timezone.now() - ThrottleCandidate.objects.get().since < timedelta(minutes=61)
     made(operator, rate="4/min")
-    assert ThrottleCandidate.objects.get().options["rate"] == "4/min"
+    again = ThrottleCandidate.objects.get()
+    assert again.options["rate"] == "4/min"
+    assert again.since == again.created_at > timezone.now() - timedelta(minutes=1)
 
 
 @pytest.mark.django_db

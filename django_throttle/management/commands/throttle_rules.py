@@ -6,7 +6,6 @@ import json
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
-from datetime import timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +28,6 @@ from django_throttle.rulebook.file import Diff, compare
 from django_throttle.rulebook.sources import Reading
 
 MOST_LINES: Final = 50
-HOUR: Final = timedelta(hours=1)
 
 
 class Command(BaseCommand):
@@ -144,7 +142,7 @@ class Command(BaseCommand):
         if options["name"] is not None:
             rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
         try:
-            found = [(row, compared(store, row.name, now - HOUR, now)) for row in rows]
+            found = [(row, compared(store, row.name, row.since, now)) for row in rows]
         except StoreError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
         if options["json"]:
