@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -24,8 +25,8 @@ OVERVIEW = "/admin/django_throttle/throttlerule/overview/"
 MANY = 10_000
 FILL = f"""
 from django_throttle.models import ThrottleRule
-rows = (ThrottleRule(name=f"rule {{n:05}}", rate=f"{{n + 1}}/min", scopes=[f"scope{{n}}"]) for n in range({MANY}))
-ThrottleRule.objects.bulk_create(rows)
+rows = [ThrottleRule(name=f"rule {{n:05}}", rate=f"{{n + 1}}/min", scopes=[f"scope{{n}}"]) for n in range({MANY})]
+ThrottleRule.objects.bulk_create([*rows, ThrottleRule(name="filled", rate="9000/min", scopes=["search"], key="ip")])
 """
 
 
@@ -43,12 +44,25 @@ def site(services: Services) -> str:
     """The demo with ten thousand rules, one of which has a hostile name and refuses much."""
     port = free_port()
     start_site(services, port)
-    rules = {HOSTILE: {"rate": "5/hour", "scopes": ["chat"], "events": ["message"], "key": "everyone"}}
+    both = {"scopes": ["search", "chat"], "events": ["request", "message"]}
+    rules = {
+        HOSTILE: {"rate": "5/hour", "scopes": ["chat"], "events": ["message"], "key": "everyone"},
+        "api": {"rate": "9000/s", "key": "ip", **both},  # not to refuse first
+    }
     file = Path(services.folder, "rules.json")
     file.write_text(json.dumps(rules))
     manage(services, "throttle_rules", "import", str(file))
     manage(services, "shell", "-c", FILL)
+    wait_until(lambda: len(set(filled_workers(port))) == 2, timeout=slack(60))
     return f"127.0.0.1:{port}"
+
+
+def filled_workers(port: int) -> Iterator[int]:
+    """Those that answer searches and have all rules in force."""
+    for _ in range(10):
+        with urlopen(f"http://127.0.0.1:{port}/api/search") as answer:
+            if '"filled"' in answer.headers.get("RateLimit-Policy", ""):
+                yield json.load(answer)["worker"]
 
 
 def manage(services: Services, *arguments: str) -> str:
