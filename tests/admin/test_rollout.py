@@ -167,7 +167,7 @@ def tried(night: Night) -> None:
 
     def try_stricter() -> None:
         page.locator("#result_list th a", has_text="api").first.click()
-        page.fill("[name=rate]", "30/min")
+        page.fill("[name=rate]", "5/min")
         page.fill("[name=burst]", "2")
         page.get_by_role("button", name="Try on the last hour").click()
         expect(edited).to_be_visible()
@@ -233,7 +233,7 @@ def reverted(night: Night, site: str) -> None:
         page.locator("#result_list th a", has_text="api").first.click()
         page.locator(".object-tools").get_by_role("link", name="History").click()
         page.locator("#result_list tbody tr", has_text="promoted").first.get_by_role("button", name="Revert").click()
-        expect(page.locator(".success")).to_contain_text("Reverted: rate: 30/min → 10/s; burst: 2 → 20")
+        expect(page.locator(".success")).to_contain_text("Reverted: rate: 5/min → 10/s; burst: 2 → 20")
     night.picture("revert")
     wait_until(lambda: not refused(site), timeout=PATIENCE)
 
