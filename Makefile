@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside faults campaign soak deferring matrix simulation coverage lint types bench bench-commits docs prose clean
+.PHONY: help demo demo-check test outside faults campaign soak deferring matrix simulation coverage lint types bench bench-commits docs prose release release-ready clean
 # Without bytecode of ours each server that a test starts would compile the package anew.
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -91,6 +91,20 @@ docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html
 prose: docs  ## Print how each page of the documentation reads; fails where sentences are too long
 	@$(BIN)/python -m docs.prose
 
+release: release-ready lint types prose test outside  ## Build what is released into dist, test and check it, and say what to upload
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(BIN)/python -m check_wheel_contents dist/*.whl
+	@cd dist && sha256sum *
+	@echo "Tag this commit v$$($(BIN)/python -m hatchling version), then upload: $(BIN)/python -m twine upload dist/*"
+
+# What would be found only after all tests have run, is asked first.
+release-ready: $(VENV)/.with-test
+	@test -z "$$(git status --porcelain)" || { echo "make: commit or remove first: $$(git status --short)" >&2; exit 1; }
+	@grep --quiet --fixed-strings "## [$$($(BIN)/python -m hatchling version)]" CHANGELOG.md || { \
+		echo "make: CHANGELOG.md has no part for version $$($(BIN)/python -m hatchling version)" >&2; exit 1; }
+
 clean:  ## Remove all that was made here
 	rm -rf $(VENV) .tox .demo .outside build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f .coverage .coverage.*
@@ -106,10 +120,10 @@ $(VENV)/.made:
 	@touch $@
 
 # The groups that a group of pyproject.toml includes: with it they are there too.
-INCLUDED_test := demo
-INCLUDED_lint := test demo
-INCLUDED_bench := test demo
-INCLUDED_matrix := test demo
+INCLUDED_test := demo release
+INCLUDED_lint := test demo release
+INCLUDED_bench := test demo release
+INCLUDED_matrix := test demo release
 
 $(VENV)/.with-%: pyproject.toml $(VENV)/.made
 	@echo "Installing what '$*' needs into $(VENV) (the first time takes about a minute) ..."

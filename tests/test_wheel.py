@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -179,3 +181,35 @@ def test_its_fixtures_are_found_by_pytest(python: Path, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "3 passed" in ran.stdout
     assert "plugins: django-throttle-rules-" in ran.stdout
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What is released, built from two copies of this tree, whose files have other times."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found = []
+    for name in ("first", "second"):
+        copy = tmp_path_factory.mktemp(name)
+        for each in filter(None, listed.split("\0")):
+            if (ROOT / each).is_file():
+                (copy / each).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / each, copy / each)
+        subprocess.run([sys.executable, "-m", "hatchling", "build"], cwd=copy, check=True, capture_output=True)
+        found.append(copy / "dist")
+    return found
+
+
+def test_a_release_can_be_built_again_byte_for_byte(builds: list[Path]) -> None:
+    first, second = (
+        {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()} for folder in builds
+    )
+    assert sorted(name.rsplit(".", 1)[-1] for name in first) == ["gz", "whl"]
+    assert first == second
+
+
+def test_a_package_index_would_take_it(builds: list[Path]) -> None:
+    files = [str(each) for each in builds[0].iterdir()]
+    wheels = [each for each in files if each.endswith(".whl")]
+    for command in (["twine", "check", "--strict", *files], ["check_wheel_contents", *wheels]):
+        ran = subprocess.run([sys.executable, "-m", *command], check=False, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
