@@ -9,7 +9,7 @@ from fractions import Fraction
 from hashlib import blake2b
 from itertools import chain
 from math import ceil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.core.algorithms import ALGORITHMS, Plan, Uncounted
 from django_throttle.core.algorithms.base import multiplied
@@ -59,6 +59,10 @@ class Rule(Options):
     plan: Plan = field(init=False, repr=False, compare=False)
     tolerance: int = field(init=False, repr=False, compare=False)  # what passes beyond the limit
     thresholds: tuple[tuple[float, int], ...] = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:
+        # For type checkers only. An option takes more than it becomes: a rate's text, a list in place of a tuple.
+        def __init__(self, name: str, rate: Rate | str | None = None, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
         algorithm = ALGORITHMS.get(self.algorithm) if isinstance(self.algorithm, str) else None

@@ -43,7 +43,7 @@ def replay(log: Path = LOG) -> Iterator[Row]:
         return
     requests = read(log)
     for name, options, most, span in ALGORITHMS:
-        yield _row(name, Rule(name, RATE, key="ip", **options), requests, most, span)  # type: ignore[arg-type]
+        yield _row(name, Rule(name, RATE, key="ip", **options), requests, most, span)
 
 
 def read(log: Path) -> list[Request]:
