@@ -83,6 +83,7 @@ def why_not(rule: Rule) -> str | None:
         "a damper refuses by chance": rule.is_damper,
         "a log does not say what calls cost": rule.is_measured or rule.unit != "calls",
         "its functions need the request itself": bool(rule.functions),
+        "a log does not say who has a plan": bool(rule.plans),
         f"a log does not say the {rule.key}": bool({"session", "tenant", "connection"} & {*rule.key.split("+")}),
         f"a log does not say who is {' or '.join(rule.audience)}": bool({*rule.audience} - KNOWN_AUDIENCES),
     }

@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from django.core.exceptions import SynchronousOnlyOperation
+from django.utils.module_loading import import_string
+
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
+from django_throttle.core.options import is_dotted
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.log_throttling import LogThrottle
@@ -118,3 +122,41 @@ def _name(said: object, name: str) -> str:
     if not callable(said):
         return name
     return f"{getattr(said, '__module__', '')}.{getattr(said, '__qualname__', type(said).__qualname__)}"
+
+
+def with_plan(rule: Rule, who: Who) -> Rule:
+    """The rule as the first plan has it that the caller has, or as it is without one; itself if it has no plans.
+
+    A function of the site is called once, however many plans name it, and only where there is a request or a scope.
+    """
+    said: dict[str, Any] = {}
+    for plan, planned in rule.by_plan:
+        path, _, name = plan.partition(":")
+        if not is_dotted(path):
+            if not plan or who.is_(plan):
+                return planned
+            continue
+        if path not in said:
+            said[path] = None if who.subject is None else _ask(path, who.subject)
+        if said[path] is not None and (str(said[path]) == name if name else said[path]):
+            return planned
+    return rule
+
+
+def _ask(path: str, subject: Any) -> Any:
+    """What the function says; None, with a log line, where it fails: it must neither fail the call nor lift a limit."""
+    try:
+        found = import_string(path)(subject)
+    except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
+        raise
+    except Exception:
+        if _log_throttle.due(f"plan {path}"):
+            logger.exception("%s raised this exception: callers have no plan by it; mend the function", path)
+        return None
+    if not inspect.isawaitable(found):
+        return found
+    if inspect.iscoroutine(found):
+        found.close()
+    if _log_throttle.due(f"plan {path}"):
+        logger.error("%s must not be async: callers have no plan by it; mend the function", path)
+    return None

@@ -65,7 +65,8 @@ class RuleState(NamedTuple):
             return f"a call costs more than the {one.largest or one.limit:,} that it ever allows at once"
         if one.reason is Reason.SUPPRESSED:
             return f"{self.chance:.0%} of the calls are refused now"
-        use = f"{self.used:,} of {one.limit:,} {'open' if one.window is None else 'used'}"
+        plan = f" by plan {self.counting.plan}" if self.counting.plan else ""
+        use = f"{self.used:,} of {one.limit:,}{plan} {'open' if one.window is None else 'used'}"
         if one.allowed:
             return use
         return f"{use}, free {'when one ends' if one.window is None else f'in {in_short(one.retry_after or 0.0)}'}"
@@ -86,6 +87,7 @@ class RuleState(NamedTuple):
             "verdict": self.verdict,
             "chance": self.chance,
             "assumed": self.counting.assumed,
+            "plan": self.counting.plan,
         }
 
 

@@ -33,6 +33,7 @@ VALUES: Final = {
     "events": f"a list of {', '.join(f'``{event}``' for event in EVENTS)}",
     "methods": "a list of HTTP methods",
     "audience": "a list, see below",
+    "plans": "a dictionary, see below",
     "shares": "a list of shares, such as 0.8",
     "statuses": "a list of HTTP statuses",
     "reserve": "a whole number, ``mean``, or the path of a function",

@@ -92,7 +92,7 @@ def main() -> int:
     """Print the figures of every page, and what is wrong; the exit status is 1 where anything is."""
     print(f"{'page':16}{'sentences':>10}{'words':>7}{'> ' + str(MOST_WORDS):>6}{'> 2 commas':>12}{'passive':>9}")
     wrong = []
-    for path in sorted(DOCTREES.glob("*.doctree")):
+    for path in sorted(DOCTREES.rglob("*.doctree")):
         with path.open("rb") as file:
             page = figures(list(sentences(pickle.load(file))))  # noqa: S301 - Sphinx has just written it
         commas = len(page.many_commas) / max(1, page.sentences)

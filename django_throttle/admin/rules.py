@@ -31,6 +31,7 @@ from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import GROUPS, HELD, NOUNS, Options, key_parts
+from django_throttle.core.plans import read_plan
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.models.fields import is_text, stored
 from django_throttle.models.subjects import missing_group
@@ -367,7 +368,7 @@ class ThrottleRuleAdmin(ListAdmin):
             self._save_candidate(request, obj, form.cleaned_data.get("edit_reason", ""))
             return
         super().save_model(request, obj, form, change)
-        for entry in obj.audience:
+        for entry in (*obj.audience, *(read_plan(line).who for line in obj.plans)):
             kind, _, name = entry.partition(":")
             if kind == "group" and (warning := missing_group(name)):
                 self.message_user(request, warning, messages.WARNING)

@@ -341,7 +341,7 @@ def _tenant(given: Given) -> Iterator[CheckMessage]:
 
 
 def _needs_tenants(rule: Rule) -> bool:
-    return "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in rule.audience)
+    return "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in (*rule.audience, *rule.plans))
 
 
 def _user(given: Given) -> Iterator[CheckMessage]:

@@ -43,7 +43,8 @@ class Outcome(NamedTuple):
     call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
     ``plan`` is how the rule counts, where a store has counted, and ``unit`` what it does. ``largest`` is what a call
     may cost at most, where this one costs more. ``put_off`` is how long until the turn of an allowed call whose rule
-    has the work done later: nobody waits for it here.
+    has the work done later: nobody waits for it here. ``plan_of`` is who has the plan of the rule that decided, such
+    as "group:premium"; empty where none of them does.
     """
 
     rule: str
@@ -62,6 +63,7 @@ class Outcome(NamedTuple):
     unit: str = "calls"
     largest: int | None = None
     put_off: float = 0.0
+    plan_of: str = ""
 
     @property
     def verdict(self) -> str:
@@ -291,6 +293,7 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
         rule.unit,
         (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None,
         put_off,
+        rule.plan_of,
     )
 
 

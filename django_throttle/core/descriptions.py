@@ -6,8 +6,9 @@ from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.algorithms.base import listed
-from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.key import AUDIENCE_WORDS, KEY_KINDS
 from django_throttle.core.options import NOUNS, UNITS, say_scopes, table
+from django_throttle.core.plans import PlanLimits, read_plan
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 
@@ -21,6 +22,7 @@ def describe(rule: Rule) -> str:
     parts = (
         f"{who(rule.key)}: {_amount(rule)}",
         *_shape(rule),
+        *(_plan(read_plan(line)) for line in rule.plans),
         _together(rule.events) if rule.unit == "calls" else "",
         *(row.describe(getattr(rule, name)) for name, row in table(type(rule)).items()),
     )
@@ -78,6 +80,16 @@ def _queue(rule: Rule) -> str:
     most = most if rule.max_queue is None else rule.max_queue
     later = " and done later where a view can" if rule.action == "defer" else ""
     return f"evenly spaced, up to {most:,} waiting their turn{seconds}{later}"
+
+
+def _plan(plan: PlanLimits) -> str:
+    """Who has a plan, and its limits; the windows are the rule's."""
+    if len(plan.rates) == 1:
+        amount = f"{plan.rates[0].limit:,}"
+    else:
+        amount = listed([f"{rate.limit:,} per {window(rate)}" for rate in plan.rates]) or f"{plan.limit:,}"
+    burst = "" if plan.burst is None else f" with bursts up to {plan.burst:,}"
+    return f"{AUDIENCE_WORDS.get(plan.who) or plan.who.replace(':', ' ', 1)} {amount}{burst}"
 
 
 def _together(names: tuple[str, ...]) -> str:

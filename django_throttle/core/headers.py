@@ -12,6 +12,7 @@ from django_throttle.core.algorithms import Plan
 from django_throttle.core.commands import Answers, Charges, RuleSet
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.plans import plan_name
 from django_throttle.core.rate import Rate
 
 # Proxies refuse responses with more than a few kilobytes of headers: policies with most left are not sent.
@@ -37,6 +38,7 @@ class Policy(NamedTuple):
     more_after: int | None
     reset_after: float
     unit: str = "calls"
+    plan: str = ""
 
 
 def visible(decisions: Sequence[Decision], may_see: Callable[[str], bool]) -> tuple[Outcome, ...]:
@@ -109,7 +111,14 @@ def _name(rule: str, window: float | None) -> str:
 def _policy(outcome: Outcome, name: str) -> Policy:
     window = None if outcome.window is None else _window(outcome.plan, outcome.limit, outcome.window)
     more = None if window is None or outcome.remaining >= outcome.limit else _more_after(outcome)
-    return Policy(name, outcome.limit, outcome.remaining, window, more, outcome.reset_after, outcome.unit)
+    return Policy(
+        name, outcome.limit, outcome.remaining, window, more, outcome.reset_after, outcome.unit, _plan(outcome.plan_of)
+    )
+
+
+def _plan(plan_of: str) -> str:
+    """What a client is told of its plan: a name, in printable ASCII."""
+    return quote(plan_name(plan_of), safe=PLAIN, errors="surrogatepass") if plan_of else ""
 
 
 @lru_cache(maxsize=1024)
@@ -141,7 +150,8 @@ class PlainFields:
         texts = _names([(rule.name, rule.window) for rule in limits])
         windows = [_window(rule.plan, quota, rule.window or 0) for rule, quota in quotas]
         parts = [
-            (name, quota, window, rule.unit) for name, (rule, quota), window in zip(texts, quotas, windows, strict=True)
+            (name, quota, window, rule.unit, _plan(rule.plan_of))
+            for name, (rule, quota), window in zip(texts, quotas, windows, strict=True)
         ]
         self.policy = ", ".join([_quota(*part) for part in parts])
         rows = zip(shown, map(_text, texts), quotas, strict=True)
@@ -229,7 +239,7 @@ def _named(policies: Sequence[Policy]) -> dict[str, str]:
     """Two lists of structured fields (RFC 9651), in which each policy has its name."""
     return {
         "RateLimit-Policy": ", ".join(
-            [_quota(policy.name, policy.quota, policy.window, policy.unit) for policy in policies]
+            [_quota(policy.name, policy.quota, policy.window, policy.unit, policy.plan) for policy in policies]
         ),
         "RateLimit": ", ".join([_left(policy) for policy in policies]),
     }
@@ -247,10 +257,11 @@ def _nearest(fields: Mapping[str, str], policies: Sequence[Policy]) -> dict[str,
 
 
 @lru_cache(maxsize=1024)
-def _quota(name: str, quota: int, window: int | None, unit: str) -> str:
+def _quota(name: str, quota: int, window: int | None, unit: str, plan: str) -> str:
     quota_unit = CONCURRENT if window is None else UNITS.get(unit, unit)
     parameters = [f"qu={_text(quota_unit)}"] if quota_unit else []
-    return ";".join([_text(name), f"q={quota}", *parameters, *([] if window is None else [f"w={window}"])])
+    said = [f"plan={_text(plan)}"] if plan else []
+    return ";".join([_text(name), f"q={quota}", *parameters, *([] if window is None else [f"w={window}"]), *said])
 
 
 def _left(policy: Policy) -> str:

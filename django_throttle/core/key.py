@@ -6,11 +6,12 @@ import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from operator import methodcaller
 from typing import Any, Final, Literal
 
-from django_throttle.core.exceptions import InvalidIdent
+from django_throttle.core.exceptions import InvalidIdent, InvalidRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,28 @@ _EVERY: Final = (
     ),
 )  # fmt: skip
 KEY_KINDS: Final = {kind.name: kind for kind in _EVERY}
+
+
+AUDIENCE_WORDS: Final = {
+    "anonymous": "visitors who are not logged in",
+    "authenticated": "logged-in users",
+    "staff": "staff",
+}
+AUDIENCES: Final = tuple(AUDIENCE_WORDS)
+# Kinds of audience that have names: group:editors, tenant:acme.
+AUDIENCE_KINDS: Final = ("group", *(name for name, kind in KEY_KINDS.items() if kind.is_audience))
+
+
+def check_audience(entry: str, option: str) -> None:
+    """Raise InvalidRule for what is no audience, naming the nearest one."""
+    kind, colon, name = entry.partition(":")
+    if entry in AUDIENCES or (colon and kind in AUDIENCE_KINDS and name == name.strip() != ""):
+        return
+    near = get_close_matches(kind.strip().lower(), (*AUDIENCES, *AUDIENCE_KINDS), n=1)
+    if near and near[0] in AUDIENCE_KINDS:
+        near = [f"{near[0]}:{name.strip() or 'NAME'}"]
+    hint = f"; did you mean {near[0]!r}?" if near else f"; choose {', '.join(AUDIENCES)}, group:NAME or tenant:NAME"
+    raise InvalidRule(f"there is no audience {entry!r}{hint}", option)
 
 
 def joined_keys() -> tuple[str, ...]:

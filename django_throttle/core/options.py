@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm
 from django_throttle.core.algorithms.base import listed
 from django_throttle.core.exceptions import InvalidRule
-from django_throttle.core.key import KEY_KINDS, joined_keys
+from django_throttle.core.key import AUDIENCE_KINDS, AUDIENCE_WORDS, AUDIENCES, KEY_KINDS, check_audience, joined_keys
+from django_throttle.core.plans import read_plans
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
 
 
@@ -55,14 +56,6 @@ MEASURED: Final = tuple(UNITS)[2:]
 MEAN: Final = "mean"  # of what earlier calls came to
 CANCELLED: Final = "cancelled"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
-AUDIENCE_WORDS: Final = {
-    "anonymous": "visitors who are not logged in",
-    "authenticated": "logged-in users",
-    "staff": "staff",
-}
-AUDIENCES: Final = tuple(AUDIENCE_WORDS)
-# Kinds of audience that have names: group:editors, tenant:acme.
-AUDIENCE_KINDS: Final = ("group", *(name for name, kind in KEY_KINDS.items() if kind.is_audience))
 MAX_RATES: Final = 10
 MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100
@@ -288,15 +281,16 @@ def _methods(row: Option, given: object) -> tuple[str, ...]:
 def _audience(row: Option, given: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(_names(row, given)))
     for entry in found:
-        kind, colon, name = entry.partition(":")
-        if entry in AUDIENCES or (colon and kind in AUDIENCE_KINDS and name == name.strip() != ""):
-            continue
-        near = get_close_matches(kind.strip().lower(), (*AUDIENCES, *AUDIENCE_KINDS), n=1)
-        if near and near[0] in AUDIENCE_KINDS:
-            near = [f"{near[0]}:{name.strip() or 'NAME'}"]
-        hint = f"; did you mean {near[0]!r}?" if near else f"; choose {', '.join(AUDIENCES)}, group:NAME or tenant:NAME"
-        raise InvalidRule(f"there is no audience {entry!r}{hint}", row.name)
+        check_audience(entry, row.name)
     return found
+
+
+def _plans(row: Option, given: object) -> tuple[str, ...]:
+    def check(who: str) -> None:
+        if not is_dotted(who.partition(":")[0]) or who.endswith(":"):
+            check_audience(who, row.name)
+
+    return read_plans(given, check)
 
 
 def _shares(row: Option, given: object) -> tuple[float, ...]:
@@ -346,6 +340,7 @@ KINDS: Final[dict[str, Callable[[Option, object], Any]]] = {
     "events": lambda row, given: tuple(_one_of(row.name, event, EVENTS) for event in names(row.name, given)),
     "methods": _methods,
     "audience": _audience,
+    "plans": _plans,
     "shares": _shares,
     "statuses": _statuses,
     "results": _results,
@@ -444,8 +439,7 @@ class Options:
     audience: tuple[str, ...] = option(
         "audience", (), group=WHO, label="Audience", length=1000, words=_only_for, shape=_LIST.format(_AUDIENCE),
         wanted="the audience: anonymous, authenticated, staff, group:NAME, tenant:NAME",
-        help="Only calls of these, with commas in between: anonymous, authenticated, staff, group:editors, "
-        "tenant:acme. One of them is enough. Empty: everybody.",
+        help="Only calls of these: anonymous, authenticated, staff, group:editors, tenant:acme. Empty: everybody.",
     )
     algorithm: str = option(
         "choice", "sliding_window", group=AMOUNT, choices=ALGORITHMS, help="How calls are counted.",
@@ -462,6 +456,12 @@ class Options:
         "whole", group=AMOUNT,
         help="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are "
         "delayed, where no longest queue is given. Empty: the rate's number.",
+    )
+    plans: tuple[str, ...] = option(
+        "plans", (), group=AMOUNT, label="Plans", never=("damper",), length=2000,
+        shape="^[^=\n]+ = [^=\n]+(\n[^=\n]+ = [^=\n]+)*$", wanted="a plan a line, such as group:premium = 1000/min",
+        help="Other limits for some, a plan a line: group:premium = 1000/min. The first that matches replaces the "
+        "rate; what was used counts on. For an audience, or what a function returns: shop.limits.plan:pro.",
     )
     refill: str = option(
         "choice", "continuous", group=AMOUNT,

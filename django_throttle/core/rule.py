@@ -29,6 +29,7 @@ from django_throttle.core.options import (
     sequence,
     table,
 )
+from django_throttle.core.plans import PlanLimits, read_plan
 from django_throttle.core.rate import MAX_LIMIT, Rate, RateLimit, period_of
 
 
@@ -44,6 +45,8 @@ class Rule(Options):
 
     # No option: what tells the counts of this rule from those of the rule that an override has changed.
     variant: str = field(default="", kw_only=True, repr=False)
+    # No option: of which of its plans this is the rule.
+    plan_of: str = field(default="", kw_only=True, repr=False)
     # Derived once, because the hot path reads them on every call.
     parts: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
     id: str = field(init=False, repr=False, compare=False)
@@ -53,6 +56,7 @@ class Rule(Options):
     is_measured: bool = field(init=False, repr=False, compare=False)  # what a call costs is known when it is over
     is_settled: bool = field(init=False, repr=False, compare=False)  # what it charges is corrected by the answer
     is_queue: bool = field(init=False, repr=False, compare=False)  # calls wait for their turn
+    by_plan: tuple[tuple[str, Rule], ...] = field(init=False, repr=False, compare=False)  # the last is nobody's plan
     is_plain: bool = field(init=False, repr=False, compare=False)  # neither caller nor request is asked for more
     window: float | None = field(init=False, repr=False, compare=False)
     factor: int = field(init=False, repr=False, compare=False)  # cost as a number; 1 where a function says it
@@ -82,6 +86,7 @@ class Rule(Options):
             self._set("events", self._usual_events())
         try:
             self._check()
+            self._set("by_plan", tuple(_planned(self)))
         except InvalidRule as error:
             raise InvalidRule(f"rule {str(self.name)[:MAX_NAME]!r}: {error}", error.option) from None
         self._derive()
@@ -106,7 +111,7 @@ class Rule(Options):
             self._set("limit", RateLimit(self.rate.limit))
         self._set("window", self.rate.window if self.rate else None)
         plain_cost = self.unit == "calls" and not isinstance(self.cost, str)
-        self._set("is_plain", plain_cost and not (self.methods or self.audience))
+        self._set("is_plain", plain_cost and not (self.methods or self.audience or self.plans))
         self._set("is_settled", bool(self.is_measured or self.count_on or self.refund_on))
         self._set("id", short_id(self))
         self._set("plan", _plan(self))
@@ -114,7 +119,7 @@ class Rule(Options):
         self._set("tolerance", self.plan.limit - nominal.limit)
         self._set("thresholds", thresholds(nominal.limit, self.warn_at))
         # One rule with several rates is decided as so many rules of one rate each.
-        self._set("parts", tuple(replace(self, rate=rate, rates=()) for rate in self.rates) or (self,))
+        self._set("parts", tuple(replace(self, rate=rate, rates=(), plans=()) for rate in self.rates) or (self,))
 
     def __hash__(self) -> int:
         return hash(self.id)  # on the hot path; equality still compares every option
@@ -181,6 +186,8 @@ class Rule(Options):
     def functions(self) -> tuple[tuple[str, str], ...]:
         """The paths of the site's functions that the rule calls, each with its option."""
         given = [(option, getattr(self, option)) for option in ("cost", "reserve", "measure")]
+        paths = dict.fromkeys(who.partition(":")[0] for who, _ in self.by_plan)
+        given += [("plans", path) for path in paths]
         return (*(("key", path) for path in functions(self.key)), *(one for one in given if is_dotted(one[1])))
 
     @property
@@ -193,6 +200,39 @@ class Rule(Options):
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+
+def _planned(rule: Rule) -> Iterator[tuple[str, Rule]]:
+    """Who has a plan, and the rule as it is for them, in their order; last, for nobody, as it is for all others.
+
+    A plan has the windows of the rule, so that what was used under the one counts under the other.
+    """
+    if not rule.plans:
+        return
+    if rule.action == "defer":
+        raise InvalidRule("what is done later is promised a place in a queue of one speed: leave plans out", "plans")
+    windows = sorted(rate.window for rate in rule.all_rates)
+    for plan in map(read_plan, rule.plans):
+        if bool(plan.rates) == rule.is_concurrency:
+            wanted = "a limit, the number held at once" if rule.is_concurrency else "a rate, such as 1000/min"
+            raise InvalidRule(f"plan {plan.who!r} needs {wanted}", "plans")
+        if sorted(rate.window for rate in plan.rates) != windows:
+            mine = " and ".join(str(rate).partition("/")[2] for rate in rule.all_rates)
+            raise InvalidRule(
+                f"plan {plan.who!r} needs the window of the rule ({mine}), so that counts are kept", "plans"
+            )
+        try:
+            yield plan.who, _with_limits(replace(rule, plans=(), plan_of=plan.who), plan)
+        except InvalidRule as error:
+            fault = str(error).removeprefix(f"rule {rule.name!r}: ")
+            raise InvalidRule(f"plan {plan.who!r}: {fault}", "plans") from None
+    yield "", replace(rule, plans=())
+
+
+def _with_limits(rule: Rule, plan: PlanLimits) -> Rule:
+    if rule.is_concurrency:
+        return replace(rule, limit=plan.limit, burst=plan.burst)
+    return rule.with_rates(plan.rates, rule.burst if plan.burst is None else plan.burst)
 
 
 # What must fit together: an option, and what is wrong with it; the first is raised.

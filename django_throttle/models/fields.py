@@ -16,8 +16,9 @@ from django.db.models import BaseConstraint, CheckConstraint, Q
 
 from django_throttle.core import Rate
 from django_throttle.core.options import EVENTS, HELD, RATE_SHAPE, RATE_WANTED, Option, Options, table
+from django_throttle.core.plans import read_plan
 from django_throttle.core.rate import MAX_WINDOW
-from django_throttle.exceptions import InvalidRate
+from django_throttle.exceptions import InvalidRate, InvalidRule
 
 
 def split(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -201,6 +202,33 @@ class NamesField(ReadField):
         return str(self.get_prep_value(self.value_from_object(obj)))
 
 
+class PlansField(NamesField):
+    """Plans of a rule, a line each."""
+
+    description = "List of plans"
+
+    def read(self, value: Any) -> tuple[Any, ...]:
+        lines = value.splitlines() if isinstance(value, str) else value or ()
+        return tuple(line.strip() for line in map(str, lines) if line.strip())
+
+    def typed(self, value: Any) -> Any:
+        """As a rule has them, whatever spaces were typed."""
+        lines = self.read(value)
+        try:
+            return tuple(str(read_plan(line)) for line in lines)
+        except InvalidRule as error:
+            raise ValidationError(str(error), code="invalid") from error
+
+    def shown(self, value: Any) -> Any:
+        return "\n".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+    def get_prep_value(self, value: Any) -> Any:
+        return "\n".join(self.read(value))
+
+    def formfield(self, **options: Any) -> Any:
+        return super().formfield(**{**options, "widget": forms.Textarea(attrs={"rows": 3})})
+
+
 # A larger share was meant as a percentage: 80 is 80 %, not eighty times the limit.
 SURELY_PERCENT = 10
 
@@ -306,6 +334,7 @@ COLUMNS: Final[dict[str, type[Column]]] = {
     "events": NamesField,
     "methods": MethodsField,
     "audience": NamesField,
+    "plans": PlansField,
     "shares": SharesField,
     "statuses": StatusesField,
     "results": ResultsField,

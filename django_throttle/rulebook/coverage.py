@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from django_throttle.call_facts import Facts
+from django_throttle.call_facts import Facts, with_plan
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.algorithms.base import listed
 from django_throttle.core.descriptions import events as events_in_words
-from django_throttle.core.options import EVENTS
+from django_throttle.core.options import EVENTS, is_dotted
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 
@@ -47,7 +47,8 @@ class Counting(NamedTuple):
     """A rule that counts the call under ``ident``, with this cost before its own factor; one of bytes at least 1.
 
     ``held`` is the rule as it holds by the ``override`` that decides about it, None where that exempts the caller.
-    ``assumed`` says what of the caller had to be assumed.
+    ``assumed`` says what of the caller had to be assumed. ``plan`` is who has the plan that it holds by, such as
+    "group:premium"; empty for none.
     """
 
     rule: Rule
@@ -56,6 +57,7 @@ class Counting(NamedTuple):
     ident: str
     cost: int
     assumed: str = ""
+    plan: str = ""
 
 
 class NotCounting(NamedTuple):
@@ -73,11 +75,21 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
         if why := _why_not(rule, call, who):
             yield NotCounting(rule, why)
             continue
-        override, held = snapshot.overrides.deciding(rule, ranked)
-        assumed = f"if the caller is {' or '.join(rule.audience)}" if _is_unknown(rule, who) else ""
+        planned = with_plan(rule, who)
+        override, held = snapshot.overrides.deciding(planned, ranked)
+        assumed = [f"is {' or '.join(rule.audience)}"] if _is_unknown(rule, who) else []
+        assumed += [f"has no plan by {' or '.join(unasked)}"] if (unasked := _unasked(rule, planned, who)) else []
         charged = rule if held is None else held
         cost = 1 if charged.is_plain else rule_cost(charged, Facts(call.scope, call.events, who, size=1))
-        yield Counting(rule, held, override, who.ident(rule.key) or who.name, cost, assumed)
+        yield Counting(
+            rule,
+            held,
+            override,
+            who.ident(rule.key) or who.name,
+            cost,
+            f"if the caller {' and '.join(assumed)}" if assumed else "",
+            planned.plan_of,
+        )
 
 
 def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:
@@ -97,10 +109,16 @@ def _is_unknown(rule: Rule, who: KnownCaller) -> bool:
     return bool(rule.audience) and not who.is_certain and not any(map(who.is_, rule.audience))
 
 
+def _unasked(rule: Rule, planned: Rule, who: KnownCaller) -> list[str]:
+    """Who has a plan that precedes the one found, where nobody can tell whether the caller is one of them."""
+    before = [plan for plan, _ in takewhile(lambda one: one[1] is not planned, rule.by_plan)]
+    return [plan for plan in before if is_dotted(plan.partition(":")[0]) or not who.is_certain]
+
+
 # Two rules that differ in one of these count different things, or are not compared.
 _alike: Final = attrgetter(
     "key", "algorithm", "refill", "resolution", "strict", "timezone", "estimator", "unit", "reserve", "measure", "cost",
-    "count_on", "refund_on",
+    "count_on", "refund_on", "plans",
 )  # fmt: skip
 BUCKETS: Final = ("gcra", "token_bucket", "leaky_bucket")
 MOST_COMPARED: Final = 1000  # rules with one, so that ten thousand for every scope hold up no page

@@ -24,7 +24,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of
+from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of, with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Charges, RuleSet, charges_of, rule_set
@@ -174,7 +174,7 @@ class Overrides:
         self._subjects: dict[str, dict[str, list[Override]]] = defaultdict(lambda: defaultdict(list))
         self._groups: dict[str, list[Override]] = defaultdict(list)
         self._networks: dict[tuple[int, int], dict[int, list[Override]]] = defaultdict(lambda: defaultdict(list))
-        self._changed: dict[tuple[str, int], Rule | None] = {}
+        self._changed: dict[tuple[str, str, int], Rule | None] = {}
         self._around: dict[str, tuple[Override, ...]] = {}  # by ident; cleared once it has MAX_REMEMBERED
         for override in self.all:
             self._file(override)
@@ -248,7 +248,7 @@ class Overrides:
         return self._around.setdefault(ident, tuple(around))
 
     def _change(self, rule: Rule, override: Override) -> Rule | None:
-        known = rule.name, id(override)  # each override lives for as long as this does
+        known = rule.name, rule.plan_of, id(override)  # each override lives for as long as this does
         if known not in self._changed:
             if len(self._changed) >= MAX_REMEMBERED:
                 self._changed.clear()
@@ -332,7 +332,8 @@ class Snapshot:
         self._by_name = {rule.name: rule for rule in self.rules}
         self._scopes = Scopes([rule.scopes if rule.enabled else () for rule in self.rules])
         self._prepared: dict[str | Rule | tuple[str, tuple[str, ...]], ScopeRules] = {}
-        audiences = [entry for rule in self.rules if rule.enabled for entry in rule.audience]
+        enabled = [rule for rule in self.rules if rule.enabled]
+        audiences = chain.from_iterable([*rule.audience, *rule.plans] for rule in enabled)
         self._asks_groups = any(entry.startswith("group:") for entry in audiences)
         self._digest = hashlib.blake2b(digest_size=8)
         _add(self._digest, ((rule.name, rule.as_options()) for rule in self.rules))
@@ -386,6 +387,7 @@ class Snapshot:
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
             if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
                 continue
+            rule = with_plan(rule, facts.who) if rule.plans else rule
             if changed := self.overrides.rule(rule, overrides) if overrides else rule:
                 cost = call.cost if changed.is_plain else rule_cost(changed, call)
                 charges.append(charges_of(changed, ident, cost))
@@ -453,7 +455,7 @@ class Snapshot:
 
 def _asks_user(rule: Rule) -> bool:
     found = [KEY_KINDS.get(part) for part in key_parts(rule.key)]
-    return bool(rule.audience or rule.functions) or any(kind is None or kind.asks_user for kind in found)
+    return bool(rule.audience or rule.plans or rule.functions) or any(kind is None or kind.asks_user for kind in found)
 
 
 def _add(digest: Any, entries: Iterable[object]) -> None:

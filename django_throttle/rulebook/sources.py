@@ -344,11 +344,12 @@ def check_allowed(rule: Rule) -> Rule:
 
     A function is imported and called for every client, so who edits rules may only choose among those of settings.
     """
+    named = {one for each in from_settings().rules.values() for one in each.functions} if rule.functions else ()
     for option, path in rule.functions:
-        if path not in {part for given in declared(option) for part in key_parts(given)}:
+        if (option, path) not in named:
             message = f"rule {rule.name!r}: the {option} {path!r} is used by no rule in settings; name it there first"
             raise InvalidRule(message, option)
-    for option, asked in (("key", key_parts(rule.key)), ("audience", rule.audience)):
+    for option, asked in (("key", key_parts(rule.key)), ("audience", rule.audience), ("plans", rule.plans)):
         for kind in without_setting(asked, conf()):
             message = f"rule {rule.name!r}: the setting {kind.setting} does not say who the {kind.name} is"
             raise InvalidRule(message, option)

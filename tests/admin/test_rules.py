@@ -154,6 +154,10 @@ class TestPreview:
             ({"methods": "post", "events": ["request", "message"]}, "methods belong to rules of HTTP requests"),
             ({"audience": "stuff"}, "there is no audience 'stuff'; did you mean 'staff'?"),
             ({"audience": "groups:editors"}, "did you mean 'group:editors'?"),
+            ({"plans": "group:premium 1000/min"}, "Plans: a plan is written like group:premium = 1000/min"),
+            ({"plans": "goup:premium = 9/s"}, "did you mean 'group:premium'?"),
+            ({"plans": "group:premium = 1000/day"}, "needs the window of the rule (min), so that counts are kept"),
+            ({"plans": "shop.limits.plan:pro = 9/min"}, "'shop.limits.plan' is used by no rule in settings"),
             ({"warn_at": "80, 100"}, "Warn at: '80' is 80 times the limit; did you mean 80 %?"),
             ({"warn_at": "most"}, "'most' is not a share of the limit: write 80 %"),
             ({"warn_at": "150 %"}, "use never reaches 1.5 times the limit"),
@@ -343,6 +347,16 @@ class TestForm:
         assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
         assert len(said) == 2
         assert ThrottleRule.objects.get().audience == ("group:editors", "group:edtors", "staff")
+
+    def test_plans_are_typed_a_line_each(self, operator: Client) -> None:
+        page = operator.post(
+            ADD, {**TYPED, "plans": " group:gold=900 / Minute\r\n\r\nstaff = 20/min burst 30 "}, follow=True
+        )
+        assert "There is no group 'gold' yet, so nobody is in it." in [str(one) for one in page.context["messages"]]
+        row = ThrottleRule.objects.get()
+        assert row.plans == ("group:gold = 900/min", "staff = 20/min burst 30")
+        form = operator.get(reverse("admin:django_throttle_throttlerule_change", args=[row.pk])).content.decode()
+        assert "group:gold = 900/min\nstaff = 20/min burst 30</textarea>" in form
 
     @pytest.mark.parametrize(
         ("changed", "is_said"),

@@ -9,8 +9,8 @@ import pytest
 from django_throttle.core import Rate, Rule, descriptions, options
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
-from django_throttle.core.key import KEY_KINDS
-from django_throttle.core.options import AUDIENCES, BUCKETS, EVENTS, HELD
+from django_throttle.core.key import AUDIENCE_WORDS, AUDIENCES, KEY_KINDS
+from django_throttle.core.options import BUCKETS, EVENTS, HELD
 from tests.strategies import ACTIONS, FAILURE_POLICIES, KEYS
 
 SENTENCES = [
@@ -107,6 +107,25 @@ SENTENCES = [
         {"rate": "10/s", "algorithm": "leaky_bucket", "burst": 30, "action": "delay", "max_delay": 2.5, "key": "ip"},
         "each address: 10 requests per second, evenly spaced, up to 30 waiting their turn for at most 2.5 seconds",
     ),
+    (
+        {"rate": "100/min", "key": "user", "plans": {"group:premium": "1000/min", "staff": "5000/min"}},
+        "each user: 100 requests per minute, group premium 1,000, staff 5,000",
+    ),
+    (
+        {
+            "rates": ["10/s", "100/day"],
+            "algorithm": "gcra",
+            "plans": {"shop.limits.plan:pro": {"rates": ["20/s", "300/day"], "burst": 30}},
+        },
+        (
+            "each user or address: 10 requests per second and 100 per day, bursts up to 10 and 100, "
+            "shop.limits.plan pro 20 per second and 300 per day with bursts up to 30"
+        ),
+    ),
+    (
+        {"limit": 3, "algorithm": "concurrency", "plans": {"tenant:acme": 20}},
+        "each user or address: 3 open WebSockets at once, tenant acme 20",
+    ),
     ({"rate": "9/min", "scopes": ["api:*"]}, "each user or address: 9 requests per minute, on api:* together"),
     (
         {"rate": "9/min", "cost": 3, "count_denied": True},
@@ -154,7 +173,7 @@ def test_sentence(options: dict[str, object], sentence: str) -> None:
 def test_nothing_that_a_rule_may_say_is_without_words() -> None:
     assert set(options.NOUNS) == set(EVENTS)
     assert all(kind.words for kind in KEY_KINDS.values())
-    assert set(options.AUDIENCE_WORDS) == set(AUDIENCES)
+    assert set(AUDIENCE_WORDS) == set(AUDIENCES)
 
 
 def test_every_choice_shows() -> None:

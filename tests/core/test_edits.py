@@ -75,6 +75,7 @@ EDITS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "events": [({**DAY, "events": ["message"]}, DAY)],
     "methods": [({**DAY, "methods": ["POST"]}, DAY)],
     "audience": [({**DAY, "audience": ["staff"]}, DAY)],
+    "plans": [({**DAY, "plans": {"staff": "9000/day"}}, DAY)],
     "key": [({**DAY, "key": "user"}, DAY)],
     "count_on": [({**DAY, "count_on": [401]}, DAY)],
     "refund_on": [({**DAY, "refund_on": ["5xx"]}, DAY)],

@@ -265,7 +265,8 @@ def test_a_rule_is_a_frozen_value() -> None:
 
 def test_only_a_rule_that_asks_for_nothing_more_is_plain() -> None:
     assert Rule("api", "10/min", warn_at=[0.8], enforce_at=2, count_on=[401], cost=3).is_plain
-    for more in ({"methods": ["GET"]}, {"audience": ["staff"]}, {"cost": "shop.limits.price"}):
+    options = {"methods": ["GET"], "audience": ["staff"], "cost": "shop.limits.price", "plans": {"staff": "20/min"}}
+    for more in ({name: value} for name, value in options.items()):
         assert not Rule("api", "10/min", **more).is_plain
 
 

@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.core import Rule, options
-from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.key import AUDIENCES, KEY_KINDS
 from django_throttle.core.rule import OPTIONS
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
@@ -214,7 +214,7 @@ def test_adding_it_takes_ten_lines() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(*OPTIONS, *options.EVENTS, *KEY_KINDS, *options.ALGORITHMS, *options.AUDIENCES),
+        *(*OPTIONS, *options.EVENTS, *KEY_KINDS, *options.ALGORITHMS, *AUDIENCES),
         *(choice for row in options.table(Rule).values() for choice in row.choices),
     ],
 )

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, Group, User
 from django.http import HttpRequest
 from django.test import AsyncClient, RequestFactory
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
-from django_throttle.identity import HttpWho
+from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.logins import UNCLEAR
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore
@@ -191,3 +191,30 @@ async def test_calls_to_others_wait_and_heed(settings: Any) -> None:
         assert [await names["customer"](1) for _ in range(2)] == [None, None]
         assert len(other.arrivals) == 4
         await names["crm"].aclose()
+
+
+class TestPlans:
+    RULE, FUNCTION, BY_FUNCTION = shown("howto/plans")
+
+    @pytest.mark.django_db
+    def test_premium_users_get_ten_times(self, rules: Any, settings: Any) -> None:
+        rules(self.RULE)
+        settings.DJANGO_THROTTLE |= {"TENANT": run(self.RULE)["DJANGO_THROTTLE"]["TENANT"]}
+        anna, bob = (User.objects.create(username=name) for name in ("anna", "bob"))
+        anna.groups.add(Group.objects.create(name="premium"))
+        bob.tenant_id = "acme"
+        limits = {}
+        for who in (AnonymousUser(), anna, bob):
+            request = RequestFactory().get("/")
+            request.user = who
+            limits[str(who)] = limiter.decide(Facts("api", ("request",), HttpWho(request))).limit
+        assert limits == {"AnonymousUser": 100, "anna": 1000, "bob": 5000}
+
+    def test_a_function_names_the_plan(self, rules: Any, shop: Any) -> None:
+        vars(sys.modules["shop.limits"]).update(run(self.FUNCTION))
+        rules(self.BY_FUNCTION)
+        for plan, limit, slots in (("free", 100, 3), ("pro", 1000, 3), ("team", 5000, 50)):
+            user = SimpleNamespace(plan=plan, pk=1, is_authenticated=True)
+            for event, found in (("request", limit), ("connection", slots)):
+                facts = Facts("api", (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
+                assert limiter.decide(facts).limit == found

@@ -120,6 +120,8 @@ def test_the_database_refuses_it_too(options: dict[str, Any]) -> None:
         ("methods", "POST,"),
         ("audience", "nobody"),
         ("audience", "group: "),
+        ("plans", "group:x 5/min"),
+        ("plans", "group:x = 5/min\n\nstaff = 5/min"),
         ("count_on", "4xx"),
         ("count_on", "401, 403"),
         ("warn_at", "80 %"),

@@ -139,6 +139,8 @@ def test_it_is_refused_under_the_field_where_it_is_mended(options: dict[str, Any
             "quota", "10000/month", algorithm="fixed_window", methods=("POST", "PUT"), warn_at=(0.8, 1, 0.333),
             audience=("group:night shift", "group:a:b", "staff"), enforce_at=2.5, count_on=(401, 403),
         ),
+        Rule("plans", "5/s", algorithm="gcra", plans=["group:gold users = 9/s", "staff = 7/s burst 50"]),
+        Rule("open plans", limit=3, algorithm="concurrency", plans={"staff": 30}),
         Rule("queue later", "5/s", algorithm="leaky_bucket", action="shadow", max_delay=2.5),
         Rule("uploads", limit=3, algorithm="concurrency", events=("inflight",), methods=("POST",)),
         Rule("open", limit=3, algorithm="concurrency", events=("connection", "inflight"), at_limit="evict_idle"),

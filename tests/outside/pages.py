@@ -11,7 +11,7 @@ from textwrap import dedent
 
 from tests.outside.environments import ROOT
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.rst")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.rst")))
 RST = re.compile(
     r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
     r"(?P<options>(?:(?P=indent)   :.*\n)*)\n"

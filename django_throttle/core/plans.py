@@ -1,0 +1,116 @@
+"""Plans of a rule: other limits for some callers, as they are written and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from django_throttle.core.exceptions import InvalidRule
+from django_throttle.core.rate import Rate
+
+MAX_PLANS: Final = 20
+OPTION: Final = "plans"
+AMOUNTS: Final = ("rate", "rates", "limit", "burst")
+SHAPE: Final = re.compile(r"(?P<amount>[^=]*?)(\s+burst\s+(?P<burst>[0-9]+))?", re.IGNORECASE)
+
+
+class PlanLimits(NamedTuple):
+    """The limits of those who are ``who``: rates, or a ``limit`` held at once; ``burst`` None as the rule's."""
+
+    who: str
+    rates: tuple[Rate, ...] = ()
+    limit: int | None = None
+    burst: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What a client is told of it: "premium" of "group:premium" and of "shop.limits.plan:premium"."""
+        return plan_name(self.who)
+
+    def __str__(self) -> str:
+        amount = ", ".join(map(str, self.rates)) if self.rates else str(self.limit)
+        return f"{self.who} = {amount}{'' if self.burst is None else f' burst {self.burst}'}"
+
+
+def plan_name(who: str) -> str:
+    """The last part of a plan's audience or function."""
+    kind, colon, name = who.partition(":")
+    return name if colon else kind.rpartition(".")[2]
+
+
+def read_plans(given: object, check_who: Callable[[str], None]) -> tuple[str, ...]:
+    """The plans as lines, such as "group:premium = 1000/min", of a mapping or of lines; raises InvalidRule.
+
+    ``check_who`` raises it for what is neither an audience nor a function.
+    """
+    if isinstance(given, Mapping):
+        found = [_read(who, amount) for who, amount in given.items()]
+    elif isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+        found = [read_plan(line) for line in given]
+    else:
+        raise InvalidRule(f'plans must be a dictionary such as {{"group:premium": "1000/min"}}, not {given!r}', OPTION)
+    for one in found:
+        check_who(one.who)
+    if len({one.who for one in found}) < len(found):
+        raise InvalidRule("plans have one of their callers twice", OPTION)
+    if len(found) > MAX_PLANS:
+        raise InvalidRule(f"a rule has at most {MAX_PLANS} plans", OPTION)
+    return tuple(map(str, found))
+
+
+def read_plan(line: object) -> PlanLimits:
+    """One line; raises InvalidRule."""
+    who, sign, amount = line.rpartition("=") if isinstance(line, str) else ("", "", "")
+    if not sign or not who.strip():
+        raise InvalidRule(f"a plan is written like group:premium = 1000/min, unlike {line!r}", OPTION)
+    return _read(who.strip(), amount.strip())
+
+
+def _read(who: object, amount: object) -> PlanLimits:
+    if not isinstance(who, str):
+        raise InvalidRule(f"a plan is for an audience or what a function says, not {who!r}", OPTION)
+    if len(who.splitlines()) != 1 or "=" in who or who != who.strip():
+        raise InvalidRule(f"a plan is for whom, in one line and without =, unlike {who!r}", OPTION)
+    given = _options(who, amount)
+    for name in given:
+        if name not in AMOUNTS:
+            raise InvalidRule(f"plan {who!r} has {', '.join(AMOUNTS)} only, not {name!r}", OPTION)
+    rates = given.get("rates") or ([] if given.get("rate") is None else [given["rate"]])
+    limit, burst = (_whole(who, name, given.get(name)) for name in ("limit", "burst"))
+    if bool(rates) == (limit is not None):
+        raise InvalidRule(f"plan {who!r} needs a rate such as 1000/min, or for concurrency a limit", OPTION)
+    return PlanLimits(who, tuple(_rate(who, one) for one in rates), limit, burst)
+
+
+def _options(who: str, amount: object) -> Mapping[str, Any]:
+    """An amount as options, in whichever form it was given."""
+    if isinstance(amount, Mapping):
+        return amount
+    if isinstance(amount, int):
+        return {"limit": amount}
+    if isinstance(amount, Rate):
+        return {"rate": amount}
+    shaped = SHAPE.fullmatch(amount.strip()) if isinstance(amount, str) else None
+    if shaped is None:
+        raise InvalidRule(f"plan {who!r} needs a rate such as 1000/min, not {amount!r}", OPTION)
+    text, burst = shaped["amount"], shaped["burst"]
+    found = {} if burst is None else {"burst": int(burst)}
+    return found | ({"limit": int(text)} if text.isdecimal() else {"rates": text.split(",")})
+
+
+def _whole(who: str, name: str, given: object) -> int | None:
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+        raise InvalidRule(f"plan {who!r}: {name} must be a whole number from 1 on, not {given!r}", OPTION)
+    return given
+
+
+def _rate(who: str, given: object) -> Rate:
+    if isinstance(given, Rate):
+        return given
+    if not isinstance(given, str):
+        raise InvalidRule(f"plan {who!r} needs a rate such as 1000/min, not {given!r}", OPTION)
+    try:
+        return Rate.parse("".join(given.split()).lower(), calendar=True)
+    except ValueError as error:
+        raise InvalidRule(f"plan {who!r}: {error}", OPTION) from None

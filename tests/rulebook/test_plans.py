@@ -1,0 +1,127 @@
+"""The plan of a caller decides its limit, at every door and in every store, and what was used counts on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_throttle import call_facts, limiter, rulebook
+from django_throttle.call_facts import Facts
+from django_throttle.core import Override, Rule
+from django_throttle.core.headers import plain_fields
+from django_throttle.explain import explain
+from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.rulebook import Snapshot
+from django_throttle.rulebook.coverage import Call
+from tests import doors
+from tests.callers import SameByEveryKey
+from tests.doors import BOTH, Enforce
+from tests.inside import unsaid
+
+enforce = pytest.fixture(doors.enforcer)
+HERE = "tests.rulebook.test_plans."
+SAYS: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsaid(call_facts, monkeypatch)
+
+
+def tier(subject: Any) -> Any:
+    SAYS.append(subject)
+    if isinstance(subject, Exception):
+        raise subject
+    return subject
+
+
+async def later(subject: Any) -> str:
+    return "pro"
+
+
+def limit(rule: Rule, *traits: str, subject: Any = None, overrides: tuple[Override, ...] = ()) -> int | None:
+    facts = Facts("search", rule.events, SameByEveryKey(*traits, subject=subject))
+    (charge,) = Snapshot([rule], overrides).match(facts)
+    return charge.rule.limit
+
+
+API = Rule("api", "10/min", plans={"group:premium": "100/min", "staff": "50/min", "tenant:acme": {"rate": "70/min"}})
+
+
+def test_the_first_that_matches_holds() -> None:
+    assert [limit(API), limit(API, "staff"), limit(API, "tenant:acme"), limit(API, "staff", "group:premium")] == [
+        10,
+        50,
+        70,
+        100,
+    ]
+    assert limit(Rule("open", limit=3, algorithm="concurrency", plans={"staff": 20}), "staff") == 20
+    assert limit(API, "staff", overrides=(Override(subject="user:1", effect="multiply", factor=3),)) == 150
+    assert limit(API.as_shadow(), "staff") == 50
+
+
+def test_a_snapshot_asks_for_groups_only_where_a_plan_names_one() -> None:
+    assert Snapshot([API]).asks_groups
+    assert not Snapshot([Rule("api", "10/min", plans={"staff": "50/min"})]).asks_groups
+    assert Snapshot([API]).version != Snapshot([Rule("api", "10/min", plans=API.plans[::-1])]).version
+
+
+BY_FUNCTION = Rule("api", "10/min", plans=[f"{HERE}tier{one}/min" for one in (":pro = 100", ":7 = 70", " = 20")])
+
+
+@pytest.mark.parametrize(("said", "found"), [("pro", 100), (7, 70), ("basic", 20), ("", 10), (None, 10), (False, 10)])
+def test_a_function_names_the_plan_and_is_called_once(said: Any, found: int) -> None:
+    SAYS.clear()
+    assert limit(BY_FUNCTION, subject=said) == found
+    assert len(SAYS) == (said is not None)
+
+
+def test_a_function_that_fails_is_logged_once_and_lifts_no_limit(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert limit(BY_FUNCTION, subject=ValueError("oh")) == 10
+        assert limit(Rule("api", "10/min", plans={f"{HERE}later": "100/min"}), subject="x") == 10
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        f"{HERE}tier raised this exception",
+        f"{HERE}later must not be async",
+    ]
+    with pytest.raises(SynchronousOnlyOperation):  # the door asks again in a thread
+        limit(BY_FUNCTION, subject=SynchronousOnlyOperation())
+
+
+@BOTH
+@pytest.mark.django_db
+def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce) -> None:
+    """Headers and explain say the plan; a refusal that a process remembers is of the former plan only."""
+    store = enforce(api={"rate": "3/min", "key": "user", "plans": {"group:premium": "10/min"}})
+    user = User.objects.create(username="anna")
+    premium, call = Group.objects.create(name="premium"), Call("search", "POST")
+
+    def ask() -> Any:
+        who = KnownCaller(f"user:{user.pk}")
+        facts = Facts("search", ("request",), who, method="POST")
+        charges, decision = rulebook.current().match(facts), limiter.decide(facts)
+        fields = plain_fields(charges, lambda ident: True)
+        return decision.allowed, decision.limit, decision.remaining, fields and fields.policy
+
+    assert [ask()[:3] for _ in range(4)] == [(True, 3, 2), (True, 3, 1), (True, 3, 0), (False, 3, 0)]
+    user.groups.add(premium)
+    assert ask() == (True, 10, 6, '"api";q=10;w=60;plan="premium"')
+    told = explain(store, rulebook.current(), call, KnownCaller(f"user:{user.pk}"))
+    assert told.as_json()["rules"][0]["plan"] == "group:premium"
+    assert told.sentence.endswith("rule 'api' is nearest to its limit, 4 of 10 by plan group:premium used.")
+    user.groups.clear()
+    assert ask()[:3] == (False, 3, 0)
+
+
+@pytest.mark.django_db
+@BOTH
+def test_what_nobody_can_tell_of_a_caller_is_said(enforce: Enforce) -> None:
+    rule = {"rate": "3/min", "key": "session", "plans": {"group:premium": "10/min"}}
+    store = enforce(api=rule, own={"rate": "3/min", "plans": {f"{HERE}tier:pro": "10/min"}})
+    told = explain(store, rulebook.current(), Call("search"), KnownCaller("session:a"))
+    assert [one.counting.assumed for one in told.rules] == ["if the caller has no plan by group:premium"]
+    told = explain(store, rulebook.current(), Call("search"), KnownCaller("ip:192.0.2.1"))
+    assert [one.counting.assumed for one in told.rules] == [f"if the caller has no plan by {HERE}tier:pro"]
