@@ -41,7 +41,7 @@ test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
 	@$(call run-tests,tests/outside -o timeout=900)
 
-faults: $(VENV)/.with-test  ## Run the tests of each fault and attack and write the table of docs/faults.rst (ARGS="F07 A12": these)
+faults: $(VENV)/.with-test  ## Run the tests of each fault and attack and write the table of docs/reference/faults.rst (ARGS="F07 A12": these)
 	@$(BIN)/python -m tests.faults.rows $(ARGS)
 
 campaign: $(VENV)/.with-test  ## Use real servers under faults drawn from a seed, check every answer (MINUTES=5 SEED=1)

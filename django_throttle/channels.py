@@ -43,7 +43,7 @@ class ThrottledConsumerMixin:
     ``throttle_ladder`` says from which refused message in a row on "error", "delay" or "close" is the answer; 0 for
     never. ``throttle_close_codes`` gives reasons other close codes. ``throttle_idle_timeout`` and
     ``throttle_max_age``, in seconds, replace the settings. ``throttle_on_rule_change`` is what becomes of sockets
-    that are too many when a limit becomes lower: "ignore", "warn" or "close". See docs/sockets.rst.
+    that are too many when a limit becomes lower: "ignore", "warn" or "close". See docs/reference/sockets.rst.
     """
 
     throttle_scope: str | None = None

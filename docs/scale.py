@@ -1,4 +1,4 @@
-"""The figures of docs/scale.rst: kept by the benchmark's growth groups, in a table, and in a picture.
+"""The figures of docs/explanation/scale.rst: kept by the benchmark's growth groups, in a table, and in a picture.
 
 ``make bench ARGS="--only growth"`` measures them. ``python -m docs.scale`` writes the table and the picture anew.
 """

@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """``figure("longest call", 101.2, "ms")``: what a test measured, for the table of docs/faults.rst."""
+    """``figure("longest call", 101.2, "ms")``: what a test measured, for the table of docs/reference/faults.rst."""
     told = request.node.user_properties
     told[:] = [one for one in told if one[0] != "figure"]  # of an attempt that is being repeated
 

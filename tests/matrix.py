@@ -1,7 +1,7 @@
 """``make matrix``: the suite on every version that is supported, each row of tox with a database and a Redis server.
 
 ``python -m tests.matrix [ROW…]`` runs these rows, or all, one after the other; each result is kept in
-``docs/versions.json`` at once, and ``docs/versions.inc`` is the table of docs/compatibility.rst, written from it.
+``docs/versions.json`` at once, and ``docs/versions.inc`` its table, in docs/reference/compatibility.rst.
 A test that fails is run once more, alone: where that passes, the machine was too busy, and the table says so.
 """
 

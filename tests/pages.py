@@ -18,5 +18,6 @@ def block(page: str, text: str) -> str:
 
 def shown(page: str) -> list[str]:
     """The blocks of Python on a page of the documentation."""
-    text = (DOCS / f"{page}.rst").read_text(encoding="utf-8")
+    (path,) = DOCS.rglob(f"{page}.rst")
+    text = path.read_text(encoding="utf-8")
     return list(map(dedent, BLOCK.findall(text)))

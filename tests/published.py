@@ -1,4 +1,4 @@
-"""The table of docs/bounds.rst: each rule's stated bound beside the most that the search finds.
+"""The table of docs/explanation/bounds.rst: each rule's stated bound beside the most that the search finds.
 
 ``python -m tests.published`` writes it anew; ``tests/docs/test_bounds.py`` fails when it is not current.
 """
@@ -16,7 +16,7 @@ from django_throttle.core.descriptions import window
 from tests.adversary import climb, measured_share
 from tests.bounds import HOUR, most, share
 
-PAGE = Path(__file__).parents[1] / "docs" / "bounds.rst"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "bounds.rst"
 BEGIN, END = ".. written by tests/published.py, begin", ".. written by tests/published.py, end"
 TABLE = re.compile(f"(?<={re.escape(BEGIN)}\n\n).*?(?={re.escape(END)})", re.DOTALL)
 HEAD = ("Rule", "In any", "At most", "Found", "Share", "Measured")

@@ -56,7 +56,7 @@ def test_the_page_has_the_table_of_the_last_runs() -> None:
     results = json.loads(matrix.RESULTS.read_text())
     assert set(results) <= set(ROWS)
     assert matrix.TABLE.read_text() == matrix.table(results)
-    assert "versions.inc" in (ROOT / "docs" / "compatibility.rst").read_text()
+    assert "versions.inc" in (ROOT / "docs" / "reference" / "compatibility.rst").read_text()
 
 
 @pytest.mark.parametrize(

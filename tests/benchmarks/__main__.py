@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def publish(rows: list[Row], told: dict[str, Any]) -> None:
-    """Keep these figures for docs/scale.rst, and write its table and its picture."""
+    """Keep these figures for docs/explanation/scale.rst, and write its table and its picture."""
     from docs import scale  # its matplotlib is for no subject
 
     for name in GROWTH:

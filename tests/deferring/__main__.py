@@ -112,7 +112,7 @@ class Run:
         wait_until(happened, timeout=min(left, 600), every=0.05)
 
     def rescue(self) -> None:
-        """What the worker was running when it was killed: django-tasks-db leaves it to the site, see docs/later.rst."""
+        """What the worker was running when it was killed: django-tasks-db leaves it to the site (howto/later.rst)."""
         from django_tasks_db.models import DBTaskResult
 
         self.rescued = DBTaskResult.objects.filter(status="RUNNING").update(status="READY")

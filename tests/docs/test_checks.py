@@ -11,7 +11,7 @@ from django_throttle.checks import settings as checked
 
 ROOT = Path(__file__).parents[2]
 NUMBER = r"\b[EWI]0\d\d\b"
-PAGE = (ROOT / "docs" / "checks.rst").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "checks.rst").read_text(encoding="utf-8")
 ROWS = dict(re.findall(rf"^   \* - ``({NUMBER})``\n((?:     .*\n)+)", PAGE, re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""What docs/deployment.rst gives to copy works as it stands; its rights are in test_rights.py."""
+"""What docs/howto/deployment.rst gives to copy works as it stands; its rights are in test_rights.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from django_throttle.checks import settings as checked_settings
 from tests.connections.test_reconcile import LOST
 
-PAGE = (Path(__file__).parents[2] / "docs" / "deployment.rst").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "deployment.rst").read_text(encoding="utf-8")
 SERVER = logging.getLogger("uvicorn.error")
 
 

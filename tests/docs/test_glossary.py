@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "glossary.rst").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "glossary.rst").read_text(encoding="utf-8")
 CODE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "django_throttle").rglob("*.py")).lower()
 TERMS = re.findall(r"^   (\w[\w -]*)$", PAGE, re.MULTILINE)
 

@@ -219,7 +219,7 @@ def test_adding_it_takes_ten_lines() -> None:
     ],
 )
 def test_the_rule_reference_is_complete(name: str) -> None:
-    assert f"``{name}``" in (ROOT / "docs" / "rules.rst").read_text(encoding="utf-8")
+    assert f"``{name}``" in (ROOT / "docs" / "reference" / "rules.rst").read_text(encoding="utf-8")
 
 
 def test_the_example_of_the_rule_reference_is_a_rule() -> None:

@@ -194,7 +194,7 @@ async def test_calls_to_others_wait_and_heed(settings: Any) -> None:
 
 
 class TestPlans:
-    RULE, FUNCTION, BY_FUNCTION = shown("howto/plans")
+    RULE, FUNCTION, BY_FUNCTION = shown("plans")
 
     @pytest.mark.django_db
     def test_premium_users_get_ten_times(self, rules: Any, settings: Any) -> None:

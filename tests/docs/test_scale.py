@@ -16,8 +16,8 @@ def test_the_table_and_the_picture_are_of_the_kept_figures() -> None:
     assert set(kept) == set(scale.GROUPS) == set(GROWTH)
     assert scale.TABLE.read_text(encoding="utf-8") == scale.table(kept), "run python -m docs.scale"
     assert scale.digest(kept) in scale.PICTURE.read_text(encoding="utf-8"), "run python -m docs.scale"
-    page = scale.FILE.with_suffix(".rst").read_text(encoding="utf-8")
-    assert f".. include:: {scale.TABLE.name}" in page and f"pictures/{scale.PICTURE.name}" in page
+    page = (scale.FILE.parent / "explanation" / "scale.rst").read_text(encoding="utf-8")
+    assert f".. include:: /{scale.TABLE.name}" in page and f"pictures/{scale.PICTURE.name}" in page
 
 
 def test_they_were_measured_in_full() -> None:

@@ -166,8 +166,8 @@ def test_the_command_says_and_draws_what_happened(
 
 
 def test_the_pages_pictures_are_drawn_by_it() -> None:
-    page = (PICTURES.parent / "damping.rst").read_text(encoding="utf-8")
-    assert set(SHOWN) == set(re.findall(r"image:: pictures/([\w-]+)\.svg", page))
+    page = (PICTURES.parent / "explanation" / "damping.rst").read_text(encoding="utf-8")
+    assert set(SHOWN) == set(re.findall(r"image:: /pictures/([\w-]+)\.svg", page))
     assert {*SHOWN, "scale"} == {path.stem for path in PICTURES.glob("*.svg")}, "the bench draws one of them"
 
 

@@ -1,4 +1,4 @@
-"""``make faults``: the tests that show what is promised of each fault and attack, and the table of docs/faults.rst.
+"""``make faults``: the tests of each fault and attack, and the table of docs/reference/faults.rst.
 
 ``rows.toml`` says what is promised; a test names its rows, ``@pytest.mark.row("F07", "A12")``, and tells what it has
 measured by the fixture ``figure``. ``python -m tests.faults.rows [ROW…]`` runs the tests of these rows, or of all,

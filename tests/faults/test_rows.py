@@ -22,7 +22,7 @@ def test_no_row_is_left_out() -> None:
 
 def test_the_page_has_the_table_of_the_last_run() -> None:
     assert TABLE.read_text(encoding="utf-8") == rows.table(json.loads(RESULTS.read_text(encoding="utf-8")))
-    assert "faults.inc" in (ROOT / "docs" / "faults.rst").read_text(encoding="utf-8")
+    assert "faults.inc" in (ROOT / "docs" / "reference" / "faults.rst").read_text(encoding="utf-8")
 
 
 def test_a_gap_between_rows_and_tests_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def admitted(client: Client, where: str, times: int, headers: Callable[[], dict[
 
 @pytest.fixture(autouse=True)
 def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, figure: Callable[..., None]) -> None:
-    """What the two questions below have found, for the table of docs/faults.rst; strangers have no limit."""
+    """What the two questions below have found, for the table of docs/reference/faults.rst; strangers have no limit."""
 
     def telling(label: str, ask: Callable[..., int]) -> Callable[..., int]:
         def asked(*args: Any, **more: Any) -> int:

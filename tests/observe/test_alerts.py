@@ -23,7 +23,7 @@ from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS
 from tests.pages import DOCS
 
-ALERTS, DASHBOARD, PAGE = DOCS / "alerts.yml", DOCS / "grafana.json", DOCS / "alerts.rst"
+ALERTS, DASHBOARD, PAGE = DOCS / "alerts.yml", DOCS / "grafana.json", DOCS / "howto" / "alerts.rst"
 PLAYED = Path(__file__).with_name("alerts.yml")
 OF_PROMETHEUS = {"job", "instance"}  # labels that it gives to whatever it scrapes
 HOOKS = ["django_throttle.observe.prometheus.count"]

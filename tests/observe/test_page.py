@@ -1,4 +1,4 @@
-"""docs/observing.rst: the code that it shows does what it says, and its tables are complete."""
+"""docs/reference/observing.rst: the code that it shows does what it says, and its tables are complete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.observe.conftest import FACTS, decided
 from tests.pages import DOCS, shown
 
 SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, _OPENTELEMETRY, HOOK, OWN = shown("observing")
-TEXT = (DOCS / "observing.rst").read_text(encoding="utf-8")
+TEXT = (DOCS / "reference" / "observing.rst").read_text(encoding="utf-8")
 counted: list[tuple[str, Any]] = []
 
 

@@ -73,7 +73,8 @@ def test_every_command_is_on_a_page() -> None:
 def test_a_log_is_replayed_as_the_page_shows(typed: dict[str, Future[dict[str, str]]]) -> None:
     printed = typed["rules.rst"].result(timeout=120)
     (told,) = (text for line, text in printed.items() if "throttle_backtest" in line)
-    shown = {line.strip() for line in (ROOT / "docs" / "rules.rst").read_text(encoding="utf-8").splitlines()}
+    text = (ROOT / "docs" / "reference" / "rules.rst").read_text(encoding="utf-8")
+    shown = {line.strip() for line in text.splitlines()}
     assert len(told.splitlines()) == 4 and {line.strip() for line in told.splitlines()} <= shown
 
 

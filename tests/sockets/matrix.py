@@ -1,4 +1,4 @@
-"""The table of docs/servers.rst: on every server, how long it takes until the slots of an ended socket are back.
+"""The table of docs/reference/servers.rst: how long it takes on every server until slots of an ended socket are back.
 
 ``python -m tests.sockets.matrix`` measures and writes it anew; ``test_matrix.py`` measures as well, holds every cell
 against what is stated, and fails when the page has another shape. Times differ from run to run, the rest does not.
@@ -26,7 +26,7 @@ from tests.sockets import endings
 from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server
 from tests.sockets.visitor import Visitor, ends
 
-PAGE = Path(__file__).parents[2] / "docs" / "servers.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "servers.rst"
 BEGIN, END = ".. written by tests/sockets/matrix.py, begin", ".. written by tests/sockets/matrix.py, end"
 TABLE = re.compile(f"(?<={re.escape(BEGIN)}\n\n).*?(?={re.escape(END)})", re.DOTALL)
 SECONDS = re.compile(r"[\d.]+ s")

@@ -14,7 +14,7 @@ from tests.sockets import matrix
 from tests.sockets.matrix import HALF_OPEN, KILLED, QUICK, ROWS, TERMINATED, Cell, Matrix, Row
 from tests.sockets.servers import HASTE, HASTY, PING, PONG, SERVERS
 
-# The order of the columns in docs/servers.rst.
+# The order of the columns in docs/reference/servers.rst.
 ON_EVERY_SERVER = pytest.mark.parametrize("server", SERVERS)
 
 

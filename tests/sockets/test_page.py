@@ -24,7 +24,7 @@ from tests.pages import DOCS, shown
 
 enforce = pytest.fixture(enforcer)
 CONSUMER, MIDDLEWARE, RULES, COST, ROOM, LADDER, COALESCE, OPTIONS = shown("sockets")
-PAGE = (DOCS / "sockets.rst").read_text(encoding="utf-8")
+PAGE = (DOCS / "reference" / "sockets.rst").read_text(encoding="utf-8")
 
 
 def run(code: str) -> dict[str, Any]:

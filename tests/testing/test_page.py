@@ -1,4 +1,4 @@
-"""docs/testing.rst: every test that it shows passes."""
+"""docs/howto/testing.rst: every test that it shows passes."""
 
 from __future__ import annotations
 

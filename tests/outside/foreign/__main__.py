@@ -1,4 +1,4 @@
-"""Runs all suites, or those that are named, and writes their rows of the table in docs/compatibility.rst."""
+"""Runs all suites, or those that are named, and writes their rows of the table in docs/reference/compatibility.rst."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/compatibility.rst about these suites; ``python -m tests.outside.foreign`` writes it."""
+"""The table of docs/reference/compatibility.rst about these suites; ``python -m tests.outside.foreign`` writes it."""
 
 from __future__ import annotations
 
