@@ -122,6 +122,7 @@ $(VENV)/.made:
 # The groups that a group of pyproject.toml includes: with it they are there too.
 INCLUDED_test := demo release
 INCLUDED_lint := test demo release
+INCLUDED_docs := test demo release
 INCLUDED_bench := test demo release
 INCLUDED_matrix := test demo release
 

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from django.dispatch import Signal
 
-# Sent when a call was refused; arguments: ``facts`` and ``decision``.
+#: Sent when a call was refused; arguments: ``facts`` and ``decision``.
 throttled = Signal()
 
-# Sent when a rule of action "shadow" would have refused a call; arguments: ``facts`` and ``decision``.
+#: Sent when a rule of action "shadow" would have refused a call; arguments: ``facts`` and ``decision``.
 shadowed = Signal()
 
-# Sent when a call brought the use of a rule to a share that it warns at, once per window and ident; arguments:
-# ``facts``, ``outcome`` (of that rule) and ``share`` (0.8 is 80 %).
+#: Sent when a call brought the use of a rule to a share that it warns at, once per window and ident; arguments:
+#: ``facts``, ``outcome`` (of that rule) and ``share`` (0.8 is 80 %).
 quota_warning = Signal()
 
-# Sent for each decision that was made without the store, by the rules' failure policies; arguments: ``facts`` and
-# ``decision``, whose ``cause`` says why.
+#: Sent for each decision that was made without the store, by the rules' failure policies; arguments: ``facts`` and
+#: ``decision``, whose ``cause`` says why.
 store_failed = Signal()
 
-# Sent in each process when other rules are in force there; arguments: ``old`` (a Snapshot or None) and ``new``.
+#: Sent in each process when other rules are in force there; arguments: ``old`` (a Snapshot or None) and ``new``.
 rules_changed = Signal()
 
-# Sent in each process once overrides have run out by their own time, in the thread that reads the rules; arguments:
-# ``overrides``, a tuple of core.Override.
+#: Sent in each process once overrides have run out by their own time, in the thread that reads the rules; arguments:
+#: ``overrides``, a tuple of core.Override.
 overrides_ended = Signal()
 
-# Sent when a channel layer has dropped a message because queues were full; arguments: ``method`` of the layer ("send",
-# "group_send" or "receive") and ``queues``, the number of these queues.
+#: Sent when a channel layer has dropped a message because queues were full; arguments: ``method`` of the layer ("send",
+#: "group_send" or "receive") and ``queues``, the number of these queues.
 layer_dropped = Signal()
 
-# Sent when a request used more than the setting LOG_COST_ABOVE allows; arguments: ``scope``, ``meter`` (a Meter) and
-# ``above``, the names of the measures that are too high.
+#: Sent when a request used more than the setting LOG_COST_ABOVE allows; arguments: ``scope``, ``meter`` (a Meter) and
+#: ``above``, the names of the measures that are too high.
 costly = Signal()
