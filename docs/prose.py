@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from docutils import nodes
+from sphinx import addnodes
 
 DOCTREES: Final = Path(__file__).with_name("_build") / "html" / ".doctrees"
 MEAN_WORDS, MOST_WORDS, MANY_COMMAS, MANY_COMMAS_SHARE, FEW = 17.0, 35, 2, 0.05, 3
-NOT_PROSE: Final = (nodes.table, nodes.literal_block, nodes.block_quote, nodes.comment, nodes.term, nodes.caption)
+NOT_PROSE: Final = (
+    *(nodes.table, nodes.literal_block, nodes.block_quote, nodes.comment, nodes.term, nodes.caption),
+    addnodes.desc,  # docstrings
+)
 COMMA: Final = re.compile(r",(?!\d)(?! code\b)")  # not those of numbers, or between names
 PASSIVE: Final = re.compile(
     r"\b(?:is|are|was|were|be|been|being)(?: \w+ly| not| never| also| only| then)? "

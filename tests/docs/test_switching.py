@@ -1,0 +1,113 @@
+"""Of each pair on the page about other limiters, both halves refuse the same calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import limits
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.cache import cache
+from django.http import HttpRequest
+from django.test import RequestFactory
+from django_ratelimit.exceptions import Ratelimited
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory, force_authenticate
+from rest_framework.views import APIView
+
+from django_throttle import limiter
+from django_throttle.core import Rule
+from django_throttle.drf import RuleThrottle
+from django_throttle.stores import MemoryStore
+from tests.clock import FrozenClock
+from tests.pages import shown
+
+BLOCKS = shown("switching")
+DRF, (*DECORATED, TEXT, RATES) = BLOCKS[:3], BLOCKS[3:]
+PAIRS = list(zip(DECORATED[::2], DECORATED[1::2], strict=True))
+Calls = Callable[[Callable[..., Any]], list[bool]]
+
+
+@pytest.fixture(autouse=True)
+def one_memory(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Others count in the cache, ours in a store on a clock that stands still; both are empty before and after."""
+    store = MemoryStore(FrozenClock())
+    monkeypatch.setattr(limiter, "get_store", lambda: store)
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RULES": {}}
+    cache.clear()
+    yield
+    cache.clear()
+
+
+def run(code: str, settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"__name__": "shown"}
+    exec(code, found)
+    if "DJANGO_THROTTLE" in found:
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **found["DJANGO_THROTTLE"]}
+    return found
+
+
+def requests() -> Iterator[HttpRequest]:
+    """Calls of two addresses, a member of staff, two methods and two shops, each more often than any limit."""
+    users = (AnonymousUser(), User(pk=7, username="anna", is_staff=True))
+    for user in users:
+        for address in ("192.0.2.1", "192.0.2.2"):
+            for method in ("GET", "POST"):
+                for number in range(14):
+                    path = f"/?shop={number % 2}"
+                    request = RequestFactory().generic(method, path, REMOTE_ADDR=address)
+                    request.user = user
+                    yield request
+
+
+def refused(view: Callable[[HttpRequest], Any], request: HttpRequest) -> bool:
+    try:
+        answer = view(request)
+    except Ratelimited:
+        return True
+    return answer.status_code == 429 or answer.content == b"slow down"
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS, ids=[after.split("{")[2].split('"')[1] for _, after in PAIRS])
+def test_both_refuse_the_same_calls(before: str, after: str, settings: Any) -> None:
+    answers = []
+    for code in (before, after):
+        view = run(code, settings)["view"]
+        answers.append([refused(view, request) for request in requests()])
+    old, new = answers
+    assert old == new
+    assert {True, False} == {*old}
+
+
+@pytest.mark.django_db
+def test_rest_frameworks_throttles_their_drop_ins_and_rules_refuse_the_same(settings: Any) -> None:
+    user = User.objects.create(username="anna")
+
+    def answers(throttles: list[Any]) -> list[int]:
+        class Search(APIView):
+            throttle_classes = throttles
+
+            def get(self, request: Any) -> Response:
+                return Response()
+
+        for kind in throttles:
+            kind.THROTTLE_RATES = {"anon": "3/min", "user": "5/min"}
+        found = []
+        for who in (None, user):
+            for _ in range(8):
+                request = APIRequestFactory().get("/")
+                force_authenticate(request, user=who)
+                found.append(Search.as_view()(request).status_code)
+        return found
+
+    theirs, drop_ins = (answers(run(code, settings)["THROTTLES"]) for code in DRF[:2])
+    run(DRF[2], settings)
+    assert theirs == drop_ins == answers([RuleThrottle]) == [200] * 3 + [429] * 5 + [200] * 5 + [429] * 3
+
+
+def test_a_text_of_several_limits_is_several_rates(settings: Any) -> None:
+    theirs = limits.parse_many(run(TEXT, settings)["LIMITS"])
+    (options,) = run(RATES, settings)["DJANGO_THROTTLE"]["RULES"].values()
+    ours = Rule.from_options("api", options).all_rates
+    assert [(one.amount, one.get_expiry()) for one in theirs] == [(rate.limit, rate.window) for rate in ours]
