@@ -1,4 +1,4 @@
-"""What docs/howto/deployment.rst gives to copy works as it stands; its rights are in test_rights.py."""
+"""What the pages on deployment give to copy works as it stands; its rights are in test_rights.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from django_throttle.checks import settings as checked_settings
 from tests.connections.test_reconcile import LOST
 
-PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "deployment.rst").read_text(encoding="utf-8")
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+PAGE = "".join((HOWTO / f"{name}.rst").read_text(encoding="utf-8") for name in ("redis", "proxy", "deployment"))
 SERVER = logging.getLogger("uvicorn.error")
 
 

@@ -28,7 +28,8 @@ from tests.other_side import other_side
 from tests.pages import shown
 
 QUIET = {"DATABASE_RULES": False, "AGENT": False}
-QUOTAS, TOLD, OPERATIONS, GRAPHQL, VIEWS, LOGIN, ACCOUNT, AUDIENCES, CRM, CUSTOMER = shown("recipes")
+(QUOTAS, TOLD), (OPERATIONS, GRAPHQL, VIEWS), (LOGIN, ACCOUNT) = map(shown, ("quotas", "graphql", "logins"))
+(*PLANS, AUDIENCES), (CRM, CUSTOMER) = shown("plans"), shown("outgoing")
 LOGINS = " ".join(f'a{number}: login(name: "anna", password: "{number}") {{ ok }}' for number in range(100))
 
 
@@ -194,7 +195,7 @@ async def test_calls_to_others_wait_and_heed(settings: Any) -> None:
 
 
 class TestPlans:
-    RULE, FUNCTION, BY_FUNCTION = shown("plans")
+    RULE, FUNCTION, BY_FUNCTION = PLANS
 
     @pytest.mark.django_db
     def test_premium_users_get_ten_times(self, rules: Any, settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The user of Redis that docs/howto/deployment.rst makes can do all that this package does, and nothing else."""
+"""The user of Redis that docs/howto/redis.rst makes can do all that this package does, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from django_throttle.stores.commands import MEMBERS, refund_call, tell_calls
 from tests.servers import RedisServer, find_redis, need_package
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "howto" / "deployment.rst").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "howto" / "redis.rst").read_text(encoding="utf-8")
 SCRIPTS = sorted((ROOT / "django_throttle" / "stores" / "lua").glob("*.lua"))
 COMMAND = re.compile(r"redis-cli (ACL SETUSER (?:.*\\\n)*.*)")
 WORD = re.compile(r"\bp?call\('([A-Z]+)'")

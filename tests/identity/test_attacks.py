@@ -33,7 +33,7 @@ from tests.pages import shown
 from tests.servers import quickest, slack
 
 LIMIT = 10
-RECIPE = next(block for block in shown("recipes") if "def account" in block)
+RECIPE = next(block for block in shown("logins") if "def account" in block)
 RULE: dict[str, Any] = {"rate": f"{LIMIT}/min", "algorithm": "fixed_window", "key": "ip"}
 OTHER_HEADERS = ("Forwarded", "X-Real-IP", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP", "X-Cluster-Client-IP")
 MIDDLEWARE = [

@@ -271,8 +271,8 @@ async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> No
 
 
 async def test_what_the_documentation_shows(enforce: Enforce) -> None:
-    found = run(block("doors", "PublishRefused"))
-    rules = run(block("doors", "django_throttle.publishing.group"))["DJANGO_THROTTLE"]["RULES"]
+    found = run(block("publishing", "PublishRefused"))
+    rules = run(block("publishing", "django_throttle.publishing.group"))["DJANGO_THROTTLE"]["RULES"]
     enforce(**{**rules, "rooms": {**rules["rooms"], "rate": "1/min"}})
     socket = await opened(found["RoomConsumer"].as_asgi())
     for _ in range(2):
