@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside faults campaign soak deferring matrix simulation coverage lint types bench bench-commits docs prose release release-ready clean
+.PHONY: help demo demo-check test outside faults campaign soak deferring matrix simulation messages coverage lint types bench bench-commits docs prose release release-ready clean
 # Without bytecode of ours each server that a test starts would compile the package anew.
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -61,6 +61,10 @@ matrix: $(VENV)/.with-matrix  ## Run the suite on every supported version, datab
 
 simulation: $(VENV)/.with-test  ## Play a damper on a virtual clock: figures and pictures (ARGS="--scene gap --picture gap.svg", ARGS=--docs: the pages' own, ARGS=--help)
 	@$(BIN)/python -m docs.simulation $(ARGS)
+
+messages: $(VENV)/.with-test  ## Collect the texts to be translated into django_throttle/locale, and compile what is (needs gettext)
+	@cd django_throttle && ../$(BIN)/python -m django makemessages --all --no-location --no-wrap
+	@cd django_throttle && ../$(BIN)/python -m django compilemessages
 
 house: $(VENV)/.with-test  ## Print the figures of the package's layout and their limits
 	@$(BIN)/python -m tests.house

@@ -14,8 +14,8 @@ from drf_spectacular.plumbing import ResolvedComponent
 
 from django_throttle.conf import conf
 from django_throttle.core.headers import OFF, VERSIONS, Policy, x_rate_limit
-from django_throttle.core.problem_details import CONTENT_TYPE
 from django_throttle.drf import DecidedThrottle
+from django_throttle.http.problem_details import CONTENT_TYPE
 from django_throttle.http.refusal import HTML
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.problems import answer

@@ -135,7 +135,9 @@ def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     assert inside == {str(path.relative_to(ROOT)) for path in files}
 
 
-@pytest.mark.parametrize("kind", ["py.typed", "stores/lua/*.lua", "templates/**/*.html", "migrations/0001_*.py"])
+@pytest.mark.parametrize(
+    "kind", ["py.typed", "stores/lua/*.lua", "templates/**/*.html", "migrations/0001_*.py", "locale/*/LC_MESSAGES/*.mo"]
+)
 def test_it_holds_what_is_not_code(wheel: Path, kind: str) -> None:
     with ZipFile(wheel) as archive:
         inside = set(archive.namelist())

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from django.utils.translation import gettext_noop
+
 from django_throttle import rulebook
 from django_throttle.connections.leases import HeldUnder
 from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
@@ -74,8 +76,8 @@ def _call(store: RedisStore, pair: HeldUnder, heard: Heard, now: float) -> tuple
 # The store knows of a lease before this process does: seconds that a message waits for its socket.
 SOCKET_TIMEOUT: Final = 10.0
 _DETAILS: Final = {
-    EVICTED: "Another connection has taken the place of this one.",
-    CLOSED: "This connection was closed by an operator.",
+    EVICTED: gettext_noop("Another connection has taken the place of this one."),
+    CLOSED: gettext_noop("This connection was closed by an operator."),
 }
 
 

@@ -347,3 +347,22 @@ def _wait(outcome: Outcome) -> float:
 
 def _less(wait: float | None, seconds: float) -> float | None:
     return None if wait is None else max(0.0, wait - seconds)
+
+
+def refusing(decision: Decision) -> Outcome | None:
+    """The outcome of the rule and rate that the decision names; None when no rule applied."""
+    named = (decision.rule, decision.limit, decision.retry_after)
+    for one in decision.outcomes:
+        if (one.rule, one.limit, one.retry_after) == named:
+            return one
+    return None
+
+
+def error_code(decision: Decision) -> str:
+    """``limiter_unavailable`` (the store failed), ``blocked``, ``connection_limit`` (too many) or ``rate_limited``."""
+    if decision.unavailable:
+        return "limiter_unavailable"
+    outcome = refusing(decision)
+    if outcome and outcome.reason is Reason.BLOCKED:
+        return "blocked"
+    return "connection_limit" if outcome and outcome.window is None else "rate_limited"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
-from django.utils.translation import get_language
+from django.utils.translation import get_language, gettext_lazy
 from rest_framework import throttling
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
@@ -19,7 +19,6 @@ from rest_framework.request import Request
 from django_throttle import limiter
 from django_throttle.call_facts import Who, cost_of
 from django_throttle.core import Decision
-from django_throttle.core.problem_details import detail, is_too_large
 from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.exceptions import Refused
 from django_throttle.http.finalize import (
@@ -31,6 +30,7 @@ from django_throttle.http.finalize import (
     run_soon,
     status_of_error,
 )
+from django_throttle.http.problem_details import detail, is_too_large
 from django_throttle.http.refusal import retry_seconds
 from django_throttle.http.request_state import RequestState, django_request, facts_of, record, route_of, state_of
 from django_throttle.http.request_throttle import RequestThrottle
@@ -46,7 +46,7 @@ class LimiterUnavailable(APIException):
     """503: the store failed, and a rule refuses calls then. It is not the client's fault."""
 
     status_code = 503
-    default_detail = "The limiter is unavailable. Try again later."
+    default_detail = gettext_lazy("The limiter is unavailable. Try again later.")
     default_code = "limiter_unavailable"
 
     def __init__(self, retry_after: float | None) -> None:

@@ -18,17 +18,23 @@ from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils import timezone
-from django.utils.translation import get_language
+from django.utils.translation import get_language, ngettext_lazy
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
+from django_throttle.core.decision import error_code, refusing
 from django_throttle.core.headers import delay_seconds
-from django_throttle.core.problem_details import CONTENT_TYPE, error_code, problem, refusing
+from django_throttle.http.problem_details import CONTENT_TYPE, problem
 from django_throttle.observe.reports import reference
 
 # Seconds: a share alone would be days for a client that waits for the next month.
 MOST_JITTER: Final = 60.0
-UNITS: Final = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
+UNITS: Final = (
+    (ngettext_lazy("%(count)d day", "%(count)d days", "count"), 86_400),
+    (ngettext_lazy("%(count)d hour", "%(count)d hours", "count"), 3600),
+    (ngettext_lazy("%(count)d minute", "%(count)d minutes", "count"), 60),
+    (ngettext_lazy("%(count)d second", "%(count)d seconds", "count"), 1),
+)
 
 
 def retry_seconds(retry_after: float | None, chance: Callable[[], float] = random.random) -> int | None:
@@ -37,13 +43,17 @@ def retry_seconds(retry_after: float | None, chance: Callable[[], float] = rando
     return delay_seconds(retry_after, most * chance())
 
 
-@lru_cache(maxsize=1024)
 def wait_in_words(seconds: int) -> str:
     """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes, 3 days."""
+    return _wait_in(seconds, get_language())
+
+
+@lru_cache(maxsize=1024)
+def _wait_in(seconds: int, language: str | None) -> str:
     # Rounded up to 1 or 2 units it would be far too long.
     name, size = next(pair for pair in UNITS if seconds >= 3 * pair[1] or seconds % pair[1] == 0)
     count = -(-seconds // size)
-    return f"{count} {name}{'' if count == 1 else 's'}"
+    return str(name % {"count": count})
 
 
 TEMPLATE: Final = "django_throttle/429.html"
@@ -183,9 +193,8 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     if not is_ours:
         page: str = template.render(said.context())
         return page
-    language = get_language() if largest is not None or (seconds or 0) >= NAMES_MONTH else None
     zone = None if minute is None else timezone.get_current_timezone()
-    return _our_page(said, language, zone).replace(stands, quoted)
+    return _our_page(said, get_language(), zone).replace(stands, quoted)
 
 
 @lru_cache(maxsize=1)
@@ -204,8 +213,7 @@ def _forget(*, setting: str, **_: object) -> None:
 def _our_page(said: _Said, language: str | None = None, zone: tzinfo | None = None) -> str:
     """Our own page, remembered: it depends on these alone, and rendering it takes longer than many views.
 
-    It is rendered in the language and the zone in force, which are given where it has what they change: names of
-    months and large numbers, and moments.
+    It is rendered in the language in force, and in the zone where it has a moment.
     """
     page: str = get_template(TEMPLATE).render(said.context())
     return page

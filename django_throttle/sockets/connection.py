@@ -10,6 +10,8 @@ from itertools import chain
 from time import monotonic
 from typing import Any, Final
 
+from django.utils.translation import gettext_noop
+
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Lease
@@ -135,9 +137,9 @@ class Deadlines:
 CLOSE_TIMEOUT: Final = 10.0
 
 _DETAILS: Final = {
-    "idle": "Nothing has come from you for too long.",
-    "too_old": "This connection has been open for as long as one may be.",
-    "not_accepted": "The server took too long to accept this connection.",
+    "idle": gettext_noop("Nothing has come from you for too long."),
+    "too_old": gettext_noop("This connection has been open for as long as one may be."),
+    "not_accepted": gettext_noop("The server took too long to accept this connection."),
 }
 
 

@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.functional import Promise
+from django.utils.translation import gettext, ngettext
 
 from django_throttle.core import Decision
+from django_throttle.core.decision import error_code, refusing
 from django_throttle.core.headers import delay_seconds
-from django_throttle.core.problem_details import CONTENT_TYPE, detail, error_code, problem, refusing
+from django_throttle.http.problem_details import CONTENT_TYPE, detail, problem
 from django_throttle.http.refusal import retry_seconds
 from django_throttle.observe.reports import reference
 
@@ -53,16 +55,22 @@ class DroppedFrames(NamedTuple):
 
 def continuity_payload(dropped: DroppedFrames) -> dict[str, Any]:
     """The content of the frame that reports dropped frames; ``since`` is ISO 8601 in UTC, by the server's clock."""
-    are = "messages were" if dropped.lost != 1 else "message was"
     since = dropped.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    detail = f"{dropped.lost} {are} not sent to you, as there were too many."
-    return {"type": "continuity_lost", "lost": dropped.lost, "since": since, "detail": detail}
+    detail = ngettext(
+        "%(count)d message was not sent to you, as there were too many.",
+        "%(count)d messages were not sent to you, as there were too many.",
+        dropped.lost,
+    )
+    return {"type": "continuity_lost", "lost": dropped.lost, "since": since, "detail": detail % {"count": dropped.lost}}
 
 
 def notice_payload(code: str, detail: str, retry_after: float | None = None) -> dict[str, Any]:
-    """An error frame's content without a rule: why a socket is closed, and when to come back, None for never."""
+    """An error frame's content without a rule: why a socket is closed, and when to come back, None for never.
+
+    ``detail`` is English, and said in the language in force.
+    """
     nothing = dict.fromkeys(("rule", "limit", "remaining", "window"))
-    return {"type": "error", "code": code, "detail": detail, **nothing, "retry_after": retry_after}
+    return {"type": "error", "code": code, "detail": gettext(detail), **nothing, "retry_after": retry_after}
 
 
 def encode(payload: object) -> str | bytes:

@@ -8,7 +8,7 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
-from django_throttle.core.problem_details import error_code
+from django_throttle.core.decision import error_code
 from django_throttle.event_loop import in_thread, spawn
 from django_throttle.identity.caller import SOCKET
 from django_throttle.sockets import limits, rule_change

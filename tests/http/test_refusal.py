@@ -134,7 +134,7 @@ PAGES = [
         429,
         (
             "Too many requests You have sent more requests than this site takes in such a short time. "
-            "You can try again in 56 hours, at 21:37 UTC on 22 November 2026. Status 429"
+            "You can try again in 56 hours, at 21:37 UTC on Nov. 22, 2026. Status 429"
         ),
     ),
     (
@@ -209,7 +209,7 @@ def test_the_page_stands_alone_and_can_be_read_aloud(decision: Decision, status:
     page = answered(decision).content.decode()
     outline = Outline(page)
     assert page.startswith("<!doctype html>")
-    assert (outline.language, outline.fetched) == ("en", [])
+    assert (outline.language, outline.fetched) == ("en-us", [])
     assert outline.tags.count("h1") == outline.tags.count("main") == outline.tags.count("title") == 1
     assert "script" not in outline.tags
 

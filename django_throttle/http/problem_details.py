@@ -1,37 +1,30 @@
-"""Error codes, sentences and problem documents of refusals, for all doors."""
+"""What a client is told of a refusal, in the language in force: sentences and problem documents."""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Final
 
-from django_throttle.core.decision import Decision, Outcome, Reason
+from django.utils.translation import get_language, gettext, gettext_noop, ngettext
+
+from django_throttle.core.decision import Decision, error_code, refusing
 from django_throttle.core.headers import names
 
 CONTENT_TYPE: Final = "application/problem+json"
 
 _DETAILS: Final = {
-    "rate_limited": "Rate limit exceeded.",
-    "connection_limit": "Too many open connections.",
-    "blocked": "Access is blocked.",
-    "limiter_unavailable": "The limiter is unavailable.",
+    "rate_limited": gettext_noop("Rate limit exceeded."),
+    "connection_limit": gettext_noop("Too many open connections."),
+    "blocked": gettext_noop("Access is blocked."),
+    "limiter_unavailable": gettext_noop("The limiter is unavailable."),
 }
-_REQUESTS: Final = _DETAILS | {"connection_limit": "Too many requests are being answered at once."}
+_REQUESTS: Final = _DETAILS | {"connection_limit": gettext_noop("Too many requests are being answered at once.")}
 # Problem types of the IETF's RateLimit draft; none is for a block by an operator.
 _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _QUOTA: Final = "quota-exceeded"
 _CAPACITY: Final = "temporary-reduced-capacity"
-
-
-def error_code(decision: Decision) -> str:
-    """``limiter_unavailable`` (the store failed), ``blocked``, ``connection_limit`` (too many) or ``rate_limited``."""
-    if decision.unavailable:
-        return "limiter_unavailable"
-    outcome = refusing(decision)
-    if outcome and outcome.reason is Reason.BLOCKED:
-        return "blocked"
-    return "connection_limit" if outcome and outcome.window is None else "rate_limited"
 
 
 def detail(decision: Decision, seconds: int | None) -> str:
@@ -42,8 +35,16 @@ def detail(decision: Decision, seconds: int | None) -> str:
 
 def _detail(code: str, sentence: str, decision: Decision, seconds: int | None) -> str:
     if seconds is not None:
-        return f"{sentence} Try again in {seconds} second{'' if seconds == 1 else 's'}."
-    return sentence if code == "blocked" else f"{sentence} {too_large(decision)}"
+        return _until(sentence, seconds, get_language())
+    said = gettext(sentence)
+    return said if code == "blocked" else f"{said} {too_large(decision)}"
+
+
+@lru_cache(maxsize=1024)
+def _until(sentence: str, seconds: int, language: str | None) -> str:
+    """The sentence, and when to try again, in the language in force, which is ``language``."""
+    again = ngettext("Try again in %(count)d second.", "Try again in %(count)d seconds.", seconds)
+    return f"{gettext(sentence)} {again % {'count': seconds}}"
 
 
 def is_too_large(decision: Decision) -> bool:
@@ -56,9 +57,12 @@ def too_large(decision: Decision) -> str:
     """A sentence for a call that never passes: how large one may be."""
     outcome = refusing(decision)
     if outcome and outcome.largest is not None and outcome.unit == "bytes":
-        return f"This is too large: at most {outcome.largest:,} bytes are taken at once."
-    most = f": at most {outcome.largest:,} at once" if outcome and outcome.largest is not None else ""
-    return f"This costs more than the limit ever allows{most}."
+        text = gettext("This is too large: at most %(most)s bytes are taken at once.")
+    elif outcome and outcome.largest is not None:
+        text = gettext("This costs more than the limit ever allows: at most %(most)s at once.")
+    else:
+        return gettext("This costs more than the limit ever allows.")
+    return text % {"most": f"{outcome.largest:,}"}
 
 
 def problem(
@@ -71,37 +75,33 @@ def problem(
     """
     code = error_code(decision)
     sentence = (_REQUESTS if is_request else _DETAILS)[code]
-    before, after = _around_detail(code, sentence, status, violated(decision))
+    before, after = _around_detail(code, sentence, status, violated(decision), get_language())
     if reference:
         after = f'{after[:-1]}, "reference": "{reference}"}}'
-    return f"{before}{_detail(code, sentence, decision, seconds)}{after}".encode()
+    return f"{before}{_escaped(_detail(code, sentence, decision, seconds))}{after}".encode()
+
+
+_escaped = lru_cache(maxsize=1024)(encode_basestring_ascii)  # in quotes
 
 
 @lru_cache(maxsize=1024)
-def _around_detail(code: str, sentence: str, status: int, names: tuple[str, ...]) -> tuple[str, str]:
-    """The document before and after its detail, which needs no escapes: from one refusal to the next it alone differs.
+def _around_detail(
+    code: str, sentence: str, status: int, names: tuple[str, ...], language: str | None
+) -> tuple[str, str]:
+    """The document before and after its detail: from one refusal to the next it alone differs.
 
-    ``names`` are those of the policies that refuse.
+    ``names`` are those of the policies that refuse, ``language`` the one in force.
     """
     is_block = code == "blocked"  # RFC 9457, 4.2.1: the title of about:blank is the status' phrase
     kind = "about:blank" if is_block else _TYPES + (_CAPACITY if code == "limiter_unavailable" else _QUOTA)
-    title = "Too Many Requests" if is_block else sentence.rstrip(".")
+    title = "Too Many Requests" if is_block else gettext(sentence).rstrip(".。")
     document = {"type": kind, "title": title, "status": status, "detail": ""}
     found = json.dumps(document if is_block else document | {"violated-policies": names})
     before, _, after = found.partition('""')
-    return f'{before}"', f'"{after}'
+    return before, after
 
 
 def violated(decision: Decision) -> tuple[str, ...]:
     """The policies that refuse, by their names in the RateLimit fields."""
     named = zip(decision.outcomes, names(decision.outcomes), strict=True)
     return tuple([name for outcome, name in named if not (outcome.allowed or outcome.shadow)])
-
-
-def refusing(decision: Decision) -> Outcome | None:
-    """The outcome of the rule and rate that the decision names; None when no rule applied."""
-    named = (decision.rule, decision.limit, decision.retry_after)
-    for one in decision.outcomes:
-        if (one.rule, one.limit, one.retry_after) == named:
-            return one
-    return None

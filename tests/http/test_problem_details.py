@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Decision, Outcome, Reason
-from django_throttle.core.decision import conclude
-from django_throttle.core.problem_details import detail, error_code, problem
+from django_throttle.core.decision import conclude, error_code
+from django_throttle.http.problem_details import detail, problem
 
 QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"

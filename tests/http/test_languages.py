@@ -1,0 +1,132 @@
+"""What clients and operators read is translated; what machines read is the same in every language."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from gettext import GNUTranslations
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from typing import Any
+
+import pytest
+from django.test import RequestFactory, override_settings
+from django.utils import translation
+
+from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core.decision import conclude
+from django_throttle.http.refusal import refusal
+from django_throttle.sockets.error_frames import close_reason, error_payload
+from tests.pages import DOCS
+
+PACKAGE = DOCS.parent / "django_throttle"
+LANGUAGES = ("de", "es", "fr", "ja")
+PLACE = re.compile(r"%\(\w+\)[sd]|\{\w*\}")
+Message = tuple[str, str, str, list[str]]  # context, text, its plural, translations
+
+
+def catalog(path: Path) -> Iterator[Message]:
+    for block in path.read_text(encoding="utf-8").split("\n\n"):
+        assert "fuzzy" not in block, block
+        found: dict[str, list[str]] = {}
+        name = ""
+        for line in block.splitlines():
+            if line.startswith("#"):
+                assert not line.startswith("#~"), f"no longer said: {line}"
+                continue
+            word, _, text = line.partition(" ")
+            name, text = (name, line) if line.startswith('"') else (word, text)
+            found.setdefault(name, []).append(ast.literal_eval(text))
+        said = {name: "".join(parts) for name, parts in found.items()}
+        if said.get("msgid"):
+            told = [text for name, text in said.items() if name.startswith("msgstr")]
+            yield said.get("msgctxt", ""), said["msgid"], said.get("msgid_plural", ""), told
+
+
+def po(language: str, package: Path = PACKAGE) -> Path:
+    return package / "locale" / language / "LC_MESSAGES" / "django.po"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nothing_is_missing_fuzzy_or_without_its_places(language: str) -> None:
+    for _, text, plural, told in catalog(po(language)):
+        assert all(told), text
+        for one in told:
+            assert {*PLACE.findall(one)} == {*PLACE.findall(plural or text)}, text
+            assert re.findall(r"<[^>]*>", one) == re.findall(r"<[^>]*>", plural or text), text
+
+
+def test_every_text_of_the_source_is_in_the_catalogs(tmp_path: Path) -> None:
+    """``make messages`` would change nothing, and what is compiled is what is written."""
+    copy = copytree(PACKAGE, tmp_path / "django_throttle", ignore=ignore_patterns("__pycache__"))
+    line = [sys.executable, "-m", "django", "makemessages", "--no-location", "--no-wrap"]
+    line += [f"--locale={one}" for one in LANGUAGES]
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    subprocess.run(line, cwd=copy, env=environment, check=True, capture_output=True)
+    for language in LANGUAGES:
+        known = list(catalog(po(language)))
+        assert known == list(catalog(po(language, copy))), "run make messages"
+        with po(language).with_suffix(".mo").open("rb") as file:
+            compiled = GNUTranslations(file)
+        for context, text, plural, told in known:
+            key = f"{context}\x04{text}" if context else text
+            if plural:
+                assert {compiled.ngettext(key, plural, count) for count in range(1, 9)} == {*told}
+            else:
+                assert [compiled.gettext(key)] == told, "run make messages"
+
+
+def refused(**options: Any) -> Decision:
+    given = {"reason": Reason.EXCEEDED, "window": 60.0} | options
+    return conclude((Outcome("api", "ip:192.0.2.1", False, 10, 0, 5.0, 30.0, **given),))
+
+
+DECISIONS = {
+    "rate": refused(),
+    "slots": refused(window=None),
+    "block": refused(reason=Reason.BLOCKED),
+    "store": refused(reason=Reason.STORE_FAILED),
+    "size": conclude((refused().outcomes[0]._replace(retry_after=None, largest=9),)),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("decision", DECISIONS.values(), ids=DECISIONS)
+def test_only_what_people_read_differs(decision: Decision, language: str) -> None:
+    """Header fields, status, types, names of policies, codes and close reasons do not."""
+    answers = {}
+    for one in ("en", language):
+        with translation.override(one), override_settings(DJANGO_THROTTLE={"RETRY_JITTER": 0}):
+            problem = refusal(RequestFactory().get("/"), decision)
+            page = refusal(RequestFactory().get("/", headers={"Accept": "text/html"}), decision)
+            answers[one] = dict(problem.headers), json.loads(problem.content), page, error_payload(decision)
+            reason = close_reason(decision)
+            assert reason.isascii()
+    (headers, body, page, frame), (theirs, their_body, their_page, their_frame) = answers.values()
+    assert headers == theirs
+    differing = {name for name in body if body[name] != their_body[name]}
+    assert differing == {"detail"} if body["type"] == "about:blank" else differing == {"title", "detail"}
+    assert {name for name in frame if frame[name] != their_frame[name]} == {"detail"}
+    assert f'<html lang="{language}">'.encode() in their_page.content
+    assert re.findall(rb"<h1>(.*)</h1>", page.content) != re.findall(rb"<h1>(.*)</h1>", their_page.content)
+
+
+def test_a_page_for_those_who_write_from_right_to_left() -> None:
+    with translation.override("ar"):
+        page = refusal(RequestFactory().get("/", headers={"Accept": "text/html"}), refused())
+    assert b'<html lang="ar" dir="rtl">' in page.content
+
+
+def test_log_lines_are_english() -> None:
+    """No module that writes a log line, a metric or a history's JSON translates what it writes."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_log = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if is_log and isinstance(node.func.value, ast.Name) and node.func.value.id == "logger":  # type: ignore[attr-defined]
+                inside = [each for each in ast.walk(node) if isinstance(each, ast.Name) and "gettext" in each.id]
+                assert not inside, f"{path}:{node.lineno}"  # type: ignore[attr-defined]
