@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from docs import algorithms
 from docs.simulation.__main__ import PICTURES, SHOWN, main
 from docs.simulation.results import SCENES, figures, release, scene, unfairness
 from docs.simulation.world import BIN, EPOCH, QUIET, Setting, World, parse_demand
@@ -168,7 +169,9 @@ def test_the_command_says_and_draws_what_happened(
 def test_the_pages_pictures_are_drawn_by_it() -> None:
     page = (PICTURES.parent / "explanation" / "damping.rst").read_text(encoding="utf-8")
     assert set(SHOWN) == set(re.findall(r"image:: /pictures/([\w-]+)\.svg", page))
-    assert {*SHOWN, "scale"} == {path.stem for path in PICTURES.glob("*.svg")}, "the bench draws one of them"
+    assert {*SHOWN, *algorithms.SHOWN, "scale"} == {path.stem for path in PICTURES.glob("*.svg")}, (
+        "the bench draws one of them"
+    )
 
 
 @pytest.mark.parametrize(
