@@ -79,7 +79,7 @@ class ThrottleChangeAdmin(ListAdmin):
         texts = [json.dumps(state, indent=2, ensure_ascii=False) for state in (row.before, row.after)]
         return format_html('<pre class="history-json">{}</pre><pre class="history-json">{}</pre>', *texts)
 
-    @admin.display(description="")
+    @admin.display(description="take back")
     def undo(self, row: ThrottleChange) -> str | SafeString:
         if not getattr(row, "may_revert", False):
             return ""

@@ -73,6 +73,8 @@ class OverrideForm(RowForm):
             self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
         if "until" in self.fields:
             self.fields["until"].help_text = "Or an end of your own, which goes before the choice above."
+            for part, name in zip(getattr(self.fields["until"].widget, "widgets", ()), ("date", "time"), strict=False):
+                part.attrs["aria-label"] = f"Until: {name}"  # Django's labels stand beside both
             until = self.instance.until
             if until and until.year > LAST_YEAR:  # stored before that was refused
                 self.initial["until"] = until.replace(year=LAST_YEAR)

@@ -135,6 +135,8 @@ class ListForm(RuleForm):
         spare = "rate" if self.instance.algorithm == "concurrency" else "limit"
         if spare in self.fields and not getattr(self.instance, spare):
             self.fields[spare].widget = forms.HiddenInput()
+        for field in self.fields.values():  # a column's title is no label of what stands below it
+            field.widget.attrs["aria-label"] = f"{field.label} of {self.instance}"
 
 
 class PreviewForm(RuleForm):
