@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -13,6 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from testproject.prepare import LOGIN, PASSWORD
 from testproject.services import Services, start_site
+from tests.pages import DOCS
 from tests.servers import free_port, slack
 
 FLAGS = [
@@ -135,6 +137,8 @@ def test_the_chart_shows_what_is_allowed_and_what_is_refused(page: Page) -> None
     page.click("#stop")
     wait_for(page, f"{seen('#allowed')} + {seen('#refused')} === 0", 3)
     wait_for(page, "document.querySelector('[data-rule=api] [data-show=remaining]').textContent === '20'", 5)
+    if os.environ.get("PICTURES"):
+        page.screenshot(path=DOCS / "pictures" / "demo.png")
 
 
 def test_a_report_over_the_rate_is_made_later(context: BrowserContext, page: Page) -> None:
