@@ -42,6 +42,7 @@ SEARCHES = {
     "graphql": "howto/graphql",
     "quota": "howto/quotas",
     "monthly": "howto/quotas",
+    "chat": "howto/websockets",
     "upload": "howto/uploads",
     "bytes": "howto/uploads",
     "llm tokens": "howto/streams",

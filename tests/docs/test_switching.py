@@ -73,8 +73,9 @@ def refused(view: Callable[[HttpRequest], Any], request: HttpRequest) -> bool:
 def test_both_refuse_the_same_calls(before: str, after: str, settings: Any) -> None:
     answers = []
     for code in (before, after):
-        view = run(code, settings)["view"]
-        answers.append([refused(view, request) for request in requests()])
+        found = run(code, settings)
+        views = [found[name] for name in ("view", "other") if name in found]
+        answers.append([refused(view, request) for request in requests() for view in views])
     old, new = answers
     assert old == new
     assert {True, False} == {*old}
@@ -111,3 +112,9 @@ def test_a_text_of_several_limits_is_several_rates(settings: Any) -> None:
     (options,) = run(RATES, settings)["DJANGO_THROTTLE"]["RULES"].values()
     ours = Rule.from_options("api", options).all_rates
     assert [(one.amount, one.get_expiry()) for one in theirs] == [(rate.limit, rate.window) for rate in ours]
+    counted = limits.strategies.FixedWindowRateLimiter(limits.storage.MemoryStorage())
+    mine = limiter.Limiter([Rule.from_options("api", options)], limiter.get_store())
+    calls = [address for address in ("192.0.2.1", "192.0.2.2") for _ in range(7)]
+    passed = [min([counted.hit(one, address) for one in theirs]) for address in calls]
+    assert passed == [mine.acquire(f"ip:{address}").allowed for address in calls]
+    assert {True, False} == {*passed}

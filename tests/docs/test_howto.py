@@ -1,0 +1,120 @@
+"""How-to pages whose code is small: it is run, and does what the page says."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from django.http import HttpRequest
+from django.test import Client, RequestFactory
+
+from django_throttle import limiter
+from django_throttle.call_facts import Facts
+from django_throttle.core import Decision, Rule
+from django_throttle.core.descriptions import describe
+from django_throttle.identity import HttpWho
+from tests.consumers import opened, socket
+from tests.doors import Enforce, enforcer
+from tests.pages import shown
+
+enforce = pytest.fixture(enforcer)
+
+
+def run(code: str, **names: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"__name__": "shown", **names}
+    exec(code, found)
+    return found
+
+
+def put_in_force(enforce: Enforce, code: str, **names: Any) -> dict[str, Any]:
+    given = run(code, **names)["DJANGO_THROTTLE"]
+    enforce(**given.pop("RULES"), **given)
+    return given
+
+
+def sent_by(user: int | None, tenant: str = "", **headers: str) -> HttpRequest:
+    request: Any = RequestFactory().post("/", headers=headers)
+    request.user = SimpleNamespace(pk=user, tenant_id=tenant, is_authenticated=user is not None)
+    return request  # type: ignore[no-any-return]
+
+
+def decide(request: HttpRequest, cost: int = 1, scope: str = "upload") -> Decision:
+    return limiter.decide(Facts(scope, ("request",), HttpWho(request), cost, method="POST"))
+
+
+async def test_the_eleventh_message_and_the_fourth_socket_are_refused(enforce: Enforce) -> None:
+    settings, consumer = shown("websockets")
+    put_in_force(enforce, settings)
+    app = run(consumer)["ChatConsumer"].as_asgi()
+    mine = {"client": ("203.0.113.9", 1)}
+    open_ones = [await opened(app, **mine) for _ in range(3)]
+    for number in range(11):
+        await open_ones[number % 3].send_json_to(number)
+        told = await open_ones[number % 3].receive_json_from()
+        assert (told == number) == (number < 10)
+    for varying in ("reference", "detail", "retry_after"):
+        assert told.pop(varying)
+    said = {"type": "error", "code": "rate_limited", "rule": "messages", "limit": 10, "remaining": 0, "window": 10}
+    assert told == said
+    fourth = socket(app, **mine)
+    assert (await fourth.connect())[0]
+    assert (await fourth.receive_json_from())["code"] == "connection_limit"
+    assert (await fourth.receive_output())["code"] == 4430
+    for one in open_ones:
+        await one.disconnect()
+
+
+def test_a_key_has_less_than_its_user_and_a_user_less_than_the_tenant(enforce: Enforce) -> None:
+    put_in_force(enforce, shown("tenants")[0])
+
+    def passed(user: int, key: str) -> int:
+        """Of 20 requests of 100 calls each."""
+        request: Any = sent_by(user, "acme")
+        request.auth = key
+        return 100 * sum(decide(request, cost=100).allowed for _ in range(20))
+
+    assert [passed(1, key) for key in "abcde"] == [300, 300, 300, 100, 0]
+    assert sum(passed(user, f"{user} {key}") for user in range(2, 8) for key in "abcd") == 4000
+    assert decide(sent_by(1, "other"), cost=100).allowed
+
+
+def test_only_keys_that_were_handed_out_have_budgets(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = ModuleType("shop.limits")
+    vars(limits).update(run(shown("tenants")[1]))
+    limits.PARTNERS[hashlib.sha256(b"a-key").hexdigest()] = "acme"
+    for name, module in (("shop", ModuleType("shop")), ("shop.limits", limits)):
+        monkeypatch.setitem(sys.modules, name, module)
+    enforce(partners={"rate": "2/min", "key": "shop.limits.partner"})
+
+    def ask(key: str) -> list[bool]:
+        return [decide(sent_by(1, **{"X-Partner-Key": key})).allowed for _ in range(3)]
+
+    assert ask("a-key") == [True, True, False]
+    assert ask("made up") == [True] * 3
+
+
+def test_mails_wait_for_their_turn() -> None:
+    ((name, options),) = run(shown("tasks")[0])["DJANGO_THROTTLE"]["RULES"].items()
+    told = describe(Rule.from_options(name, options))
+    assert told.startswith("each user: 10 tasks per minute, evenly spaced, up to 1,000 waiting their turn")
+
+
+@pytest.mark.django_db
+def test_clients_see_what_is_measured(enforce: Enforce, settings: Any) -> None:
+    code = shown("costs")[0]
+    settings.MIDDLEWARE = run(code, MIDDLEWARE=[*settings.MIDDLEWARE])["MIDDLEWARE"]
+    put_in_force(enforce, code, MIDDLEWARE=[])
+    answer = Client().get("/admin/login/")
+    assert answer["RateLimit-Policy"] == '"database";q=20000;qu="db_ms";w=60'
+
+
+def test_uploads_count_by_their_size(enforce: Enforce) -> None:
+    put_in_force(enforce, shown("uploads")[0])
+    first, second = (
+        limiter.decide(Facts("upload", ("request",), HttpWho(sent_by(1)), method="POST", size=60_000_000))
+        for _ in range(2)
+    )
+    assert first.allowed and not second.allowed
