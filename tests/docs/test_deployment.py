@@ -16,7 +16,9 @@ from django_throttle.checks import settings as checked_settings
 from tests.connections.test_reconcile import LOST
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
-PAGE = "".join((HOWTO / f"{name}.rst").read_text(encoding="utf-8") for name in ("redis", "proxy", "deployment"))
+PAGE = "".join(
+    (HOWTO / f"{name}.rst").read_text(encoding="utf-8") for name in ("redis", "sites", "proxy", "deployment")
+)
 SERVER = logging.getLogger("uvicorn.error")
 
 
@@ -50,7 +52,7 @@ def test_every_way_to_name_proxies_passes_the_checks(block: str, settings: Any) 
 
 
 def test_each_line_of_the_table_of_policies_has_its_test() -> None:
-    table = re.findall(r"^  ((?:allkeys|volatile|noevic)\S+) {2,}(.+?) {2,}\S", PAGE, re.MULTILINE)
+    table = re.findall(r"^((?:allkeys|volatile|noevic)\S+) {2,}(.+?) {2,}\S", PAGE, re.MULTILINE)
     words = {"slow": "a sixth of the memory in a beat", "fast": "as much as the server takes"}
     assert table == [(policy, words.get(cache, "reads each page twenty times")) for policy, cache, _ in LOST]
 

@@ -111,6 +111,18 @@ def test_clients_see_what_is_measured(enforce: Enforce, settings: Any) -> None:
     assert answer["RateLimit-Policy"] == '"database";q=20000;qu="db_ms";w=60'
 
 
+def test_sites_on_one_redis_count_apart_unless_they_have_one_prefix(redis_url: str, settings: Any) -> None:
+    rules = {"api": {"rate": "1/min", "key": "user"}}
+    (code,) = (code for code in shown("sites") if "PREFIX" in code)
+    shop = {**run(code)["DJANGO_THROTTLE"], "REDIS": redis_url, "RULES": rules, "DATABASE_RULES": False, "AGENT": False}
+    shop |= {"DEADLINE": 5.0, "TESTS_IN_MEMORY": False}
+    allowed = []
+    for site in (shop, {**shop, "PREFIX": "news"}, shop, {**shop, "KEY_SECRET": "another"}):
+        settings.DJANGO_THROTTLE = site
+        allowed.append(decide(sent_by(1)).allowed)
+    assert allowed == [True, True, False, True]
+
+
 def test_uploads_count_by_their_size(enforce: Enforce) -> None:
     put_in_force(enforce, shown("uploads")[0])
     first, second = (

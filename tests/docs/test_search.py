@@ -47,6 +47,8 @@ SEARCHES = {
     "bytes": "howto/uploads",
     "llm tokens": "howto/streams",
     "streaming": "howto/streams",
+    "several sites": "howto/sites",
+    "eviction": "howto/sites",
     "sentinel": "howto/redis",
     "cluster": "howto/redis",
     "valkey": "howto/redis",
