@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(190, 125),
-    "lines": Limit(33_062, 18_500),
+    "lines": Limit(33_116, 18_500),
     "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

@@ -14,6 +14,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
 from django_throttle import history
@@ -24,11 +25,15 @@ from django_throttle.recording.read import compared
 from django_throttle.stores import get_store
 
 MOST_AFFECTED = 10
+WHOM = "<p>{}</p><ul>{}</ul>"
 MINUTES, WIDTH, HEIGHT = 60, 480, 64  # of the picture
 BAR = '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>'
 PICTURE = """<figure><svg class="candidate-picture" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>
-<figcaption>Refusals by minute, {} at most: <span class="live">the live rule</span>,
-<span class="candidate">the candidate</span>, each as it would by itself</figcaption></figure>"""
+<figcaption>{}</figcaption></figure>"""
+CAPTION = gettext_lazy(
+    'Refusals by minute, {most} at most: <span class="live">the live rule</span>, '
+    '<span class="candidate">the candidate</span>, each as it would by itself'
+)
 
 
 class CandidateForm(RowForm):
@@ -53,8 +58,10 @@ def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeS
                 height, x = HEIGHT * count / most, left + place * width * 0.45
                 bars.append((name, f"{x:.2f}", f"{HEIGHT - height:.2f}", f"{width * 0.4:.2f}", f"{height:.2f}"))
     live, candidate = sum(count for _, count, _ in points), sum(count for _, _, count in points)
-    label = f"In the last hour the live rule would have refused {live:,} calls, the candidate {candidate:,}"
-    return format_html(PICTURE, WIDTH, HEIGHT, label, format_html_join("", BAR, bars), f"{most:,}")
+    label = gettext("In the last hour the live rule would have refused {live} calls, the candidate {candidate}")
+    label = label.format(live=f"{live:,}", candidate=f"{candidate:,}")
+    caption = format_html(str(CAPTION), most=f"{most:,}")
+    return format_html(PICTURE, WIDTH, HEIGHT, label, format_html_join("", BAR, bars), caption)
 
 
 @admin.register(ThrottleCandidate)
@@ -70,27 +77,27 @@ class ThrottleCandidateAdmin(ListAdmin):
     fields = ("name", "in_words", "live", "comparison", "share", "starts_at", "edit_reason", "created_by", "created_at")
     readonly_fields = ("name", "in_words", "live", "comparison", "created_by", "created_at")
 
-    @admin.display(description="candidate")
+    @admin.display(description=gettext_lazy("candidate"))
     def in_words(self, row: ThrottleCandidate) -> SafeString:
         return format_html('<span class="{}">{}</span>', "rule-wrong" if row.fault else "rule-means", row.meaning)
 
-    @admin.display(description="live rule")
+    @admin.display(description=gettext_lazy("live rule"))
     def live(self, row: ThrottleCandidate) -> str:
         found = ThrottleRule.objects.filter(name=row.name).first()
-        return found.meaning if found else "in settings, or gone"
+        return found.meaning if found else gettext("in settings, or gone")
 
-    @admin.display(description="the last hour")
+    @admin.display(description=gettext_lazy("the last hour"))
     def comparison(self, row: ThrottleCandidate) -> SafeString | str:
         now = timezone.now()
         try:
             found = compared(get_store(), row.name, row.since, now)
         except (StoreError, InvalidSetting) as error:
-            return f"Nothing can be shown: {error}"
+            return gettext("Nothing can be shown: {error}").format(error=error)
         rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', found.rows())
         whom = format_html_join("", "<li><code>{}</code>: {}</li>", found.affected[:MOST_AFFECTED])
         table = format_html('<table class="candidate-comparison"><tbody>{}</tbody></table>', rows)
         shown = table + picture(found.points, now)
-        return shown + format_html("<p>Whom the candidate would refuse most:</p><ul>{}</ul>", whom) if whom else shown
+        return shown + format_html(WHOM, gettext("Whom the candidate would refuse most:"), whom) if whom else shown
 
     def get_urls(self) -> list[URLPattern]:
         views = (("promote", self.promote_view), ("discard", self.discard_view))
@@ -107,9 +114,11 @@ class ThrottleCandidateAdmin(ListAdmin):
             with history.editing(request.user.get_username(), "admin"):
                 rule = row.promote()
         except ValidationError as error:
-            self.message_user(request, f"Not promoted. {' '.join(error.messages)}", messages.ERROR)
+            why = " ".join(error.messages)
+            self.message_user(request, gettext("Not promoted. {why}").format(why=why), messages.ERROR)
             return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_change", pk)
-        self.message_user(request, f"Promoted: {rule.name} is {rule.meaning}.", messages.SUCCESS)
+        said = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=rule.meaning)
+        self.message_user(request, said, messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlerule_change", rule.pk)
 
     def discard_view(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -117,7 +126,8 @@ class ThrottleCandidateAdmin(ListAdmin):
         row = self._asked(request, pk)
         with history.editing(request.user.get_username(), "admin", action="discarded"):
             row.delete()
-        self.message_user(request, f"The candidate of {row.name} is discarded.", messages.SUCCESS)
+        said = gettext("The candidate of {name} is discarded.").format(name=row.name)
+        self.message_user(request, said, messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
 
     def _asked(self, request: HttpRequest, pk: int) -> ThrottleCandidate:

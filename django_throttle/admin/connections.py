@@ -9,6 +9,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle.admin.page import shown_page
@@ -56,7 +57,9 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             **(extra_context or {}),
         }
         name = f"throttleconnection/{'rows' if 'part' in request.GET else 'page'}"
-        return shown_page(self, request, name, "Open connections", lambda: {**_overview_context(search), **about})
+        return shown_page(
+            self, request, name, gettext("Open connections"), lambda: {**_overview_context(search), **about}
+        )
 
     def close_view(self, request: HttpRequest) -> HttpResponse:
         """Close one connection, or all of an identity, of those that processes list at this moment."""
@@ -66,9 +69,11 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         try:
             said = self._send_close(request, search)
         except (StoreError, InvalidSetting) as error:
-            self.message_user(request, f"Redis does not answer: {error}", messages.ERROR)
+            said = gettext("Redis does not answer: {error}").format(error=error)
+            self.message_user(request, said, messages.ERROR)
         else:
-            self.message_user(request, said or "It has gone already.", messages.SUCCESS if said else messages.WARNING)
+            level = messages.SUCCESS if said else messages.WARNING
+            self.message_user(request, said or gettext("It has gone already."), level)
         query = f"?{urlencode({'q': search})}" if search else ""
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{URL_NAME}_changelist") + query)
 
@@ -79,10 +84,10 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
             where = f"{found.scope}{found.path and ', ' + found.path}"
             name = printable(f"{', '.join(found.idents) or 'nobody'} ({where})")
-            said = f"The connection of {name} is being closed."
+            said = gettext("The connection of {name} is being closed.").format(name=name)
         elif isinstance(found, Ident):
             message, name = ControlMessage(CLOSE, tag=found.tag, why=CLOSED), printable(found.shown)
-            said = f"All {found.open} connections of {name} are being closed."
+            said = gettext("All {open} connections of {name} are being closed.").format(open=found.open, name=name)
         else:
             return ""
         get_store().control.give((message,))

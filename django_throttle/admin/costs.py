@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from django.contrib.admin import ModelAdmin
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext
 
 from django_throttle.admin.page import shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
@@ -25,7 +26,7 @@ def costs_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
         rules,
         request,
         "throttlerule/costs",
-        "What requests cost",
+        gettext("What requests cost"),
         lambda: {**_rows(by), "by": by, "measures": MEASURES, "hours": HOURS},
     )
 

@@ -1,4 +1,4 @@
-"""The admin's page "Why is this caller refused?", and the reset of a caller's budgets."""
+"""The admin's page gettext("Why is this caller refused?"), and the reset of a caller's budgets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext
 
 from django_throttle import rulebook
 from django_throttle.admin.page import shown_page
@@ -42,7 +43,7 @@ def explain_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
         rules,
         request,
         "throttlerule/explain",
-        "Why is this caller refused?",
+        gettext("Why is this caller refused?"),
         lambda: {**about, **(_answered(request, asked) if asked["ident"] else {})},
     )
 
@@ -56,7 +57,7 @@ def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
         store, snapshot = get_store(), rulebook.current()
         told = answer(store, snapshot, Call(), asked["ident"]).explanation
         if told is None:
-            raise ValidationError("Nobody knows whose this is: ask by the identity itself.")
+            raise ValidationError(gettext("Nobody knows whose this is: ask by the identity itself."))
         idents: dict[str, list[Any]] = {}
         for one in told.rules:
             if not one.counting.rule.is_concurrency:
@@ -65,12 +66,13 @@ def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
             if ident == told.who.name:  # what others share with the caller stays
                 Limiter(dict.fromkeys(some), store).reset(ident)
     except (StoreError, InvalidSetting, DatabaseError) as error:
-        rules.message_user(request, f"Nothing was reset: {error}", messages.ERROR)
+        rules.message_user(request, gettext("Nothing was reset: {error}").format(error=error), messages.ERROR)
     except ValidationError as error:
         rules.message_user(request, " ".join(error.messages), messages.ERROR)
     else:
         name = told.who.name
-        rules.message_user(request, f"The budgets of {name} are full again.", messages.SUCCESS)
+        said = gettext("The budgets of {name} are full again.").format(name=name)
+        rules.message_user(request, said, messages.SUCCESS)
         rules.log_change(request, ThrottleRule(name=name[:100]), f"Reset the budgets of {name[:200]}.")
     return HttpResponseRedirect(f"{reverse(f'{rules.admin_site.name}:{URL_NAME}')}?{urlencode(asked)}")
 
@@ -103,7 +105,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
 
 def _row(one: Any) -> dict[str, Any]:
     number = one.counting.override.number if one.counting.override else None
-    full = in_short(one.outcome.reset_after) if one.outcome.reset_after else "now"
+    full = in_short(one.outcome.reset_after) if one.outcome.reset_after else gettext("now")
     return {"one": one, "name": one.outcome.rule, "full": full, "override": number}
 
 

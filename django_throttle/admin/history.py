@@ -15,6 +15,7 @@ from django.shortcuts import get_object_or_404, redirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
 from django_throttle import history
@@ -59,32 +60,33 @@ class ThrottleChangeAdmin(ListAdmin):
     list_display = ("at", "of", "action", "words", "by", "reason", "undo")
     list_filter = ("kind", "action", "via", "at", ("who", admin.AllValuesFieldListFilter))
     search_fields = ("name", "who", "words", "reason")
-    search_help_text = "A rule, whom an override is for, who edited it, or words of what changed and why."
+    search_help_text = gettext_lazy("A rule, whom an override is for, who edited it, or words of what changed and why.")
     fields = ("at", "of", "action", "words", "by", "reason", "columns")
     readonly_fields = fields
     actions = None
     list_per_page = 50
     show_full_result_count = False
 
-    @admin.display(description="of", ordering="name")
+    @admin.display(description=gettext_lazy("of"), ordering="name")
     def of(self, row: ThrottleChange) -> str:
         return f"{row.get_kind_display()} {row.name}"
 
-    @admin.display(description="who", ordering="who")
+    @admin.display(description=gettext_lazy("who"), ordering="who")
     def by(self, row: ThrottleChange) -> str:
         return row.by
 
-    @admin.display(description="before and after")
+    @admin.display(description=gettext_lazy("before and after"))
     def columns(self, row: ThrottleChange) -> SafeString:
         texts = [json.dumps(state, indent=2, ensure_ascii=False) for state in (row.before, row.after)]
         return format_html('<pre class="history-json">{}</pre><pre class="history-json">{}</pre>', *texts)
 
-    @admin.display(description="take back")
+    @admin.display(description=gettext_lazy("take back"))
     def undo(self, row: ThrottleChange) -> str | SafeString:
         if not getattr(row, "may_revert", False):
             return ""
-        button = '<button type="submit" formaction="{}" class="button" aria-label="Revert change {}">Revert</button>'
-        return format_html(button, self._revert_url(row), row.pk)
+        button = '<button type="submit" formaction="{}" class="button" aria-label="{}">{}</button>'
+        label = gettext("Revert change {number}").format(number=row.pk)
+        return format_html(button, self._revert_url(row), label, gettext("Revert"))
 
     def _revert_url(self, row: ThrottleChange) -> str:
         return reverse(f"{self.admin_site.name}:django_throttle_revert", args=[row.pk])
@@ -102,11 +104,12 @@ class ThrottleChangeAdmin(ListAdmin):
             with history.editing(request.user.get_username(), "admin"):
                 words = history.revert(change, confirmed="confirmed" in request.POST)
         except ValidationError as error:
-            self.message_user(request, f"Not reverted. {' '.join(error.messages)}", messages.ERROR)
+            why = " ".join(error.messages)
+            self.message_user(request, gettext("Not reverted. {why}").format(why=why), messages.ERROR)
             ask = "?confirm=1" if getattr(error, "code", "") == history.CHANGED else ""
             page = reverse(f"{self.admin_site.name}:django_throttle_throttlechange_change", args=[pk])
             return redirect(page + ask)
-        self.message_user(request, f"Reverted: {words}.", messages.SUCCESS)
+        self.message_user(request, gettext("Reverted: {words}.").format(words=words), messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlechange_changelist")
 
     def change_view(

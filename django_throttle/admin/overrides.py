@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.timesince import timesince, timeuntil
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.views.decorators.debug import sensitive_post_parameters
 
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
@@ -36,13 +37,13 @@ UNTIL_BELOW: Final = ""
 ENDLESS: Final = "endless"
 END_NOW: Final = "0"
 DURATIONS: Final = (
-    (UNTIL_BELOW, "Until the time below"),
-    ("1800", "30 minutes from now"),
-    ("7200", "2 hours from now"),
-    ("28800", "8 hours from now"),
-    ("86400", "1 day from now"),
-    ("604800", "1 week from now"),
-    (ENDLESS, "Until somebody ends it"),
+    (UNTIL_BELOW, gettext_lazy("Until the time below")),
+    ("1800", gettext_lazy("30 minutes from now")),
+    ("7200", gettext_lazy("2 hours from now")),
+    ("28800", gettext_lazy("8 hours from now")),
+    ("86400", gettext_lazy("1 day from now")),
+    ("604800", gettext_lazy("1 week from now")),
+    (ENDLESS, gettext_lazy("Until somebody ends it")),
 )
 DEFAULT_DURATION: Final = "7200"
 MOST_NAMES: Final = 30
@@ -52,11 +53,11 @@ class OverrideForm(RowForm):
     """One override."""
 
     lasting = forms.ChoiceField(
-        label="How long",
+        label=gettext_lazy("How long"),
         choices=DURATIONS,
         required=False,
         initial=DEFAULT_DURATION,
-        help_text="Counted from the moment you save.",
+        help_text=gettext_lazy("Counted from the moment you save."),
     )
 
     edit_reason = reason_field()
@@ -72,15 +73,16 @@ class OverrideForm(RowForm):
         if "rules" in self.fields:
             self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
         if "until" in self.fields:
-            self.fields["until"].help_text = "Or an end of your own, which goes before the choice above."
-            for part, name in zip(getattr(self.fields["until"].widget, "widgets", ()), ("date", "time"), strict=False):
-                part.attrs["aria-label"] = f"Until: {name}"  # Django's labels stand beside both
+            self.fields["until"].help_text = gettext("Or an end of your own, which goes before the choice above.")
+            names = gettext("Until: date"), gettext("Until: time")  # Django's labels stand beside both
+            for part, name in zip(getattr(self.fields["until"].widget, "widgets", ()), names, strict=False):
+                part.attrs["aria-label"] = name
             until = self.instance.until
             if until and until.year > LAST_YEAR:  # stored before that was refused
                 self.initial["until"] = until.replace(year=LAST_YEAR)
         if self.instance.pk and "lasting" in self.fields:
             self.fields["lasting"].initial = UNTIL_BELOW if self.instance.until else ENDLESS
-            self.fields["lasting"].choices = (*DURATIONS, (END_NOW, "End it now"))  # type: ignore[attr-defined]
+            self.fields["lasting"].choices = (*DURATIONS, (END_NOW, gettext("End it now")))  # type: ignore[attr-defined]
 
     def clean_rules(self) -> Any:
         """Refuse unknown names, but those that the override had already."""
@@ -95,13 +97,13 @@ class OverrideForm(RowForm):
         lasting, now = cleaned.get("lasting", UNTIL_BELOW), timezone.now()
         if "until" in self.changed_data and cleaned.get("until"):
             if cleaned["until"] <= now:
-                self.add_error("until", "This moment has passed.")
+                self.add_error("until", gettext("This moment has passed."))
         elif lasting == ENDLESS:
             cleaned["until"] = None
         elif lasting != UNTIL_BELOW:
             cleaned["until"] = now + timedelta(seconds=int(lasting))
         elif not cleaned.get("until") and "until" not in self.errors:
-            self.add_error("lasting", "Choose how long it lasts, or give an end below.")
+            self.add_error("lasting", gettext("Choose how long it lasts, or give an end below."))
         return cleaned
 
 
@@ -109,23 +111,26 @@ def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
     """Escaped, as the admin shows help as HTML and names are typed by people."""
     names = sorted(rule.name for rule in rules)
     shown = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
-    return format_html("{} {}", text, f"Rules: {shown}." if names else "There are no rules yet.")
+    known = gettext("Rules: {names}.").format(names=shown) if names else gettext("There are no rules yet.")
+    return format_html("{} {}", text, known)
 
 
 EXTENSION: Final = timedelta(hours=2)
 REASON_LENGTH: Final = 160  # characters of a reason in the list
-BLOCKS_YOU: Final = "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
+BLOCKS_YOU: Final = gettext_lazy(
+    "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
+)
 UNSAVED_FIELDS: Final = frozenset(("in_words", "edit_reason", "created_by", "created_at"))  # unknown until it is saved
 
 
 class StateFilter(admin.SimpleListFilter):
     """Overrides that are in force, or that have ended."""
 
-    title = "state"
+    title = gettext_lazy("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("force", "In force"), ("expired", "Expired")]
+        return [("force", gettext("In force")), ("expired", gettext("Expired"))]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         chosen = {"force": OverrideQuerySet.in_force, "expired": OverrideQuerySet.expired}.get(self.value() or "")
@@ -150,65 +155,75 @@ class ThrottleOverrideAdmin(ListAdmin):
     list_display = ("subject", "in_words", "ends", "why", "made")
     list_filter = (StateFilter, "kind", "effect")
     search_fields = ("value", "rules", "reason", "created_by")
-    search_help_text = (
+    search_help_text = gettext_lazy(
         "A user, an address (also finds networks that contain it), a name, a rule, or words of the reason."
     )
     readonly_fields = ("in_words", "created_by", "created_at")
     actions = ("end_now", "extend")
     fieldsets = (
-        ("Who", {"fields": ("kind", "value")}),
-        ("What", {"fields": ("in_words", "effect", "rules", "factor", "rate", "limit")}),
-        ("How long", {"fields": ("lasting", "until")}),
-        ("Why", {"fields": ("reason", "edit_reason", "created_by", "created_at")}),
+        (gettext_lazy("Who"), {"fields": ("kind", "value")}),
+        (gettext_lazy("What"), {"fields": ("in_words", "effect", "rules", "factor", "rate", "limit")}),
+        (gettext_lazy("How long"), {"fields": ("lasting", "until")}),
+        (gettext_lazy("Why"), {"fields": ("reason", "edit_reason", "created_by", "created_at")}),
     )
 
-    @admin.display(description="for", ordering=Concat("kind", Value(" "), "value"))
+    @admin.display(description=gettext_lazy("for"), ordering=Concat("kind", Value(" "), "value"))
     def subject(self, row: ThrottleOverride) -> str:
         name = getattr(row, "user_name", None)
-        return f"User {name} (id {row.value})" if name else str(row)
+        return gettext("User {name} (id {id})").format(name=name, id=row.value) if name else str(row)
 
-    @admin.display(description="what")
+    @admin.display(description=gettext_lazy("what"))
     def in_words(self, row: ThrottleOverride) -> SafeString:
         css = "rule-wrong" if row.fault else "rule-means" if row.lasts() else "rule-expired"
         return format_html('<span class="{}">{}</span>', css, row.meaning)
 
-    @admin.display(description="until", ordering="until")
+    @admin.display(description=gettext_lazy("until"), ordering="until")
     def ends(self, row: ThrottleOverride) -> str:
         if row.until is None:
-            return "no end"
-        said = f"in {timeuntil(row.until)}" if row.lasts() else f"expired {timesince(row.until)} ago"
+            return gettext("no end")
+        if row.lasts():
+            said = gettext("in {time}").format(time=timeuntil(row.until))
+        else:
+            said = gettext("expired {time} ago").format(time=timesince(row.until))
         return format_html('<time datetime="{}" title="{}">{}</time>', row.until.isoformat(), row.until, said)
 
-    @admin.display(description="reason", ordering="reason")
+    @admin.display(description=gettext_lazy("reason"), ordering="reason")
     def why(self, row: ThrottleOverride) -> str:
         return Truncator(row.reason).chars(REASON_LENGTH)
 
-    @admin.display(description="made", ordering="created_at")
+    @admin.display(description=gettext_lazy("made"), ordering="created_at")
     def made(self, row: ThrottleOverride) -> SafeString:
-        by = f" by {row.created_by}" if row.created_by else ""
-        return format_html('<span title="{}">{} ago{}</span>', row.created_at, timesince(row.created_at, depth=1), by)
+        said = gettext("{time} ago by {name}") if row.created_by else gettext("{time} ago")
+        said = said.format(time=timesince(row.created_at, depth=1), name=row.created_by)
+        return format_html('<span title="{}">{}</span>', row.created_at, said)
 
-    @admin.action(description="End now", permissions=["change"])
+    @admin.action(description=gettext_lazy("End now"), permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """End those in force; they stay in the list, as expired."""
         now = timezone.now()
-        self._set_ends(request, {row: now for row in queryset if row.lasts(now)}, "ended", "Ended by hand.")
+        ends = {row: now for row in queryset if row.lasts(now)}
+        self._set_ends(request, ends, "Ended by hand.")
+        said = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
+        self._tell(request, said, ends)
 
-    @admin.action(description="Extend by 2 hours", permissions=["change"])
+    @admin.action(description=gettext_lazy("Extend by 2 hours"), permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend from their end, or from now where it has passed; those without an end stay as they are."""
         now = timezone.now()
         ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
-        self._set_ends(request, ends, "extended", "Extended by 2 hours.")
+        self._set_ends(request, ends, "Extended by 2 hours.")
+        said = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
+        self._tell(request, said, ends)
 
-    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], done: str, log: str) -> None:
+    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], log: str) -> None:
         with transaction.atomic(using=sources.alias()):
             for row, until in ends.items():
                 row.until = until
                 row.save(update_fields=["until"])
                 self.log_change(request, row, log)
-        count = f"{len(ends)} override{'' if len(ends) == 1 else 's'}"
-        self.message_user(request, f"{count} {done}.", messages.SUCCESS if ends else messages.INFO)
+
+    def _tell(self, request: HttpRequest, said: str, ends: Collection[Any]) -> None:
+        self.message_user(request, said.format(count=len(ends)), messages.SUCCESS if ends else messages.INFO)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return UserNamesChangeList

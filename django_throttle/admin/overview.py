@@ -7,6 +7,7 @@ from typing import Any, Final
 from django.contrib.admin import ModelAdmin
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, QueryDict
+from django.utils.translation import gettext
 
 from django_throttle.admin.page import shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
@@ -20,7 +21,7 @@ WIDTH, HEIGHT = 120, 24
 
 def overview_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?q`` searches names, ``?page`` has the next ones."""
-    return shown_page(rules, request, "throttlerule/overview", "Rules at work", lambda: _found(request.GET))
+    return shown_page(rules, request, "throttlerule/overview", gettext("Rules at work"), lambda: _found(request.GET))
 
 
 def _found(asked: QueryDict) -> dict[str, Any]:

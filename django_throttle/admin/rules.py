@@ -20,6 +20,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle import history
@@ -42,7 +43,7 @@ from django_throttle.rulebook.sources import declared
 JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in NOUNS.items()}
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
-LIMITS_THESE_PAGES: Final = (
+LIMITS_THESE_PAGES: Final = gettext_lazy(
     "Rule {row} limits the pages of this admin too, as its scopes cover them. If it refuses you, this command lets you "
     "in for two hours: manage.py throttle_override add user {user} --exempt --rules {row} --reason admin"
 )
@@ -61,7 +62,11 @@ def fieldsets(of: type[Options]) -> Any:
     groups = {group: [name for name, row in stored(of).items() if row.group == group] for group in ("", *GROUPS)}
     head = [*groups.pop(""), "in_words"]
     options = [(group, {"fields": names}) for group, names in groups.items()]
-    return [(None, {"fields": head}), *options, ("Notes", {"fields": ["description", "edit_reason", "updated_at"]})]
+    return [
+        (None, {"fields": head}),
+        *options,
+        (gettext_lazy("Notes"), {"fields": ["description", "edit_reason", "updated_at"]}),
+    ]
 
 
 def preview_options(of: type[Options]) -> dict[str, Any]:
@@ -89,8 +94,10 @@ class RowForm(forms.ModelForm):  # type: ignore[type-arg]
 
 def reason_field() -> forms.CharField:
     """Why a row is edited."""
-    text = "Kept in the history, for whoever asks why it was changed. May be empty."
-    return forms.CharField(label="Why this edit", required=False, max_length=1000, help_text=text, widget=WIDE)
+    text = gettext_lazy("Kept in the history, for whoever asks why it was changed. May be empty.")
+    return forms.CharField(
+        label=gettext_lazy("Why this edit"), required=False, max_length=1000, help_text=text, widget=WIDE
+    )
 
 
 class RuleForm(RowForm):
@@ -109,7 +116,9 @@ class RuleForm(RowForm):
         self._swap_field("algorithm", forms.ChoiceField(choices=algorithms))
         self._swap_field("key", forms.ChoiceField(choices=key_choices(self.instance.key)))
         if "cost" in self.fields and (functions := declared("cost")):
-            self.fields["cost"].help_text += f" There is {', '.join(functions)}."
+            self.fields["cost"].help_text += " " + gettext("There is {functions}.").format(
+                functions=", ".join(functions)
+            )
 
     def _swap_field(self, name: str, new: forms.Field) -> None:
         """Have this field in place of the form's own, of which it keeps what people read."""
@@ -136,7 +145,7 @@ class ListForm(RuleForm):
         if spare in self.fields and not getattr(self.instance, spare):
             self.fields[spare].widget = forms.HiddenInput()
         for field in self.fields.values():  # a column's title is no label of what stands below it
-            field.widget.attrs["aria-label"] = f"{field.label} of {self.instance}"
+            field.widget.attrs["aria-label"] = gettext("{label} of {row}").format(label=field.label, row=self.instance)
 
 
 class PreviewForm(RuleForm):
@@ -172,13 +181,13 @@ def _errors(form: PreviewForm) -> list[str]:
 
 
 FILTERLESS_ROWS: Final = 12  # rules that need no filters
-EMPTY_PREVIEW: Final = "Type a rate: what the rule means is shown here."
+EMPTY_PREVIEW: Final = gettext_lazy("Type a rate: what the rule means is shown here.")
 
 
 class EventFilter(admin.SimpleListFilter):
     """Rules that count an event, alone or among others."""
 
-    title = "event"
+    title = gettext_lazy("event")
     parameter_name = "event"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -193,7 +202,7 @@ class EventFilter(admin.SimpleListFilter):
 class KeyFilter(admin.SimpleListFilter):
     """Rules by their key."""
 
-    title = "count by"
+    title = gettext_lazy("count by")
     parameter_name = "key"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -281,24 +290,24 @@ class ThrottleRuleAdmin(ListAdmin):
         css = {"all": ("django_throttle/overview.css",)}
         js = ("django_throttle/preview.js", "django_throttle/trial.js")
 
-    @admin.display(description="rule", ordering="name")
+    @admin.display(description=gettext_lazy("rule"), ordering="name")
     def rule(self, row: ThrottleRule) -> SafeString:
-        replaces = " (replaces the rule in settings)" if row.name in conf().RULES else ""
+        replaces = gettext(" (replaces the rule in settings)") if row.name in conf().RULES else ""
         return format_html('{}<small class="{}">{}{}</small>', row.name, _css_class(row), row.meaning, replaces)
 
-    @admin.display(description="scopes", ordering="scopes")
+    @admin.display(description=gettext_lazy("scopes"), ordering="scopes")
     def covers(self, row: ThrottleRule) -> str:
         return scopes(row.scopes) if row.scopes else "–"
 
-    @admin.display(description="who", ordering="key")
+    @admin.display(description=gettext_lazy("who"), ordering="key")
     def who(self, row: ThrottleRule) -> str:
         return who(row.key)
 
-    @admin.display(description="events", ordering="events")
+    @admin.display(description=gettext_lazy("events"), ordering="events")
     def counts(self, row: ThrottleRule) -> str:
         return events(row.events) or "–"
 
-    @admin.display(description="In words")
+    @admin.display(description=gettext_lazy("In words"))
     def in_words(self, row: ThrottleRule) -> SafeString:
         return format_html(
             '<output id="rule-preview" class="{}" data-url="{}" data-empty="{}" data-options="{}">{}</output>',
@@ -375,7 +384,7 @@ class ThrottleRuleAdmin(ListAdmin):
             if kind == "group" and (warning := missing_group(name)):
                 self.message_user(request, warning, messages.WARNING)
         if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
-            warning = LIMITS_THESE_PAGES.format(row=obj, user=request.user.get_username())
+            warning = str(LIMITS_THESE_PAGES).format(row=obj, user=request.user.get_username())
             self.message_user(request, warning, messages.WARNING)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
@@ -397,7 +406,8 @@ class ThrottleRuleAdmin(ListAdmin):
             made.pk, made.created_at = before.pk, timezone.now()
         with history.because(reason):
             made.save()
-        self.message_user(request, f"The candidate of {made.name} counts beside it from now on.", messages.SUCCESS)
+        said = gettext("The candidate of {name} counts beside it from now on.").format(name=made.name)
+        self.message_user(request, said, messages.SUCCESS)
 
     def _limits_these_pages(self, rule: Rule) -> bool:
         page = f"{self.admin_site.name}:django_throttle_throttlerule_changelist"
@@ -409,7 +419,10 @@ class ThrottleRuleAdmin(ListAdmin):
         replaced = set(ThrottleRule.objects.values_list("name", flat=True))
         found = sources.from_settings()
         rows = [{"name": rule.name, "words": describe(rule), "right": True} for rule in found.rules.values()]
-        rows += [{"name": name, "words": f"Not in force: {why}", "right": False} for name, why in found.faults.items()]
+        rows += [
+            {"name": name, "words": gettext("Not in force: {why}").format(why=why), "right": False}
+            for name, why in found.faults.items()
+        ]
         return [row for row in rows if row["name"] not in replaced]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.contrib.admin import ModelAdmin
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
+from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle.admin.overview import HEIGHT, WIDTH, bars
 from django_throttle.admin.page import shown_page
@@ -21,7 +22,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 
 MOST_AFFECTED: Final = 10
 BARS: Final = {"hour": 60, "day": 48}
-NAMES: Final = {"live": "live rule", "edited": "edited rule"}
+NAMES: Final = {"live": gettext_lazy("live rule"), "edited": gettext_lazy("edited rule")}
 
 
 def trial_part(rules: ModelAdmin[Any], request: HttpRequest, asked: Callable[[], Mapping[str, Any]]) -> HttpResponse:
@@ -68,17 +69,18 @@ def _replayed(rule: Rule, told: RecordedCalls) -> Replayed:
 
 def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:
     """What has to be known to read the numbers of a rule, a sentence each."""
-    name = f"The {NAMES[side]}"
     if rule is None:
-        return [{"live": "There is no live rule to compare with.", "edited": "You may not edit rules."}[side]]
+        nothing = side == "live"
+        return [gettext("There is no live rule to compare with.") if nothing else gettext("You may not edit rules.")]
     if why := told.why_not(rule):
-        return [f"{name} cannot be tried on what was recorded: {why}."]
+        said = gettext("The {rule} cannot be tried on what was recorded: {why}.")
+        return [said.format(rule=NAMES[side], why=why)]
     found = {
-        f"{name} is switched off: this is what it would refuse if it were on.": not rule.enabled,
-        f"{name} only records: nobody is told of these refusals.": rule.is_shadow,
-        "Requests are replayed, other events are not.": bool({*rule.events} - {*EVENTS}),
+        gettext("The {rule} is switched off: this is what it would refuse if it were on."): not rule.enabled,
+        gettext("The {rule} only records: nobody is told of these refusals."): rule.is_shadow,
+        gettext("Requests are replayed, other events are not."): bool({*rule.events} - {*EVENTS}),
     }
-    return [text for text, holds in found.items() if holds]
+    return [text.format(rule=NAMES[side]) for text, holds in found.items() if holds]
 
 
 def _side(side: str, one: Replayed, told: RecordedCalls) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _side(side: str, one: Replayed, told: RecordedCalls) -> dict[str, Any]:
 
 def _about(estimate: tuple[int, int, int]) -> str:
     likely, low, high = estimate
-    return f"{likely:,} ({low:,} to {high:,})"
+    return gettext("{likely} ({low} to {high})").format(likely=f"{likely:,}", low=f"{low:,}", high=f"{high:,}")
 
 
 def _affected(found: Mapping[str, Replayed]) -> list[dict[str, Any]]:
@@ -115,7 +117,9 @@ def _pictures(found: Mapping[str, Replayed], span: str, end: float) -> list[dict
         {
             "name": NAMES[side],
             "bars": bars([(0, height) for height in some], most),
-            "label": f"{NAMES[side]}: {sum(some):,} refused, {max(some):,} at most in one of {number} bars",
+            "label": gettext("{rule}: {sum} refused, {most} at most in one of {number} bars").format(
+                rule=NAMES[side], sum=f"{sum(some):,}", most=f"{max(some):,}", number=number
+            ),
         }
         for side, some in heights.items()
     ]

@@ -17,6 +17,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import translation
 
 from django_throttle import rulebook
 from django_throttle.core.key import KEY_KINDS
@@ -567,3 +568,20 @@ def test_the_preview_says_what_becomes_of_what_was_used(operator: Client, typed:
     assert words
     assert said not in words
     assert operator.get(PREVIEW, {**same, **typed}).json()["words"].endswith(said)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [("de", ["Vor dem Speichern erproben", "Notizen", "Als Kandidat speichern"]), ("ar", ["Try before saving"])],
+)
+def test_the_form_speaks_the_language_of_who_reads_it(
+    operator: Client, settings: Any, language: str, said: list[str]
+) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+    row = ThrottleRule.objects.create(name="api", rate="5/min")
+    with translation.override("en"):  # what the middleware has activated goes with the test
+        answer = operator.get(f"{LIST}{row.pk}/change/", headers={"Accept-Language": language})
+    text = answer.content.decode()
+    assert [one for one in said if one not in text] == []
+    assert ('dir="rtl"' in text) == (language == "ar")

@@ -156,7 +156,7 @@ def test_nothing_recorded(operator: Client, enforce: Enforce) -> None:
     assert "No requests were recorded in the last hour." in answer.content.decode()
     enforce(api={"rate": "5/hour"}, RECORD=False)
     answer = tried(operator, rule(name="b"), "day")
-    assert "in the last day: <code>RECORD</code> is off in the settings." in answer.content.decode()
+    assert "in the last day. The setting RECORD is off." in answer.content.decode()
 
 
 @pytest.mark.django_db
