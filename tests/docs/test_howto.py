@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import Client, RequestFactory
 
@@ -121,6 +122,28 @@ def test_sites_on_one_redis_count_apart_unless_they_have_one_prefix(redis_url: s
         settings.DJANGO_THROTTLE = site
         allowed.append(decide(sent_by(1)).allowed)
     assert allowed == [True, True, False, True]
+
+
+@pytest.mark.django_db
+def test_the_logins_count_what_fails(enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    login, routes, _ = shown("logins")
+    put_in_force(enforce, login, MIDDLEWARE=[])
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.MIDDLEWARE = run(login, MIDDLEWARE=[*settings.MIDDLEWARE])["MIDDLEWARE"]
+    urls = ModuleType("shop.urls")
+    vars(urls).update(run(routes))
+    monkeypatch.setitem(sys.modules, "shop.urls", urls)
+    settings.ROOT_URLCONF = "shop.urls"
+    User.objects.create_superuser("anna", password="right")
+
+    def log_in(name: str, password: str, address: str = "192.0.2.1") -> int:
+        form = {"username": name, "password": password}
+        return Client(REMOTE_ADDR=address).post("/admin/login/", form).status_code
+
+    assert [log_in("anna", "right") for _ in range(12)] == [302] * 12
+    assert [log_in("anna", "wrong") for _ in range(11)] == [200] * 10 + [429]
+    assert log_in("anna", "right", "192.0.2.2") == 429
+    assert [log_in(f"user{number}", "wrong") for number in range(11)] == [200] * 10 + [429]
 
 
 def test_uploads_count_by_their_size(enforce: Enforce) -> None:
