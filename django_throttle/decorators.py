@@ -146,8 +146,8 @@ class _Call:
         """Raises InvalidIdent for a call without a request whose ident is not given."""
         lets = (SynchronousOnlyOperation,)  # see afacts
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
-        ident, is_claimed = self._ident_of_call(caller)
-        who = caller or IdentWho(ident or NO_TEXT)
+        ident, is_claimed, user = self._ident_of_call(caller)
+        who = caller or IdentWho(ident or NO_TEXT, account=user)
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
         request = django_request(self.subject)
@@ -162,14 +162,15 @@ class _Call:
         except SynchronousOnlyOperation:
             return await sync_to_async(self.facts)(caller)
 
-    def _ident_of_call(self, caller: Caller | None) -> tuple[str | None, bool]:
-        """The ident, and whether nothing else identifies the caller."""
+    def _ident_of_call(self, caller: Caller | None) -> tuple[str | None, bool, Any]:
+        """The ident, whether nothing else identifies the caller, and the user if the site's function returned one."""
         if callable(self.ident):
             value = self.ident(*self._args, **self._kwargs)
-            return given_ident("ident", value, caller), caller is None and not is_user(value)
+            user = value if is_user(value) else None
+            return given_ident("ident", value, caller), caller is None and user is None, user
         if self.ident is None and self.subject is None:
             raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
-        return (BY_KEY if self.ident is None else shortened(self.ident)), False
+        return (BY_KEY if self.ident is None else shortened(self.ident)), False, None
 
     def _caller_in_arguments(self) -> Caller | None:
         """The caller of a function that is no view: of a request, or a consumer, among its arguments."""

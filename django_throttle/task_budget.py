@@ -73,7 +73,7 @@ class TaskBudget:
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
         ident = given_ident("ident", value, None) if callable(self._ident) else shortened(value)
         claimed = callable(self._ident) and not is_user(value)
-        who = IdentWho(ident or NO_TEXT)
+        who = IdentWho(ident or NO_TEXT, account=value if is_user(value) else None)
         return Facts(
             self.name, ("task",), who, price, rule=self.rule, early=True, ident=ident, is_claimed=claimed, waits=waits
         )

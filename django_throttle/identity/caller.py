@@ -203,10 +203,11 @@ NO_TEXT: Final = "no text"
 
 @dataclass(frozen=True, slots=True)
 class IdentWho:
-    """A caller of whom only the ident is known, such as "user:42"."""
+    """A caller of whom only the ident is known, such as "user:42", and the user where a function has returned one."""
 
     name: str
     subject: Any = None
+    account: Any = None
 
     def ident(self, key: str) -> str | None:
         if key == EVERYONE:
@@ -214,7 +215,12 @@ class IdentWho:
         kind = KEY_KINDS.get(self.name.partition(":")[0])
         return self.name if kind is None or key in (kind.name, *kind.answers) else None
 
+    def user(self) -> Any:
+        return self.account
+
     def is_(self, trait: str) -> bool:
+        if self.account is not None and not keys.is_audience(trait):
+            return keys.has_trait(trait, self)
         if trait in ("authenticated", "anonymous"):
             return self.name.startswith("user:") == (trait == "authenticated")
         return trait == self.name and keys.is_audience(trait)

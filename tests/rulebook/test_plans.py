@@ -12,10 +12,13 @@ from django_throttle import call_facts, limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.core.headers import plain_fields
+from django_throttle.decorators import throttle
+from django_throttle.exceptions import Refused
 from django_throttle.explain import explain
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
+from django_throttle.tasks import throttled_task
 from tests import doors
 from tests.callers import SameByEveryKey
 from tests.doors import BOTH, Enforce
@@ -125,3 +128,24 @@ def test_what_nobody_can_tell_of_a_caller_is_said(enforce: Enforce) -> None:
     assert [one.counting.assumed for one in told.rules] == ["if the caller has no plan by group:premium"]
     told = explain(store, rulebook.current(), Call("search"), KnownCaller("ip:192.0.2.1"))
     assert [one.counting.assumed for one in told.rules] == [f"if the caller has no plan by {HERE}tier:pro"]
+
+
+@pytest.mark.django_db
+@BOTH
+def test_a_user_whom_a_function_names_has_the_plan_without_a_request(enforce: Enforce) -> None:
+    enforce(mails={"rate": "1/min", "key": "user", "plans": {"group:premium": "3/min"}})
+    anna, bob = (User.objects.create(username=name) for name in ("anna", "bob"))
+    anna.groups.add(Group.objects.create(name="premium"))
+
+    @throttle("mails", ident=lambda user: user)
+    def send(user: User) -> bool:
+        return True
+
+    @throttled_task("mails", ident=lambda user: user)
+    def remind(user: User) -> bool:
+        return True
+
+    assert send(bob) and send(anna) and remind(anna) and send(anna)
+    for refused, who in ((send, bob), (remind, bob), (send, anna), (remind, anna)):
+        with pytest.raises(Refused):
+            refused(who)
