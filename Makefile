@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside faults campaign soak deferring matrix simulation messages coverage lint types bench bench-commits docs prose release release-ready clean
+.PHONY: help demo demo-check test outside outside-versions faults campaign soak deferring matrix simulation messages coverage lint types bench bench-commits docs prose release release-ready clean
 # Without bytecode of ours each server that a test starts would compile the package anew.
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -40,6 +40,12 @@ test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of 
 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
 	@$(call run-tests,tests/outside -o timeout=900)
+
+PAIRS := 3.11/5.2 3.12/5.2 3.12/6.0 3.12/6.1 3.13/5.2 3.13/6.0 3.13/6.1
+outside-versions: $(VENV)/.with-test  ## Try the wheel, the tutorial and the commands on each Python and Django that is supported (PAIRS=3.13/6.1: there)
+	@for pair in $(PAIRS); do echo "== Python and Django $$pair"; \
+		OUTSIDE_PYTHON=python$${pair%/*} OUTSIDE_DJANGO=$${pair#*/} $(BIN)/python -m pytest -q -n 2 --no-header \
+		tests/outside/test_environment.py tests/outside/test_quickstart.py tests/outside/test_commands.py || exit 1; done
 
 faults: $(VENV)/.with-test  ## Run the tests of each fault and attack and write the table of docs/reference/faults.rst (ARGS="F07 A12": these)
 	@$(BIN)/python -m tests.faults.rows $(ARGS)
@@ -95,7 +101,7 @@ docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html
 prose: docs  ## Print how each page of the documentation reads; fails where sentences are too long
 	@$(BIN)/python -m docs.prose
 
-release: release-ready lint types prose test outside  ## Build what is released into dist, test and check it, and say what to upload
+release: release-ready lint types prose test outside outside-versions  ## Build what is released into dist, test and check it, and say what to upload
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build
 	@$(BIN)/python -m twine check --strict dist/*

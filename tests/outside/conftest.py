@@ -61,7 +61,8 @@ def make_environment(wheel: Path) -> MakeEnvironment:
     """``make_environment(folder, "django==5.2.*", …)``: an environment with the wheel, its extras, and these."""
 
     def make(folder: Path, *requirements: str, extras: str = EXTRAS) -> Path:
-        return environments.make_environment(folder, f"{wheel}[{extras}]" if extras else str(wheel), *requirements)
+        whole = f"{wheel}[{extras}]" if extras else str(wheel)
+        return environments.make_environment(folder, whole, *requirements, *environments.DJANGO)
 
     return make
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+# On which the wheel is tried, by ``make outside-versions``; else on what runs the tests, and the newest Django.
+BASE = os.environ.get("OUTSIDE_PYTHON") or sys.executable
+DJANGO = tuple(f"django=={one}.*" for one in os.environ.get("OUTSIDE_DJANGO", "").split())
 EXTRAS = "celery,channels,drf,graphql,httpx,opentelemetry,prometheus,tasks"
 # What a process of a site must not take over from the one that runs these tests.
 OURS = ("DJANGO_", "PYTEST_", "PYTHON", "VIRTUAL_ENV", "COV_", "COVERAGE")
@@ -29,7 +31,7 @@ def build_wheel(folder: Path) -> Path:
 
 def make_environment(folder: Path, *requirements: str) -> Path:
     """A new environment in ``folder`` with these requirements, installed by one run of pip; returns its interpreter."""
-    venv.create(folder, symlinks=True)
+    run(BASE, "-m", "venv", "--without-pip", "--symlinks", str(folder), cwd=folder.parent)
     python = folder / "bin" / "python"
     if requirements:
         # A site imports a third of it, and keeps the bytecode of that.

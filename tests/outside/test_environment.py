@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.outside.environments import PIP, ROOT, environ, run
@@ -12,6 +13,14 @@ def test_the_package_comes_from_the_wheel(site_python: Path, tmp_path: Path) -> 
     paths = run(str(site_python), "-c", show, cwd=tmp_path, env=environ(site_python)).splitlines()
     assert Path(paths[0]).is_relative_to(site_python.parents[1])
     assert not [path for path in paths if path and Path(path).is_relative_to(ROOT)]
+
+
+def test_it_runs_on_the_versions_that_were_asked_for(site_python: Path, tmp_path: Path) -> None:
+    """``make outside-versions`` names both."""
+    show = "import django, platform; print('.'.join(platform.python_version_tuple()[:2]), django.__version__)"
+    python, django = run(str(site_python), "-c", show, cwd=tmp_path, env=environ(site_python)).split()
+    assert python == os.environ.get("OUTSIDE_PYTHON", f"python{python}").removeprefix("python")
+    assert f"{django}.".startswith(f"{os.environ.get('OUTSIDE_DJANGO', django)}.")
 
 
 def test_what_is_installed_fits_together(site_python: Path, tmp_path: Path) -> None:
