@@ -7,10 +7,11 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Final
 
-from django.utils.translation import get_language, gettext, gettext_noop, ngettext
+from django.utils.translation import get_language, gettext, ngettext
 
 from django_throttle.core.decision import Decision, error_code, refusing
 from django_throttle.core.headers import names
+from django_throttle.core.texts import gettext_noop
 
 CONTENT_TYPE: Final = "application/problem+json"
 

@@ -10,13 +10,12 @@ from itertools import chain
 from time import monotonic
 from typing import Any, Final
 
-from django.utils.translation import gettext_noop
-
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Refund, Release, joined, refund_for_refusal
 from django_throttle.core.decide import refund_charges
+from django_throttle.core.texts import gettext_noop
 from django_throttle.event_loop import spawn
 from django_throttle.identity import ScopeWho
 from django_throttle.sockets.counters import SocketCounters
