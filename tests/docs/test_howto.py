@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn
+import yaml
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import Client, RequestFactory
@@ -17,9 +20,10 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.identity import HttpWho
+from django_throttle.management.commands.refresh_connections import Command
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
-from tests.pages import shown
+from tests.pages import DOCS, shown
 
 enforce = pytest.fixture(enforcer)
 
@@ -153,3 +157,19 @@ def test_uploads_count_by_their_size(enforce: Enforce) -> None:
         for _ in range(2)
     )
     assert first.allowed and not second.allowed
+
+
+def test_a_pod_has_what_its_containers_need() -> None:
+    """The refresher sees the server's processes, and the server ends before the pod is killed."""
+    (text,) = re.findall(
+        r"code-block:: yaml\n\n((?: {3}.*\n)+)", (DOCS / "howto" / "containers.rst").read_text("utf-8")
+    )
+    pod = yaml.safe_load(text)["spec"]
+    web, refresher = pod["containers"]
+    assert pod["shareProcessNamespace"]
+    server = uvicorn.main.make_context("uvicorn", web["command"][1:]).params
+    assert server["app"] == "mysite.asgi:application"
+    assert server["timeout_graceful_shutdown"] < pod["terminationGracePeriodSeconds"]
+    for command in (refresher["command"], refresher["livenessProbe"]["exec"]["command"]):
+        assert command[:3] == ["python", "manage.py", "refresh_connections"]
+        Command().create_parser("manage.py", command[2]).parse_args(command[3:])
