@@ -61,7 +61,7 @@ def fieldsets(of: type[Options]) -> Any:
     """The form's groups: the options by the headings that the table gives them."""
     groups = {group: [name for name, row in stored(of).items() if row.group == group] for group in ("", *GROUPS)}
     head = [*groups.pop(""), "in_words"]
-    options = [(group, {"fields": names}) for group, names in groups.items()]
+    options = [(gettext_lazy(group), {"fields": names}) for group, names in groups.items()]
     return [
         (None, {"fields": head}),
         *options,
@@ -112,7 +112,7 @@ class RuleForm(RowForm):
         super().__init__(*args, **options)
         boxes = forms.MultipleChoiceField(choices=EVENT_LABELS.items(), widget=forms.CheckboxSelectMultiple)
         self._swap_field("events", boxes)
-        algorithms = [(name, each.label) for name, each in ALGORITHMS.items()]
+        algorithms = [(name, gettext_lazy(each.label)) for name, each in ALGORITHMS.items()]
         self._swap_field("algorithm", forms.ChoiceField(choices=algorithms))
         self._swap_field("key", forms.ChoiceField(choices=key_choices(self.instance.key)))
         if "cost" in self.fields and (functions := declared("cost")):
@@ -163,7 +163,7 @@ def key_choices(present: str = "") -> list[tuple[str, str]]:
     """The keys that a rule may have on this site, and the one that it has already."""
     every = (*KEY_KINDS, *JOINED_KEYS)
     offered = [key for key in every if key == present or not any(without_setting(key_parts(key), conf()))]
-    known = [(key, KEY_KINDS[key].label if key in KEY_KINDS else who(key).capitalize()) for key in offered]
+    known = [(key, gettext(KEY_KINDS[key].label) if key in KEY_KINDS else who(key).capitalize()) for key in offered]
     own = {*declared("key"), *([present] if present and present not in offered else [])}
     return known + [(key, who(key).capitalize()) for key in sorted(own)]
 

@@ -112,10 +112,10 @@ class Option:
             return self.choices[value].words
         return self.words(value) if callable(self.words) else self.words.format(value)
 
-    @property
-    def full_help(self) -> str:
-        """The help, and that of each choice."""
-        return " ".join([self.help, *(f"{one.label}: {one.help}." for one in self.choices.values() if one.help)])
+    def full_help(self, say: Callable[[str], str] = str) -> str:
+        """The help, and that of each choice, as ``say`` says them."""
+        choices = (f"{say(one.label)}: {say(one.help)}." for one in self.choices.values() if one.help)
+        return " ".join([say(self.help), *choices])
 
     def refuse(self, algorithm: str) -> InvalidRule:
         """The error of a rule whose algorithm does not take the option."""

@@ -13,6 +13,8 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
 from django.db.models import BaseConstraint, CheckConstraint, Q
+from django.utils.functional import lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle.core import Rate
 from django_throttle.core.options import EVENTS, HELD, RATE_SHAPE, RATE_WANTED, Option, Options, table
@@ -353,16 +355,23 @@ def add_columns(model: type[models.Model], of: type[Options]) -> None:
         model.add_to_class(name, column(row))
 
 
+def _translated_help(row: Option) -> str:
+    return row.full_help(gettext)
+
+
+_help: Final = lazy(_translated_help, str)
+
+
 def column(row: Option) -> Column:
     """The column of one option."""
     kind = COLUMNS[row.kind]
     if kind is WholeColumn and row.most <= SMALL:
         kind = SmallWholeColumn
-    given: dict[str, Any] = {"verbose_name": row.label or None, "help_text": row.full_help}
+    given: dict[str, Any] = {"verbose_name": gettext_lazy(row.label) if row.label else None, "help_text": _help(row)}
     if issubclass(kind, models.CharField):
         given["max_length"] = row.length
     if row.choices:
-        given["choices"] = lambda: [(value, choice.label) for value, choice in row.choices.items()]
+        given["choices"] = lambda: [(value, gettext(choice.label)) for value, choice in row.choices.items()]
     if row.kind == "name":
         return kind(**given, unique=True)
     default = row.default if row.initial is None else row.initial

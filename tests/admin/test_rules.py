@@ -573,7 +573,10 @@ def test_the_preview_says_what_becomes_of_what_was_used(operator: Client, typed:
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("language", "said"),
-    [("de", ["Vor dem Speichern erproben", "Notizen", "Als Kandidat speichern"]), ("ar", ["Try before saving"])],
+    [
+        ("de", ["Vor dem Speichern erproben", "Als Kandidat speichern", "Zählen nach", "Wie Aufrufe gezählt werden."]),
+        ("ar", ["Try before saving"]),
+    ],
 )
 def test_the_form_speaks_the_language_of_who_reads_it(
     operator: Client, settings: Any, language: str, said: list[str]

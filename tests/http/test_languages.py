@@ -18,8 +18,11 @@ import pytest
 from django.test import RequestFactory, override_settings
 from django.utils import translation
 
-from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core import Decision, Outcome, Reason, Rule
+from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.decision import conclude
+from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.options import GROUPS, table
 from django_throttle.http.refusal import refusal
 from django_throttle.sockets.error_frames import close_reason, error_payload
 from tests.pages import DOCS
@@ -79,6 +82,15 @@ def test_every_text_of_the_source_is_in_the_catalogs(tmp_path: Path) -> None:
                 assert {compiled.ngettext(key, plural, count) for count in range(1, 9)} == {*told}
             else:
                 assert [compiled.gettext(key)] == told, "run make messages"
+
+
+def test_every_text_of_the_options_is_in_the_catalogs() -> None:
+    """The core knows no gettext, so that its texts are listed for ``make messages``."""
+    rows = [*table(Rule).values(), *ALGORITHMS.values(), *KEY_KINDS.values()]
+    choices = [choice for row in table(Rule).values() for choice in row.choices.values()]
+    texts = {getattr(one, name, "") for one in [*rows, *choices] for name in ("label", "help")} | {*GROUPS}
+    listed = (PACKAGE / "templates" / "django_throttle" / "options.txt").read_text(encoding="utf-8")
+    assert {*re.findall(r'{{ _\("(.*)"\) }}', listed)} == texts - {""}
 
 
 def refused(**options: Any) -> Decision:
