@@ -25,6 +25,8 @@ ENDLESS = f"{MANAGE}refresh_connections"
 NAMED = sorted({command.block.page for command in COMMANDS if command.line.startswith(MANAGE)})
 OURS = {path.stem for path in (ROOT / "django_throttle" / "management" / "commands").glob("[a-z]*.py")}
 INSTALL = sorted({command.line for command in COMMANDS if "./django_throttle" in command.line})
+# Of Django 6.1, whose own check for a deployment refuses what its startproject writes.
+MAILERS = 'MAILERS = {"default": {"BACKEND": "django.core.mail.backends.smtp.EmailBackend"}}'
 ANNA = "from django.contrib.auth.models import User; User.objects.create_user('anna', 'anna@example.com', pk=42)"
 
 
@@ -35,6 +37,7 @@ def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         project = Project(site_python, tmp_path_factory.mktemp("commands") / "mysite", redis.url).start()
         project.write(*(block for block in page("quickstart.rst") if block.file))
         project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
+        project.append("mysite/settings.py", MAILERS)
         project.write(*(block for block in page("rules.rst") if block.file == "try.json"))
         shutil.copy(LOG, project.folder / "access.log.gz")
         project.manage("migrate")
