@@ -98,6 +98,17 @@ def refused(**options: Any) -> Decision:
     return conclude((Outcome("api", "ip:192.0.2.1", False, 10, 0, 5.0, 30.0, **given),))
 
 
+ARABIC = """
+msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\n"
+
+msgctxt "language of these texts"
+msgid "en"
+msgstr "ar"
+
+msgid "Too many requests"
+msgstr "طلبات كثيرة جدا"
+"""
 DECISIONS = {
     "rate": refused(),
     "slots": refused(window=None),
@@ -128,10 +139,19 @@ def test_only_what_people_read_differs(decision: Decision, language: str) -> Non
     assert re.findall(rb"<h1>(.*)</h1>", page.content) != re.findall(rb"<h1>(.*)</h1>", their_page.content)
 
 
-def test_a_page_for_those_who_write_from_right_to_left() -> None:
+def test_a_page_says_the_language_that_it_is_in(tmp_path: Path) -> None:
+    """Which is English where nobody has translated it; a site's own words may be written from right to left."""
+    ours = {"Accept": "text/html"}, refused()._replace(retry_after=7777.0)
     with translation.override("ar"):
-        page = refusal(RequestFactory().get("/", headers={"Accept": "text/html"}), refused())
-    assert b'<html lang="ar" dir="rtl">' in page.content
+        page = refusal(RequestFactory().get("/", headers=ours[0]), refused())
+        assert b'<html lang="en">' in page.content and b"Too many requests" in page.content
+        folder = tmp_path / "ar" / "LC_MESSAGES"
+        folder.mkdir(parents=True)
+        (folder / "django.po").write_text(ARABIC, encoding="utf-8")
+        subprocess.run(["msgfmt", "-o", folder / "django.mo", folder / "django.po"], check=True)
+        with override_settings(LOCALE_PATHS=[tmp_path]), translation.override("ar"):
+            page = refusal(RequestFactory().get("/", headers=ours[0]), ours[1])
+    assert '<html lang="ar" dir="rtl">' in page.content.decode() and "طلبات كثيرة جدا" in page.content.decode()
 
 
 def test_log_lines_are_english() -> None:

@@ -209,7 +209,7 @@ def test_the_page_stands_alone_and_can_be_read_aloud(decision: Decision, status:
     page = answered(decision).content.decode()
     outline = Outline(page)
     assert page.startswith("<!doctype html>")
-    assert (outline.language, outline.fetched) == ("en-us", [])
+    assert (outline.language, outline.fetched) == ("en", [])
     assert outline.tags.count("h1") == outline.tags.count("main") == outline.tags.count("title") == 1
     assert "script" not in outline.tags
 
