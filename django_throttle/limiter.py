@@ -163,9 +163,9 @@ def decide_flow(
         again = partial(decide_flow, charges, store, whole=whole, socket=socket, carried=True)
         return carry_over.carry_first(due, again)
     rules, denials = charges.rules, store.denials
-    prepaid = rules.has_prepaid and store.is_costly
-    if not (rules.has_leases or rules.has_dampers or prepaid):
+    if rules.is_counted:  # as of most calls
         return decide_charges(charges, commit=commit, whole=whole, denials=denials)
+    prepaid = rules.has_prepaid and store.is_costly
     leased = commit and rules.has_leases and any(rule.is_concurrency and cost > 0 for rule, _, cost in charges)
     if leased or rules.has_dampers:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports

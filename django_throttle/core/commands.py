@@ -44,8 +44,9 @@ class RuleSet:
     """Rules of one rate each that are decided together, and what is the same for every call under them.
 
     ``is_quiet`` where an allowed call has nothing to tell but numbers: no wait here, no share of a limit reached,
-    nothing that its status corrects; ``is_plain`` where it owes nothing either: no lease. ``deferring`` are the names
-    of rules that may have it done later.
+    nothing that its status corrects; ``is_plain`` where it owes nothing either: no lease. ``is_counted`` where the
+    store's counters decide, and nothing is to be named or bought beforehand. ``deferring`` are the names of rules that
+    may have it done later.
     Known by its identity: ``rule_set`` returns one object for equal rules.
     """
 
@@ -56,6 +57,7 @@ class RuleSet:
         "has_dampers",
         "has_leases",
         "has_prepaid",
+        "is_counted",
         "is_plain",
         "is_quiet",
         "is_settled",
@@ -69,6 +71,7 @@ class RuleSet:
         self.has_leases = any(rule.is_concurrency for rule in rules)
         self.has_dampers = any(rule.is_damper for rule in rules)
         self.has_prepaid = any(rule.prepaid for rule in rules)
+        self.is_counted = not (self.has_leases or self.has_dampers or self.has_prepaid)
         self.is_settled = any(rule.is_settled for rule in rules)
         self.counts_bytes = any(rule.unit == "bytes" for rule in rules)
         self.warns = any(rule.thresholds for rule in rules)

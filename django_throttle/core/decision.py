@@ -5,7 +5,7 @@ Named tuples where one is made on every call: they cost a fifth of a frozen data
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -176,13 +176,16 @@ class Decision:
 
     def later(self, seconds: float) -> Decision:
         """The same decision as it reads ``seconds`` from when it was made, as long as nothing else happens."""
-        known = self.__dict__.copy()
-        for name in (*TIMES, "answered"):
-            known.pop(name, None)
-        known["_make"] = self._later, (seconds,)
-        decision = object.__new__(type(self))
-        decision.__dict__.update(known)
+        decision: Decision = _unmade(type(self))
+        values = decision.__dict__
+        values.update(self._lasting)
+        values["_make"] = self._later, (seconds,)
         return decision
+
+    @cached_property
+    def _lasting(self) -> dict[str, Any]:
+        """What stays the same however late it is."""
+        return {name: value for name, value in self.__dict__.items() if name not in AGING}
 
     def _later(self, seconds: float) -> Decision:
         return self._replace(
@@ -213,7 +216,8 @@ class Decision:
 
 FIELDS: Final = tuple(name for name in Decision.__annotations__ if name != "answered")
 PASSED: Final = Decision()  # where no rule applies
-TIMES: Final = "retry_after", "reset_after", "outcomes"
+_unmade: Final[Callable[..., Any]] = object.__new__
+AGING: Final = frozenset(("retry_after", "reset_after", "outcomes", "answered"))
 
 
 class PlainDecision(Decision):
@@ -233,18 +237,18 @@ def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = No
     charges = command.charges
     if not (isinstance(answers, Answers) and isinstance(charges, Charges)):
         return _decided(command, answers, lease)
-    if answers.fits and charges.rules.is_quiet:
-        decision: Decision = object.__new__(PlainDecision)
-        values = decision.__dict__
+    rules = charges.rules
+    is_plain = answers.fits and rules.is_quiet
+    decision: Decision = _unmade(PlainDecision) if is_plain else _decided(command, answers, lease)
+    values = decision.__dict__
+    if is_plain:
         values["_make"] = _decided, (command, answers, lease)
-        if lease is not None:
-            values["lease"] = lease
-        if charges.rules.is_settled:
+        if rules.is_settled:
             values["paid"] = Paid(command, answers) if command.commit else None
-    else:
-        decision = _decided(command, answers, lease)
-    if not charges.rules.has_leases:
-        decision.__dict__["answered"] = charges, answers
+    if not rules.has_leases:
+        values["answered"] = charges, answers
+    elif is_plain:
+        values["lease"] = lease
     return decision
 
 

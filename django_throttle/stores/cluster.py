@@ -339,6 +339,13 @@ class ClusterTransport:
         """The node that serves a key by the last known slot map."""
         return self._router.slots.owner(slot_of(key))
 
+    def send(self, call: ScriptCall, seconds: float | None = None) -> Any:
+        """The reply to one call, or its error."""
+        (reply,) = self.send_all((call,), seconds)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
     def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[Any]:
         """One round trip to all nodes at once, as long as each is where it was."""
         seconds = seconds_for(seconds, self.seconds)

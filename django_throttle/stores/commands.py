@@ -158,10 +158,11 @@ class DecideCommand(RedisCommand, ScriptCall):
         charges = command.charges
         self.charges = charges = charges if type(charges) is Charges else Charges.of(charges)
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
-        idents = charges.idents
+        rules, idents, costs = charges.key
         self.size = size = len(idents)
-        whose = (0,) * size if idents.count(idents[0]) == size else tuple(map(idents.index, idents))
-        self.packing = packing_of(charges.rules, charges.costs, whose, command.commit)
+        # None where all are of one ident, as of most calls.
+        whose = None if size == 1 or idents.count(idents[0]) == size else tuple(map(idents.index, idents))
+        self.packing = packing_of(rules, costs, whose, command.commit)
 
     @property
     def calls(self) -> Sequence[ScriptCall]:  # type: ignore[override]  # prepared by other commands
@@ -221,6 +222,8 @@ class DecideCommand(RedisCommand, ScriptCall):
 
     def read_joined(self, asks: Sequence[DecideCommand], reply: bytes) -> list[Answers]:
         """All numbers are looked at together, as most often every charge fits, and much is left."""
+        if len(asks) == 1:
+            return [DecideCommand.read(self, (reply,))]
         repaired, now = HEAD.unpack_from(reply)
         if repaired:
             self._note_repaired(int(repaired), now)

@@ -45,11 +45,11 @@ class Packing(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...], commit: bool) -> Packing:
-    """``whose`` has for each rule the place of the first with the same ident."""
+def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | None, commit: bool) -> Packing:
+    """``whose`` has for each rule the place of the first with the same ident; None where all have the same."""
     keys: dict[tuple[int, str], int] = {}
     parts = []
-    for rule, place in zip(rules.rules, whose, strict=True):
+    for rule, place in zip(rules.rules, whose or (0,) * len(rules.rules), strict=True):
         key = place, "" if rule.plan.code < OWN_KEY else rule.id  # as counter_key
         parts.append(Part(type(rule.plan), keys.setdefault(key, len(keys) + 1)))
     plans = {part.plan for part in parts}

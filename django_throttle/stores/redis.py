@@ -115,15 +115,19 @@ class RedisStore(RedisContext):
 
     def execute(self, command: Command) -> Any:
         made = self._redis_command(command)
-        calls = made.calls
-        if not calls:  # nothing to send, which says nothing of Redis either
+        if not made.calls:  # nothing to send, which says nothing of Redis either
             return made.read(())
         if not self.breaker.is_calm:
             made.admit()
         try:
+            if type(made) is DecideCommand:  # on the hot path: one call, which is the command itself
+                answers = made.read((self.transport.send(made),))
+                if not self.breaker.is_calm:
+                    made.note_success()
+                return answers
             if isinstance(made, LongCommand):
                 return made.end(drive(made.steps(), self._send))
-            return made.finish(self.transport.send_all(calls, made.seconds))
+            return made.finish(self.transport.send_all(made.calls, made.seconds))
         except BaseException as error:
             made.fail(error)
             raise
@@ -171,15 +175,15 @@ class RedisStore(RedisContext):
         if not isinstance(command, Decide):
             return self._other_command(command)
         made: RedisCommand
-        charges = command.charges
+        charges, fallback = command.charges, self.fallback
         count = len(charges.idents) if type(charges) is Charges else len(charges)  # on the hot path
-        is_whole = self.transport.slot_of is None and count <= MOST_CHARGES
-        if not is_whole and len(slots := self.by_slot(charges)) > 1:
+        is_split = count > MOST_CHARGES or self.transport.slot_of is not None
+        if is_split and len(slots := self.by_slot(charges)) > 1:
             made = MultiSlotCommand(self, command, slots)
         else:
             made = (DecideCommand if command.lease is None else LeaseCommand)(self, command)
-        if (self.fallback.admitted or self.fallback.unconfirmed) and self.fallback.owes(command.charges):
-            return LateCommand(self.fallback, dict.fromkeys(charge.ident for charge in command.charges), made)
+        if (fallback.admitted or fallback.unconfirmed) and fallback.owes(charges):
+            return LateCommand(fallback, dict.fromkeys(charge.ident for charge in charges), made)
         return made
 
     def _other_command(self, command: Command) -> RedisCommand:

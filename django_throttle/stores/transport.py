@@ -131,18 +131,22 @@ class Transport:
     def node_of(self, key: str) -> object:
         """Which server has a key: there is but one."""
 
+    def send(self, call: ScriptCall, seconds: float | None = None) -> Any:
+        """The reply to one call, or its error."""
+        if call_began.get() is not None:  # on the hot path
+            seconds = seconds_for(seconds, self.seconds)
+        until, pool = time.monotonic() + (seconds or self.seconds), self.pool
+        try:
+            return pool.call(call.packed(), until)
+        except NoScriptError:
+            return pool.call(pack(call.by_text()), until)
+
     def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[Any]:
         """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
         if not calls:
             return []
         if len(calls) == 1:
-            if call_began.get() is not None:  # on the hot path
-                seconds = seconds_for(seconds, self.seconds)
-            until, pool = time.monotonic() + (seconds or self.seconds), self.pool
-            try:
-                return [pool.call(calls[0].packed(), until)]
-            except NoScriptError:
-                return [pool.call(pack(calls[0].by_text()), until)]
+            return [self.send(calls[0], seconds)]
         with Deadline(seconds_for(seconds, self.seconds)):
             return drive(_pipelines(calls), lambda sent: self.pool.collect(self.pool.post(sent), len(sent)))
 

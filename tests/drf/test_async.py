@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -156,15 +157,16 @@ async def test_no_question_is_put_to_redis_from_the_loop_but_by_awaiting(
 ) -> None:
     store = enforce(api={**THREE, "count_on": [418]}, slots=ONE_AT_ONCE)
     assert isinstance(store, RedisStore)
-    send_all, sent = store.transport.send_all, []
+    sent = []
 
-    def watched(*args: Any) -> Any:
+    def watched(send: Any, *args: Any) -> Any:
         with pytest.raises(RuntimeError):
             asyncio.get_running_loop()
         sent.append(1)
-        return send_all(*args)
+        return send(*args)
 
-    monkeypatch.setattr(store.transport, "send_all", watched)
+    for way in ("send", "send_all"):
+        monkeypatch.setattr(store.transport, way, partial(watched, getattr(store.transport, way)))
     await ask(f"/{throttle}/{doing}")
     await until(lambda: len(store.leases) == 0)
     assert sent

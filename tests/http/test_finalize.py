@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,14 +188,14 @@ async def test_nothing_blocks_the_event_loop(
     settings.MIDDLEWARE = site.MIDDLEWARE if "middleware" in door else []
     store = enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
     assert isinstance(store, RedisStore)
-    send_all = store.transport.send_all
 
-    def watched(*args: Any) -> Any:
+    def watched(send: Any, *args: Any) -> Any:
         with pytest.raises(RuntimeError):
             asyncio.get_running_loop()
-        return send_all(*args)
+        return send(*args)
 
-    monkeypatch.setattr(store.transport, "send_all", watched)
+    for way in ("send", "send_all"):
+        monkeypatch.setattr(store.transport, way, partial(watched, getattr(store.transport, way)))
     for _ in range(2):
         response = await AsyncClient().get(DOORS[door].format(doing) + "?status=204")
         assert response.status_code < 429

@@ -345,17 +345,17 @@ def test_after_a_probe_that_fails_for_another_reason_the_next_call_is_one(
 ) -> None:
     store: Any = RedisStore(redis_url, deadline=5.0)
     store.breaker = opened
-    limiter, send_all = Limiter([RULE], store), store.transport.send_all
+    limiter, send = Limiter([RULE], store), store.transport.send
     seconds.now += 1.0
     assert cause_of(error) is cause
 
     def fail(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(store.transport, "send_all", fail)
+    monkeypatch.setattr(store.transport, "send", fail)
     assert limiter.acquire("user:1").degraded
     assert opened.is_open
-    monkeypatch.setattr(store.transport, "send_all", send_all)
+    monkeypatch.setattr(store.transport, "send", send)
     assert not limiter.acquire("user:1").degraded
     assert not opened.is_open
 
