@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,12 +33,27 @@ def store(redis_url: str) -> RedisStore:
 
 async def test_a_turn_is_one_call(store: RedisStore, redis_server: Any) -> None:
     limiter = Limiter([RULES[0]], store)
-    await limiter.aacquire("user:0")
+    await asyncio.gather(*(limiter.aacquire("user:0") for _ in range(2)))
     with redis_server.client() as client:
         before = evaluations(client)
         decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(MOST)))
         assert evaluations(client) - before == 1
     assert all(decision.allowed and not decision.degraded for decision in decisions)
+
+
+@pytest.mark.parametrize(("calls", "at_once"), [(1, 1), (2, 0)])
+async def test_only_calls_that_come_one_after_another_wait_for_no_others(
+    calls: int, at_once: int, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter, loop = Limiter([RULES[0]], store), asyncio.get_running_loop()
+    for _ in range(2):  # the first connects
+        await asyncio.gather(*(limiter.aacquire("user:0") for _ in range(calls)))
+    posts, seen = Mock(wraps=store.transport.post), []
+    monkeypatch.setattr(store.transport, "post", posts)
+    asked = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(calls)]
+    loop.call_soon(lambda: seen.append(posts.call_count))  # in the same iteration as they ask
+    assert all(decision.allowed for decision in await asyncio.gather(*asked))
+    assert (seen, posts.call_count) == ([at_once], 1)
 
 
 async def test_a_batch_is_bounded(store: RedisStore, redis_server: Any) -> None:
