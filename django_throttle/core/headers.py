@@ -62,13 +62,18 @@ def may_see(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> 
 
     ``keys`` are the dotted keys of TELL_KEYS. ``is_known`` returns whether the client is logged in; it may run a query.
     """
-    key = ident.partition(":")[0]
-    kind = KEY_KINDS.get(key)
-    if kind is not None and key not in keys:
-        return kind.in_headers == "always" or (kind.in_headers == "known" and is_known())
+    who_sees = _who_sees(ident.partition(":")[0], tuple(keys))
+    return who_sees == "always" or (who_sees == "known" and is_known())
+
+
+@lru_cache(maxsize=1024)
+def _who_sees(key: str, keys: tuple[str, ...]) -> str:
+    """Whether header fields show budgets of a key: always, to "known" clients, or never."""
+    if key in KEY_KINDS and key not in keys:
+        return KEY_KINDS[key].in_headers
     parts = [part for part in key.split("+") if part not in keys]
     conditions = {KEY_KINDS[part].in_headers if part in KEY_KINDS else "never" for part in parts} - {"always"}
-    return not conditions or (conditions == {"known"} and is_known())
+    return "always" if not conditions else "known" if conditions == {"known"} else "never"
 
 
 def policies(outcomes: Sequence[Outcome]) -> tuple[Policy, ...]:

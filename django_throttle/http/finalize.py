@@ -14,7 +14,7 @@ from weakref import ref
 from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.http import Http404, HttpRequest
-from django.http.response import HttpResponseBase
+from django.http.response import HttpResponseBase, ResponseHeaders
 from django.utils import timezone
 
 from django_throttle.conf import conf
@@ -116,8 +116,7 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     if decisions := getattr(request, "throttle_decisions", ()):
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = [after_refunds(one, state.refunds, released=state.is_refused) for one in decisions]
-        for name, value in header_fields(decisions, state.is_known).items():
-            response.headers[name] = value
+        _put(header_fields(decisions, state.is_known), response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -127,6 +126,14 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     if state.slots and response.streaming:
         hold_until_closed(request, response, state.take_slots())
     return _refund_and_release(state, refunds) if state.slots or refunds else None
+
+
+def _put(fields: dict[str, str], headers: Any) -> None:
+    if type(headers) is not ResponseHeaders:
+        headers.update(fields)
+        return
+    for name, value in fields.items():  # ASCII on one line, so Django need not look through each once more
+        headers._store[name.lower()] = name, value
 
 
 def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
@@ -231,18 +238,16 @@ def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -
     to hold. Under what it merely says, as the name in a login form, there may be somebody else.
     """
     settings = conf()
-    if settings.RATELIMIT_HEADERS == settings.X_RATELIMIT_HEADERS == OFF:
+    version, x_version = settings.RATELIMIT_HEADERS, settings.X_RATELIMIT_HEADERS
+    if version == x_version == OFF:
         return {}
-    sees, answered = (
-        partial(may_see, settings.TELL_KEYS, is_known),
-        decisions[0].answered if len(decisions) == 1 else None,
-    )
-    if answered and settings.RATELIMIT_HEADERS in NAMED and settings.X_RATELIMIT_HEADERS == OFF:
+    sees = partial(may_see, settings.TELL_KEYS, is_known)
+    if len(decisions) == 1 and x_version == OFF and version in NAMED and (answered := decisions[0].answered):
         charges, answers = answered
         if prepared := plain_fields(charges, sees):
             return prepared.say(answers)
     found = policies(visible(decisions, sees))
-    said = rate_limit(found, settings.RATELIMIT_HEADERS)
-    if settings.X_RATELIMIT_HEADERS == OFF:
+    said = rate_limit(found, version)
+    if x_version == OFF:
         return said
-    return said | x_rate_limit(found, timezone.now().timestamp() if settings.X_RATELIMIT_HEADERS == EPOCH else 0.0)
+    return said | x_rate_limit(found, timezone.now().timestamp() if x_version == EPOCH else 0.0)
