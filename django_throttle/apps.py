@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy
 
 
 class ThrottleConfig(AppConfig):
     """Connects the signals of edited rules and of database connections, registers the checks; uses no database."""
 
     name = "django_throttle"
-    verbose_name = "Throttling"
+    verbose_name = gettext_lazy("Throttling")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

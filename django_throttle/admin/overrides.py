@@ -170,7 +170,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     @admin.display(description=gettext_lazy("for"), ordering=Concat("kind", Value(" "), "value"))
     def subject(self, row: ThrottleOverride) -> str:
         name = getattr(row, "user_name", None)
-        return gettext("User {name} (id {id})").format(name=name, id=row.value) if name else str(row)
+        return gettext("User {name} (id {id})").format(name=name, id=row.value) if name else row.named()
 
     @admin.display(description=gettext_lazy("what"))
     def in_words(self, row: ThrottleOverride) -> SafeString:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.utils.translation import gettext_lazy
 
 from django_throttle.models.candidate import ThrottleCandidate
 from django_throttle.models.change import ThrottleChange
@@ -29,7 +30,7 @@ class ThrottleConnection(models.Model):
     class Meta:
         managed = False
         base_manager_name = "objects"
-        verbose_name = "connection"
+        verbose_name = gettext_lazy("connection")
         default_permissions = ("view",)
         permissions = [("close_throttleconnection", "Can close connection")]
 

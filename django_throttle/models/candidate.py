@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
 from django_throttle import history
 from django_throttle.core.descriptions import describe
@@ -25,24 +26,29 @@ class ThrottleCandidate(CheckedRow):
 
     history_kind = "candidate"
 
-    name = TextColumn("rule", max_length=88, unique=True, editable=False)
+    name = TextColumn(gettext_lazy("rule"), max_length=88, unique=True, editable=False)
     options = models.JSONField(editable=False)
     share = NumberColumn(
-        "enforced for",
+        gettext_lazy("enforced for"),
         default=0.0,
-        help_text="The share of idents for which it refuses already, in place of the live rule: 0.1 is 10 %. At 0 it "
-        "only counts. The same idents stay in it as it grows.",
+        help_text=gettext_lazy(
+            "The share of idents for which it refuses already, in place of the live rule: 0.1 is 10 %. At 0 it "
+            "only counts. The same idents stay in it as it grows."
+        ),
     )
     starts_at = MomentColumn(
-        "replaces the rule at", null=True, blank=True, help_text="It is promoted at this time by itself. Empty: never."
+        gettext_lazy("replaces the rule at"),
+        null=True,
+        blank=True,
+        help_text=gettext_lazy("It is promoted at this time by itself. Empty: never."),
     )
-    created_by = TextColumn("made by", max_length=150, blank=True, editable=False)
-    created_at = MomentColumn("made", auto_now_add=True)
+    created_by = TextColumn(gettext_lazy("made by"), max_length=150, blank=True, editable=False)
+    created_at = MomentColumn(gettext_lazy("made"), auto_now_add=True)
 
     objects = AnnouncedQuerySet["ThrottleCandidate"].as_manager()
 
     class Meta:
-        verbose_name = "candidate"
+        verbose_name = gettext_lazy("candidate")
         ordering = ("name",)
 
     def __str__(self) -> str:

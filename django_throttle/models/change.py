@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.db import models
+from django.utils.translation import gettext_lazy
 
 from django_throttle.models.fields import MomentColumn, NoteColumn, TextColumn, WholeColumn
 
-KINDS: Final = (("rule", "Rule"), ("override", "Override"), ("candidate", "Candidate"), ("settings", "Settings"))
+KINDS: Final = (
+    ("rule", gettext_lazy("Rule")),
+    ("override", gettext_lazy("Override")),
+    ("candidate", gettext_lazy("Candidate")),
+    ("settings", gettext_lazy("Settings")),
+)
 
 
 class ThrottleChange(models.Model):
@@ -17,27 +23,27 @@ class ThrottleChange(models.Model):
     ``before`` and ``after`` are the columns of the row that differ from their defaults, or None where there was no row.
     """
 
-    at = MomentColumn("when", auto_now_add=True, db_index=True)
+    at = MomentColumn(gettext_lazy("when"), auto_now_add=True, db_index=True)
     kind = TextColumn(max_length=20, choices=KINDS)
     name = TextColumn(max_length=200, blank=True, db_index=True)
-    row = WholeColumn("number", null=True, blank=True)
-    action = TextColumn("what", max_length=30)
-    words = NoteColumn("in words")
+    row = WholeColumn(gettext_lazy("number"), null=True, blank=True)
+    action = TextColumn(gettext_lazy("what"), max_length=30)
+    words = NoteColumn(gettext_lazy("in words"))
     before = models.JSONField(null=True, blank=True)
     after = models.JSONField(null=True, blank=True)
     who = TextColumn(max_length=150, blank=True)
-    via = TextColumn("where", max_length=30, blank=True)
-    reason = NoteColumn("why", blank=True)
+    via = TextColumn(gettext_lazy("where"), max_length=30, blank=True)
+    reason = NoteColumn(gettext_lazy("why"), blank=True)
     once = TextColumn(max_length=200, null=True, blank=True, unique=True, editable=False)
 
     class Meta:
-        verbose_name = "change"
-        verbose_name_plural = "history"
+        verbose_name = gettext_lazy("change")
+        verbose_name_plural = gettext_lazy("history")
         ordering = ("-pk",)
         default_permissions = ("view",)
 
     def __str__(self) -> str:
-        return f"{self.get_kind_display()} {self.name} {self.action}".replace("  ", " ")
+        return f"{self.kind.capitalize()} {self.name} {self.action}".replace("  ", " ")
 
     def as_json(self) -> dict[str, Any]:
         """Every column, by the names that the log command prints."""

@@ -14,6 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
 from django.db.models import BaseConstraint, CheckConstraint, Q
 from django.utils.functional import lazy
+from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle.core import Rate
@@ -128,7 +129,7 @@ class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
     def to_python(self, value: Any) -> Any:
         number = super().to_python(value)
         if number is not None and not isfinite(number):
-            raise ValidationError(f"“{value}” is not a finite number.", code="invalid")
+            raise ValidationError(gettext("“{value}” is not a finite number.").format(value=value), code="invalid")
         return number
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
@@ -384,12 +385,12 @@ def column(row: Option) -> Column:
 class Check(CheckConstraint):
     """A constraint of which migrations record no message, so that words change without one."""
 
-    def __init__(self, name: str, condition: Q, says: str) -> None:
+    def __init__(self, name: str, condition: Q, says: Any) -> None:
         super().__init__(name=name, condition=condition)
         self.says = says
 
     def get_violation_error_message(self) -> str:
-        return self.says
+        return str(self.says)
 
     def clone(self) -> Check:
         return copy(self)
@@ -402,7 +403,13 @@ class Check(CheckConstraint):
 def whole(prefix: str, field: str, least: float, most: float) -> Check:
     """The field is empty, or in range."""
     condition = Q(**{f"{field}__isnull": True}) | Q(**{f"{field}__gte": least, f"{field}__lte": most})
-    return Check(f"{prefix}_{field}_range", condition, f"{field} must be a whole number from {least:,} to {most:,}.")
+    says = format_lazy(
+        gettext_lazy("{field} must be a whole number from {least} to {most}."),
+        field=field,
+        least=f"{least:,}",
+        most=f"{most:,}",
+    )
+    return Check(f"{prefix}_{field}_range", condition, says)
 
 
 def rate_shape(prefix: str) -> Check:
@@ -441,7 +448,8 @@ def _of_option(row: Option) -> Iterator[Check]:
         yield Check(f"{PREFIX}_{name}_shape", shaped, f"Write {row.wanted}.")
     if row.kind == "number" and row.default is not None:
         within = Q(**{f"{name}__range": (row.least, row.most)}) & ALSO.get(name, Q())
-        yield Check(f"{PREFIX}_{name}_range", default | within, f"{name} is from {row.least} to {row.most}.")
+        says = format_lazy(gettext_lazy("{name} is from {least} to {most}."), name=name, least=row.least, most=row.most)
+        yield Check(f"{PREFIX}_{name}_range", default | within, says)
     takers = [algorithm for algorithm in FIRST_ALGORITHMS if row.takes(algorithm)]
     if row.owners and takers and name not in ("limit", "max_delay"):  # of which more is said below
         family = "bucket" if len(takers) > 1 else takers[0]
@@ -459,19 +467,21 @@ EVENTS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(event for event in EVEN
 KEY_SHAPE: Final = "^[a-z][a-z0-9_]*([+][a-z][a-z0-9_]*)*$"
 CONCURRENCY: Final = Q(algorithm="concurrency")
 TOGETHER: Final = (
-    Check("throttle_name_not_empty", ~Q(name=""), "A rule needs a name."),
-    Check("throttle_scopes_not_empty", ~Q(scopes=""), "A rule needs a scope; * is everything."),
+    Check("throttle_name_not_empty", ~Q(name=""), gettext_lazy("A rule needs a name.")),
+    Check("throttle_scopes_not_empty", ~Q(scopes=""), gettext_lazy("A rule needs a scope; * is everything.")),
     Check(
         "throttle_events_known",
         (CONCURRENCY & Q(events__regex=HELD_SHAPE)) | (~CONCURRENCY & Q(events__regex=EVENTS_SHAPE)),
-        "Choose at least one event; what is open belongs to concurrency, and concurrency to nothing else.",
+        gettext_lazy(
+            "Choose at least one event; what is open belongs to concurrency, and concurrency to nothing else."
+        ),
     ),
     Check(
         "throttle_rate_or_limit",
         Q(algorithm="concurrency", rate="", limit__isnull=False) | (~CONCURRENCY & ~Q(rate="") & Q(limit__isnull=True)),
-        "A concurrency rule has a limit, any other a rate; never both.",
+        gettext_lazy("A concurrency rule has a limit, any other a rate; never both."),
     ),
-    Check("throttle_key_known", Q(key__regex=KEY_SHAPE) | Q(key__contains="."), "Choose who is counted."),
+    Check("throttle_key_known", Q(key__regex=KEY_SHAPE) | Q(key__contains="."), gettext_lazy("Choose who is counted.")),
     Check(
         "throttle_delay_of_leaky_bucket",
         (~Q(action__in=["defer", "delay"]) & Q(max_delay__isnull=True))
@@ -480,7 +490,7 @@ TOGETHER: Final = (
             & _not_lacking(table(Options)["max_delay"])
             & (Q(max_delay__isnull=True) | Q(max_delay__range=(0, MAX_WINDOW)))
         ),
-        f"Only a leaky bucket can delay calls, for 0 to {MAX_WINDOW} seconds.",
+        format_lazy(gettext_lazy("Only a leaky bucket can delay calls, for 0 to {most} seconds."), most=MAX_WINDOW),
     ),
     Check(
         "throttle_http_of_requests",
@@ -492,16 +502,16 @@ TOGETHER: Final = (
     Check(
         "throttle_quota_of_rate",
         Q(warn_at="", enforce_at=1) | ~CONCURRENCY,
-        "Warnings, and a limit that is enforced later, belong to rates.",
+        gettext_lazy("Warnings, and a limit that is enforced later, belong to rates."),
     ),
     Check(
         "throttle_bytes_of_frames",
         ~Q(unit="bytes") | Q(events__regex="^(request|message|send)(,(request|message|send))*$"),
-        "Only requests and messages have bytes that can be counted.",
+        gettext_lazy("Only requests and messages have bytes that can be counted."),
     ),
     Check(
         "throttle_connection_of_frames",
         ~Q(key="connection") | Q(events__regex="^(message|send)(,(message|send))*$"),
-        "One WebSocket has a budget of its own for its messages, and for nothing else.",
+        gettext_lazy("One WebSocket has a budget of its own for its messages, and for nothing else."),
     ),
 )

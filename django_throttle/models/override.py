@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from importlib.util import find_spec
@@ -13,6 +13,8 @@ from django.db import models
 from django.db.models import Q
 from django.urls import get_resolver
 from django.utils import timezone
+from django.utils.text import format_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rate, Rule
@@ -29,6 +31,7 @@ from django_throttle.core.overrides import (
     subject_kinds,
 )
 from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.core.texts import gettext_noop
 from django_throttle.models.fields import (
     Check,
     MomentColumn,
@@ -45,12 +48,16 @@ from django_throttle.models.fields import (
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
 
-KIND_LABELS: Final = (*((name, kind.override) for name, kind in KEY_KINDS.items() if kind.rank), ("group", "Group"))
+LABELS: Final = {
+    **{name: kind.override for name, kind in KEY_KINDS.items() if kind.rank},
+    "group": gettext_noop("Group"),
+}
+KIND_LABELS: Final = tuple((name, gettext_lazy(label)) for name, label in LABELS.items())
 EFFECT_LABELS: Final = (
-    ("multiply", "Multiply the limit"),
-    ("replace", "Replace the limit"),
-    ("exempt", "Exempt"),
-    ("block", "Block"),
+    ("multiply", gettext_lazy("Multiply the limit")),
+    ("replace", gettext_lazy("Replace the limit")),
+    ("exempt", gettext_lazy("Exempt")),
+    ("block", gettext_lazy("Block")),
 )
 
 
@@ -60,37 +67,40 @@ SHOWN: Final = 8  # characters of a hash, enough to tell two apart
 
 PREFIX: Final = "throttle_override"
 CONSTRAINTS: Final = (
-    Check(f"{PREFIX}_kind_known", Q(kind__in=list(subject_kinds())), "Choose whom it is for."),
-    Check(f"{PREFIX}_value_not_empty", ~Q(value=""), "Say whom it is for."),
+    Check(f"{PREFIX}_kind_known", Q(kind__in=list(subject_kinds())), gettext_lazy("Choose whom it is for.")),
+    Check(f"{PREFIX}_value_not_empty", ~Q(value=""), gettext_lazy("Say whom it is for.")),
     Check(
         f"{PREFIX}_value_address",
         ~Q(kind="ip") | Q(value__regex="^[0-9a-f:.]+(/[0-9]{1,3})?$"),
-        "Write an address like 203.0.113.9, or a network like 203.0.113.0/24.",
+        gettext_lazy("Write an address like 203.0.113.9, or a network like 203.0.113.0/24."),
     ),
     # Never in clear, not even by mistake.
     Check(
         f"{PREFIX}_value_hashed",
         ~Q(kind="api_key") | Q(value__regex=TAG_SHAPE),
-        "An API key is stored as its keyed hash.",
+        gettext_lazy("An API key is stored as its keyed hash."),
     ),
-    Check(f"{PREFIX}_rules_not_empty", ~Q(rules=""), "An override needs a rule; * is every rule."),
-    Check(f"{PREFIX}_effect_known", Q(effect__in=list(EFFECTS)), "Choose what happens."),
+    Check(f"{PREFIX}_rules_not_empty", ~Q(rules=""), gettext_lazy("An override needs a rule; * is every rule.")),
+    Check(f"{PREFIX}_effect_known", Q(effect__in=list(EFFECTS)), gettext_lazy("Choose what happens.")),
     Check(
         f"{PREFIX}_factor_of_multiply",
         (~Q(effect="multiply") & Q(factor__isnull=True))
         # NULL is excluded, as a constraint that is unknown lets the row through.
         | Q(effect="multiply", factor__isnull=False, factor__gt=0, factor__lte=MAX_FACTOR),
-        f"To multiply needs a factor above 0 and of at most {MAX_FACTOR:,}, which nothing else has.",
+        format_lazy(
+            gettext_lazy("To multiply needs a factor above 0 and of at most {most}, which nothing else has."),
+            most=f"{MAX_FACTOR:,}",
+        ),
     ),
     Check(
         f"{PREFIX}_limit_of_replace",
         (~Q(effect="replace") & Q(rate="", limit__isnull=True))
         | (Q(effect="replace") & (~Q(rate="") | Q(limit__isnull=False))),
-        "To replace needs a rate, a limit or both, which nothing else has.",
+        gettext_lazy("To replace needs a rate, a limit or both, which nothing else has."),
     ),
     rate_shape(PREFIX),
     whole(PREFIX, "limit", 1, MAX_LIMIT),
-    Check(f"{PREFIX}_reason_given", Q(reason__regex="[^ ]"), "Say why, for whoever reads it next."),
+    Check(f"{PREFIX}_reason_given", Q(reason__regex="[^ ]"), gettext_lazy("Say why, for whoever reads it next.")),
 )
 
 
@@ -110,69 +120,91 @@ class ThrottleOverride(CheckedRow):
     """One override; it ends by itself, and the row stays."""
 
     kind = TextColumn(
-        "subject",
+        gettext_lazy("subject"),
         max_length=20,
         choices=KIND_LABELS,
         default="user",
-        help_text="Whom it is for. Of several overrides for one call the most specific holds: API key before "
-        "user, then address, network (the smaller first), tenant, group.",
+        help_text=gettext_lazy(
+            "Whom it is for. Of several overrides for one call the most specific holds: API key before "
+            "user, then address, network (the smaller first), tenant, group."
+        ),
     )
     value = TextColumn(
-        "who",
+        gettext_lazy("who"),
         max_length=MAX_SUBJECT,
-        help_text="User: an id, a name or an e-mail address. Address: 203.0.113.9 or 2001:db8::1, which stands for its "
-        "network (IPV6_PREFIX); or a network, 203.0.113.0/24. Group and tenant: the name. API key: the key itself, of "
-        "which only a hash is stored.",
+        help_text=gettext_lazy(
+            "User: an id, a name or an e-mail address. Address: 203.0.113.9 or 2001:db8::1, which stands for its "
+            "network (IPV6_PREFIX); or a network, 203.0.113.0/24. Group and tenant: the name. API key: the key itself, "
+            "of which only a hash is stored."
+        ),
     )
     rules = NamesField(
         max_length=1000,
         default=(EVERY_RULE,),
-        help_text="The names of rules, with commas in between. * stands for any text, so * alone is every rule.",
+        help_text=gettext_lazy(
+            "The names of rules, with commas in between. * stands for any text, so * alone is every rule."
+        ),
     )
     effect = TextColumn(
         max_length=20,
         choices=EFFECT_LABELS,
         default="multiply",
-        help_text="Multiply: the rules hold with another limit, and what was used counts on. Replace: with the rate or "
-        "limit below. Exempt: the rules do not hold; what is open counts all the same. Block: every call that the "
-        "rules cover is refused. Among overrides for the same subject, block goes before replace, multiply and "
-        "exempt, and a later one before an earlier one.",
+        help_text=gettext_lazy(
+            "Multiply: the rules hold with another limit, and what was used counts on. Replace: with the rate or "
+            "limit below. Exempt: the rules do not hold; what is open counts all the same. Block: every call that the "
+            "rules cover is refused. Among overrides for the same subject, block goes before replace, multiply and "
+            "exempt, and a later one before an earlier one."
+        ),
     )
     factor = NumberColumn(
-        null=True, blank=True, help_text="To multiply: 2 doubles the limit, 0.5 halves it. At least one call stays."
+        null=True,
+        blank=True,
+        help_text=gettext_lazy("To multiply: 2 doubles the limit, 0.5 halves it. At least one call stays."),
     )
     rate = RatesField(
         max_length=300,
         blank=True,
         default="",
-        help_text="To replace the limit of rules of rates: 500/min, or several with commas in between. A window "
-        "that the rule does not have has a count of its own, which begins at 0.",
+        help_text=gettext_lazy(
+            "To replace the limit of rules of rates: 500/min, or several with commas in between. A window "
+            "that the rule does not have has a count of its own, which begins at 0."
+        ),
     )
     limit = WholeColumn(
-        null=True, blank=True, help_text="To replace the limit of concurrency rules: how many may be open at once."
+        null=True,
+        blank=True,
+        help_text=gettext_lazy("To replace the limit of concurrency rules: how many may be open at once."),
     )
     until = MomentColumn(
-        null=True, blank=True, help_text="When it ends by itself. Empty: it holds until somebody ends it."
+        null=True, blank=True, help_text=gettext_lazy("When it ends by itself. Empty: it holds until somebody ends it.")
     )
-    reason = NoteColumn(help_text="Why, for whoever reads it next. Clients never see it.")
-    created_by = TextColumn("made by", max_length=150, blank=True, editable=False, help_text="Who made it.")
-    created_at = MomentColumn("made", auto_now_add=True, help_text="When it was made.")
+    reason = NoteColumn(help_text=gettext_lazy("Why, for whoever reads it next. Clients never see it."))
+    created_by = TextColumn(
+        gettext_lazy("made by"), max_length=150, blank=True, editable=False, help_text=gettext_lazy("Who made it.")
+    )
+    created_at = MomentColumn(gettext_lazy("made"), auto_now_add=True, help_text=gettext_lazy("When it was made."))
 
     history_kind = "override"
     objects = OverrideQuerySet.as_manager()
     _stored: tuple[str, str] | None = None
 
     class Meta:
-        verbose_name = "override"
+        verbose_name = gettext_lazy("override")
         ordering = ("-created_at", "-pk")
         constraints = CONSTRAINTS
         indexes = (models.Index(fields=("until",), name="throttle_override_until"),)
 
     def __str__(self) -> str:
+        return self.named(str)  # the history keeps it, so it is the same in every language
+
+    def named(self, translated: Callable[[str], str] = gettext) -> str:
+        """Whom it is for, in the reader's language."""
         if self.kind == "ip":
-            return f"{'Network' if '/' in self.value else 'Address'} {self.value}"
+            label = gettext_noop("Network") if "/" in self.value else gettext_noop("Address")
+        else:
+            label = LABELS.get(self.kind, self.kind)
         shown = self.value.removeprefix(HASHED)[:SHOWN] + "…" if self.kind == "api_key" else self.value
-        return f"{self.get_kind_display()} {shown}"
+        return f"{translated(label)} {shown}"
 
     def as_override(self) -> Override:
         """The core override that this row describes; raises InvalidOverride or InvalidRate."""
@@ -221,9 +253,11 @@ class ThrottleOverride(CheckedRow):
 
     def clean(self) -> None:
         if self.until is not None and self.until.year > LAST_YEAR:
-            raise ValidationError({"until": f"Until {LAST_YEAR} at the latest; leave it empty for no end."})
+            raise ValidationError(
+                {"until": gettext("Until {year} at the latest; leave it empty for no end.").format(year=LAST_YEAR)}
+            )
         if not self.reason.strip():
-            raise ValidationError({"reason": "Say why, for whoever reads it next."})
+            raise ValidationError({"reason": gettext("Say why, for whoever reads it next.")})
         try:
             super().clean()
         except ValidationError as error:

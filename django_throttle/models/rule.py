@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
+from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
@@ -100,7 +101,8 @@ class CheckedRow(models.Model):
         texts = (one for one in self._meta.concrete_fields if isinstance(one, (models.CharField, models.TextField)))
         wrong = [one.name for one in texts if not is_text(str(one.get_prep_value(one.value_from_object(self))))]
         if wrong:
-            raise ValidationError(dict.fromkeys(wrong, "A text must not contain NUL characters or surrogates."))
+            said = gettext("A text must not contain NUL characters or surrogates.")
+            raise ValidationError(dict.fromkeys(wrong, said))
         try:
             self.read()
         except InvalidRate as error:
@@ -118,8 +120,8 @@ class RuleRow(CheckedRow):
     history_kind = "rule"
     core: ClassVar[type[Rule]] = Rule
 
-    description = NoteColumn(blank=True, help_text="Why this rule exists, for whoever reads it next.")
-    updated_at = MomentColumn("last edited", auto_now=True)
+    description = NoteColumn(blank=True, help_text=gettext_lazy("Why this rule exists, for whoever reads it next."))
+    updated_at = MomentColumn(gettext_lazy("last edited"), auto_now=True)
 
     class Meta:
         abstract = True
@@ -167,7 +169,8 @@ class RuleRow(CheckedRow):
     def clean(self) -> None:
         super().clean()
         if self.action == "delay" and self.max_delay is None:
-            raise ValidationError({"max_delay": "A call that is delayed keeps its worker waiting: say for how long."})
+            said = gettext("A call that is delayed keeps its worker waiting: say for how long.")
+            raise ValidationError({"max_delay": said})
 
 
 class ThrottleRule(RuleRow):
@@ -176,7 +179,7 @@ class ThrottleRule(RuleRow):
     objects = AnnouncedQuerySet["ThrottleRule"].as_manager()
 
     class Meta:
-        verbose_name = "rule"
+        verbose_name = gettext_lazy("rule")
         ordering = ("name",)
         constraints = rule_constraints(Rule)
 

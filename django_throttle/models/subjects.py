@@ -12,6 +12,7 @@ from typing import Any, Final
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.utils.translation import gettext
 
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE
@@ -30,7 +31,7 @@ def tidy_subject(kind: str, typed: str) -> str:
     """The text that is stored for what was typed; raises ValidationError when nobody is meant. Idempotent."""
     text = typed.strip()
     if not text or not text.isprintable() or len(text) > MAX_SUBJECT:
-        raise ValidationError(f"Write 1 to {MAX_SUBJECT} printable characters.")
+        raise ValidationError(gettext("Write 1 to {most} printable characters.").format(most=MAX_SUBJECT))
     tidy = _TIDY.get(kind)
     return tidy(text) if tidy else text
 
@@ -60,7 +61,8 @@ def check_ident(ident: str) -> None:
     if colon and kind == "ip":
         found = _address(value)
         if "/" in found and not (":" in found and found.endswith(f"/{conf().IPV6_PREFIX}")):
-            raise ValidationError(f"{found} has no budget of its own, only its addresses have: write one of them.")
+            said = gettext("{network} has no budget of its own, only its addresses have: write one of them.")
+            raise ValidationError(said.format(network=found))
     elif colon and (kind != "user" or conf().USER_IDENT):
         return
     elif ident != EVERYONE and users_meant(value if colon else ident) == []:
@@ -156,7 +158,7 @@ def _users() -> Any:
     try:
         return get_user_model()._default_manager
     except ImproperlyConfigured as error:
-        raise ValidationError("This site has no users.") from error
+        raise ValidationError(gettext("This site has no users.")) from error
 
 
 def _queries(model: Any, typed: str) -> Iterator[dict[str, object]]:
@@ -172,9 +174,9 @@ def _user(typed: str) -> str:
     if len(found) == 1:
         return _user_value(found[0])
     if not found:
-        raise ValidationError(f"No user has the id, name or e-mail address {typed!r}.")
+        raise ValidationError(gettext("No user has the id, name or e-mail address {typed!r}.").format(typed=typed))
     users = ", ".join(f"{user.get_username()} (id {user.pk})" for user in found)
-    raise ValidationError(f"Several users match: {users}. Write what only one of them has.")
+    raise ValidationError(gettext("Several users match: {users}. Write what only one of them has.").format(users=users))
 
 
 def _user_value(user: Any) -> str:
@@ -183,7 +185,8 @@ def _user_value(user: Any) -> str:
     except InvalidIdent as error:
         raise ValidationError(str(error)) from error
     if name in (None, ""):
-        raise ValidationError(f"USER_IDENT returned no identifier for {user.get_username()}.")
+        said = gettext("USER_IDENT returned no identifier for {name}.").format(name=user.get_username())
+        raise ValidationError(said)
     return str(name)
 
 
@@ -191,15 +194,16 @@ def _address(typed: str) -> str:
     if "/" not in typed:
         if found := network(typed, conf().IPV6_PREFIX):
             return found
-        raise ValidationError(
-            f"{typed!r} is not an address. Write one like 203.0.113.9, or a network like 203.0.113.0/24."
-        )
+        said = gettext("{typed!r} is not an address. Write one like 203.0.113.9, or a network like 203.0.113.0/24.")
+        raise ValidationError(said.format(typed=typed))
     try:
         parsed = unmapped(ip_network(typed, strict=False))
     except ValueError:
-        raise ValidationError(f"{typed!r} is not a network. Write one like 203.0.113.0/24 or 2001:db8::/48.") from None
+        said = gettext("{typed!r} is not a network. Write one like 203.0.113.0/24 or 2001:db8::/48.")
+        raise ValidationError(said.format(typed=typed)) from None
     if parsed.prefixlen == 0:
-        raise ValidationError("This network contains every address. To change a limit for everyone, edit the rule.")
+        said = gettext("This network contains every address. To change a limit for everyone, edit the rule.")
+        raise ValidationError(said)
     return _checked(parsed)
 
 
@@ -208,7 +212,8 @@ def _checked(parsed: IPv4Network | IPv6Network) -> str:
     least = conf().IPV6_PREFIX
     if parsed.version == 6 and parsed.prefixlen > least:
         whole = parsed.supernet(new_prefix=least)
-        raise ValidationError(f"IPv6 addresses count by their first {least} bits (IPV6_PREFIX): write {whole}.")
+        said = gettext("IPv6 addresses count by their first {bits} bits (IPV6_PREFIX): write {whole}.")
+        raise ValidationError(said.format(bits=least, whole=whole))
     return str(parsed.network_address) if parsed.prefixlen == 32 and parsed.version == 4 else str(parsed)
 
 

@@ -88,7 +88,7 @@ def test_every_text_of_the_options_is_in_the_catalogs() -> None:
     """The core knows no gettext, so that its texts are listed for ``make messages``."""
     rows = [*table(Rule).values(), *ALGORITHMS.values(), *KEY_KINDS.values()]
     choices = [choice for row in table(Rule).values() for choice in row.choices.values()]
-    texts = {getattr(one, name, "") for one in [*rows, *choices] for name in ("label", "help")} | {*GROUPS}
+    texts = {getattr(one, name, "") for one in [*rows, *choices] for name in ("label", "help", "override")} | {*GROUPS}
     listed = (PACKAGE / "templates" / "django_throttle" / "options.txt").read_text(encoding="utf-8")
     assert {*re.findall(r'{{ _\("(.*)"\) }}', listed)} == texts - {""}
 

@@ -1,0 +1,25 @@
+"""A line of the history is the same in every language; its columns speak that of the reader."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import translation
+
+from django_throttle.models import ThrottleChange, ThrottleOverride
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "line", "read"),
+    [
+        ("user", "42", "Override User 42 added", "Benutzer 42"),
+        ("ip", "203.0.113.0/24", "Override Network 203.0.113.0/24 added", "Netz 203.0.113.0/24"),
+        ("group", "editors", "Override Group editors added", "Gruppe editors"),
+    ],
+)
+def test_a_line_says_the_same_whoever_edits(kind: str, value: str, line: str, read: str) -> None:
+    override = ThrottleOverride(kind=kind, value=value)
+    with translation.override("de"):
+        change = ThrottleChange(kind="override", name=str(override), action="added")
+        assert change.get_kind_display() == "Ausnahme"
+        assert override.named() == read
+    assert str(change) == line
