@@ -31,6 +31,7 @@ class ThrottleConnection(models.Model):
         managed = False
         base_manager_name = "objects"
         verbose_name = gettext_lazy("connection")
+        verbose_name_plural = gettext_lazy("connections")
         default_permissions = ("view",)
         permissions = [("close_throttleconnection", "Can close connection")]
 

@@ -49,6 +49,7 @@ class ThrottleCandidate(CheckedRow):
 
     class Meta:
         verbose_name = gettext_lazy("candidate")
+        verbose_name_plural = gettext_lazy("candidates")
         ordering = ("name",)
 
     def __str__(self) -> str:

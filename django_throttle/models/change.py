@@ -24,14 +24,14 @@ class ThrottleChange(models.Model):
     """
 
     at = MomentColumn(gettext_lazy("when"), auto_now_add=True, db_index=True)
-    kind = TextColumn(max_length=20, choices=KINDS)
-    name = TextColumn(max_length=200, blank=True, db_index=True)
+    kind = TextColumn(gettext_lazy("kind"), max_length=20, choices=KINDS)
+    name = TextColumn(gettext_lazy("name"), max_length=200, blank=True, db_index=True)
     row = WholeColumn(gettext_lazy("number"), null=True, blank=True)
     action = TextColumn(gettext_lazy("what"), max_length=30)
     words = NoteColumn(gettext_lazy("in words"))
     before = models.JSONField(null=True, blank=True)
     after = models.JSONField(null=True, blank=True)
-    who = TextColumn(max_length=150, blank=True)
+    who = TextColumn(gettext_lazy("who"), max_length=150, blank=True)
     via = TextColumn(gettext_lazy("where"), max_length=30, blank=True)
     reason = NoteColumn(gettext_lazy("why"), blank=True)
     once = TextColumn(max_length=200, null=True, blank=True, unique=True, editable=False)

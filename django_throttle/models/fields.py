@@ -368,7 +368,10 @@ def column(row: Option) -> Column:
     kind = COLUMNS[row.kind]
     if kind is WholeColumn and row.most <= SMALL:
         kind = SmallWholeColumn
-    given: dict[str, Any] = {"verbose_name": gettext_lazy(row.label) if row.label else None, "help_text": _help(row)}
+    given: dict[str, Any] = {
+        "verbose_name": gettext_lazy(row.label or row.name.replace("_", " ")),
+        "help_text": _help(row),
+    }
     if issubclass(kind, models.CharField):
         given["max_length"] = row.length
     if row.choices:

@@ -139,6 +139,7 @@ class ThrottleOverride(CheckedRow):
         ),
     )
     rules = NamesField(
+        gettext_lazy("rules"),
         max_length=1000,
         default=(EVERY_RULE,),
         help_text=gettext_lazy(
@@ -146,6 +147,7 @@ class ThrottleOverride(CheckedRow):
         ),
     )
     effect = TextColumn(
+        gettext_lazy("effect"),
         max_length=20,
         choices=EFFECT_LABELS,
         default="multiply",
@@ -157,11 +159,13 @@ class ThrottleOverride(CheckedRow):
         ),
     )
     factor = NumberColumn(
+        gettext_lazy("factor"),
         null=True,
         blank=True,
         help_text=gettext_lazy("To multiply: 2 doubles the limit, 0.5 halves it. At least one call stays."),
     )
     rate = RatesField(
+        gettext_lazy("rate"),
         max_length=300,
         blank=True,
         default="",
@@ -171,14 +175,20 @@ class ThrottleOverride(CheckedRow):
         ),
     )
     limit = WholeColumn(
+        gettext_lazy("limit"),
         null=True,
         blank=True,
         help_text=gettext_lazy("To replace the limit of concurrency rules: how many may be open at once."),
     )
     until = MomentColumn(
-        null=True, blank=True, help_text=gettext_lazy("When it ends by itself. Empty: it holds until somebody ends it.")
+        gettext_lazy("until"),
+        null=True,
+        blank=True,
+        help_text=gettext_lazy("When it ends by itself. Empty: it holds until somebody ends it."),
     )
-    reason = NoteColumn(help_text=gettext_lazy("Why, for whoever reads it next. Clients never see it."))
+    reason = NoteColumn(
+        gettext_lazy("reason"), help_text=gettext_lazy("Why, for whoever reads it next. Clients never see it.")
+    )
     created_by = TextColumn(
         gettext_lazy("made by"), max_length=150, blank=True, editable=False, help_text=gettext_lazy("Who made it.")
     )
@@ -190,6 +200,7 @@ class ThrottleOverride(CheckedRow):
 
     class Meta:
         verbose_name = gettext_lazy("override")
+        verbose_name_plural = gettext_lazy("overrides")
         ordering = ("-created_at", "-pk")
         constraints = CONSTRAINTS
         indexes = (models.Index(fields=("until",), name="throttle_override_until"),)

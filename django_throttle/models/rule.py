@@ -120,7 +120,11 @@ class RuleRow(CheckedRow):
     history_kind = "rule"
     core: ClassVar[type[Rule]] = Rule
 
-    description = NoteColumn(blank=True, help_text=gettext_lazy("Why this rule exists, for whoever reads it next."))
+    description = NoteColumn(
+        gettext_lazy("description"),
+        blank=True,
+        help_text=gettext_lazy("Why this rule exists, for whoever reads it next."),
+    )
     updated_at = MomentColumn(gettext_lazy("last edited"), auto_now=True)
 
     class Meta:
@@ -180,6 +184,7 @@ class ThrottleRule(RuleRow):
 
     class Meta:
         verbose_name = gettext_lazy("rule")
+        verbose_name_plural = gettext_lazy("rules")
         ordering = ("name",)
         constraints = rule_constraints(Rule)
 

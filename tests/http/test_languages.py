@@ -89,6 +89,7 @@ def test_every_text_of_the_options_is_in_the_catalogs() -> None:
     rows = [*table(Rule).values(), *ALGORITHMS.values(), *KEY_KINDS.values()]
     choices = [choice for row in table(Rule).values() for choice in row.choices.values()]
     texts = {getattr(one, name, "") for one in [*rows, *choices] for name in ("label", "help", "override")} | {*GROUPS}
+    texts |= {row.label or row.name.replace("_", " ") for row in table(Rule).values()}
     listed = (PACKAGE / "templates" / "django_throttle" / "options.txt").read_text(encoding="utf-8")
     assert {*re.findall(r'{{ _\("(.*)"\) }}', listed)} == texts - {""}
 

@@ -1,4 +1,4 @@
-"""A line of the history is the same in every language; its columns speak that of the reader."""
+"""A line of the history is the same in every language; columns speak that of the reader."""
 
 from __future__ import annotations
 
@@ -23,3 +23,11 @@ def test_a_line_says_the_same_whoever_edits(kind: str, value: str, line: str, re
         assert change.get_kind_display() == "Ausnahme"
         assert override.named() == read
     assert str(change) == line
+
+
+def test_the_columns_of_a_form_have_labels_in_the_language_of_the_reader() -> None:
+    with translation.override("de"):
+        names = {str(field.verbose_name) for field in ThrottleOverride._meta.concrete_fields}
+        assert {"Regeln", "Wirkung", "Faktor", "Rate", "Limit", "bis", "Grund"} <= names
+        models = [str(model._meta.verbose_name_plural) for model in (ThrottleOverride, ThrottleChange)]
+        assert models == ["Ausnahmen", "Verlauf"]
