@@ -28,6 +28,6 @@ def test_a_line_says_the_same_whoever_edits(kind: str, value: str, line: str, re
 def test_the_columns_of_a_form_have_labels_in_the_language_of_the_reader() -> None:
     with translation.override("de"):
         names = {str(field.verbose_name) for field in ThrottleOverride._meta.concrete_fields}
-        assert {"Regeln", "Wirkung", "Faktor", "Rate", "Limit", "bis", "Grund"} <= names
+        assert {"Regeln", "Wirkung", "Faktor", "Rate", "Limit", "bis", "Begründung"} <= names
         models = [str(model._meta.verbose_name_plural) for model in (ThrottleOverride, ThrottleChange)]
         assert models == ["Ausnahmen", "Verlauf"]
