@@ -45,4 +45,5 @@ class Command(BaseCommand):
             self.stdout.write(f"Damper {each.rule!r} refuses {each.percent} of the calls of {plain(each.tag)}.")
         for one in found.rules:
             figures = f"{one.day.calls:,} calls, {one.refused_share:.1%} refused, 99 % decided in {one.p99_ms:.2f} ms"
+            figures = figures if one.day.calls else "no calls"
             self.stdout.write(printable(" ".join([f"{one.name!r}: {figures} in the last day.", *one.hints])))
