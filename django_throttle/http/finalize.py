@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -116,7 +116,7 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     if decisions := getattr(request, "throttle_decisions", ()):
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = [after_refunds(one, state.refunds, released=state.is_refused) for one in decisions]
-        _put(header_fields(decisions, state.is_known), response.headers)
+        put(header_fields(decisions, state.is_known), response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -128,7 +128,8 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     return _refund_and_release(state, refunds) if state.slots or refunds else None
 
 
-def _put(fields: dict[str, str], headers: Any) -> None:
+def put(fields: Mapping[str, str], headers: Any) -> None:
+    """Add fields of ours to those of a response."""
     if type(headers) is not ResponseHeaders:
         headers.update(fields)
         return

@@ -24,6 +24,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code, refusing
 from django_throttle.core.headers import delay_seconds
+from django_throttle.http.finalize import put
 from django_throttle.http.problem_details import CONTENT_TYPE, problem
 from django_throttle.observe.reports import reference
 
@@ -69,6 +70,8 @@ FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
 JSON: Final = (CONTENT_TYPE, "application/json")
 # What browsers send is a quarter as long and has a dozen ranges. A refusal must not cost what a client likes.
 MAX_ACCEPT: Final = 512
+UNCACHED: Final = {"Cache-Control": "no-store"}
+VARY: Final = {"Vary": "Accept"}
 MAX_RANGES: Final = 32
 
 
@@ -84,7 +87,7 @@ def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
         response = problem_response(decision, status, seconds)
     else:  # a type that is not given is made of what Django looks for
         response = _uncached(page, status, seconds, f"{HTML}; charset={settings.DEFAULT_CHARSET}")
-    response.headers["Vary"] = "Accept"
+    put(VARY, response.headers)
     return response
 
 
@@ -104,10 +107,7 @@ def late_problem(decision: Decision) -> dict[str, Any]:
 
 def _uncached(content: str | bytes, status: int, seconds: int | None, kind: str) -> HttpResponse:
     response = HttpResponse(content, kind, status)
-    headers = response.headers  # one by one, as given to the response they take longer
-    headers["Cache-Control"] = "no-store"
-    if seconds is not None:
-        headers["Retry-After"] = str(seconds)
+    put(UNCACHED if seconds is None else UNCACHED | {"Retry-After": str(seconds)}, response.headers)
     return response
 
 
