@@ -67,7 +67,7 @@ class Limiter:
         return self._locally(ident, cost) or run(decide_flow(self._charges(ident, cost), self.store), self.store)
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
-        if (known := self._locally(ident, cost)) is not None:
+        if self._local is not None and (known := self._locally(ident, cost)) is not None:
             return known
         return await arun(decide_flow(self._charges(ident, cost), self.store), self.store)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -214,6 +215,12 @@ class _Batch:
 
 def _loads(waiting: Iterable[tuple[A, B]], most: int, size: Callable[[A], int]) -> Iterator[list[tuple[A, B]]]:
     """What waits, in loads of at most ``most``; one that is larger by itself goes alone."""
+    waiting = list(waiting)
+    sizes = {size(one[0]) for one in waiting}
+    if len(sizes) == 1:  # as of calls under the same rules
+        count = max(1, most // sizes.pop())
+        yield from (waiting[at : at + count] for at in range(0, len(waiting), count))
+        return
     load: list[tuple[A, B]] = []
     weight = 0
     for one in waiting:
@@ -312,7 +319,7 @@ class Releases:
         mine = self._loops.get(loop)
         if mine is None or mine.sent or not mine.waiting:
             return None
-        some = next(_loads(mine.waiting, MAX_RELEASES, len))
+        some = next(_loads(islice(mine.waiting, MAX_RELEASES), MAX_RELEASES, len))
         mine.sent, calls = len(some), [call for calls, _ in some for call in calls]
         trip = _Trip(self._context, calls, self._until(loop), partial(self._end, mine, loop))
         return trip, trip.request()
