@@ -14,7 +14,7 @@ from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.recording.flush import RecordFlusher
+from django_throttle.recording import RecordFlusher, recorder
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.doors import BOTH, Enforce
@@ -25,6 +25,7 @@ enforce = pytest.fixture(doors.enforcer)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder.take()  # what other tests of this process have recorded
     monkeypatch.setattr("django_throttle.management.commands.throttle_explain.ANSWER_SECONDS", 0.0)
 
 
