@@ -54,6 +54,9 @@ class Ask(Protocol):
     @property
     def announcement(self) -> Announcement | None: ...
 
+    def packed(self) -> bytes:
+        """The call of this decision alone, as it is sent."""
+
     def alone(self, answers: Answers) -> bytes:
         """The reply as if nothing else had been decided."""
 
@@ -114,12 +117,36 @@ class Batcher:
         if mine is None:
             mine = self._loops[loop] = _LoopAsks()
         future: Future[Answers] = loop.create_future()
+        is_alone = mine.come_alone and not mine.sent
+        if is_alone and ask.announcement is None and self._post_alone(loop, mine, ask, future):
+            return future
         mine.waiting.append((ask, future))
-        if mine.come_alone and not mine.sent:
+        if is_alone:
             self._flush(loop, mine)
         elif len(mine.waiting) == 1:
             loop.call_soon(self._flush, loop, mine)
         return future
+
+    def _post_alone(self, loop: asyncio.AbstractEventLoop, mine: _LoopAsks, ask: Ask, future: Future[Answers]) -> bool:
+        """Send one decision as it is; False where that takes connecting first, or releases travel with it."""
+        if self._releases.wait(loop):
+            return False
+        until = loop.time() + self._context.transport.seconds
+        request = Request(ask.packed(), 1, partial(self._answer_alone, mine, ask, future, until))
+        if not self._context.transport.post((request,), until):
+            return False
+        mine.sent += 1
+        return True
+
+    def _answer_alone(
+        self, mine: _LoopAsks, ask: Ask, future: Future[Answers], until: float, outcome: list[Any] | Exception
+    ) -> None:
+        """Tell the caller; what is not the usual reply is for a batch of one."""
+        if isinstance(outcome, list) and type(outcome[0]) is bytes and not future.done():
+            mine.sent -= 1
+            _resolve([(ask, future)], outcome[0], {})
+        else:
+            _Batch(self._context, [(ask, future)], until, mine).take(outcome)
 
     def _flush(self, loop: asyncio.AbstractEventLoop, mine: _LoopAsks) -> None:
         live = [one for one in mine.waiting if not one[1].done()]  # done: cancelled meanwhile
@@ -199,6 +226,11 @@ class _Batch:
         except Exception as error:  # noqa: BLE001  (raised where it is waited for)
             self._end(error)
             return None
+
+    def take(self, outcome: list[Any] | Exception) -> None:
+        """What came of sending it."""
+        if (ready := self.ready()) is not None:
+            ready[1].done(outcome)
 
     def _end(self, outcome: Outcome) -> None:
         self._of_loop.sent -= len(self._waiting)
@@ -313,6 +345,11 @@ class Releases:
         elif not mine.has_timer:
             mine.has_timer = True
             loop.call_later(SOON, self._when_due, loop)
+
+    def wait(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether any are to be sent on this loop."""
+        mine = self._loops.get(loop)
+        return mine is not None and bool(mine.waiting)
 
     def ready(self, loop: asyncio.AbstractEventLoop) -> Ready | None:
         """What is to be sent now; None where nothing waits, or a batch is on its way."""

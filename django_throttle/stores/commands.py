@@ -38,8 +38,9 @@ from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.stores.batch import Announcement, Ask, BatchFailed, announce_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.packing import JoinedCall, packed_key, packing_of, record_head, repack
+from django_throttle.stores.packing import JoinedCall, packing_of, record_head, repack
 from django_throttle.stores.scripts import OWN_KEY, Script, script
+from django_throttle.stores.sync_pool import bulk
 from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.timeouts import LEAST_SECONDS
 from django_throttle.stores.transport import Call, ScriptCall, grouped
@@ -148,13 +149,14 @@ class LongCommand(RedisCommand, ABC):
 class DecideCommand(RedisCommand, ScriptCall):
     """Rates only: one call, which is this itself, and one reply."""
 
-    __slots__ = ("charges", "command", "packing", "size", "uid")
+    __slots__ = ("_packed", "_packed_keys", "charges", "command", "packing", "size", "uid")
 
     announcement: Announcement | None = None
     announced: Any = None
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
         self.context, self.command, self.seconds = context, command, None
+        self._packed = self._packed_keys = b""  # once they are known
         charges = command.charges
         self.charges = charges = charges if type(charges) is Charges else Charges.of(charges)
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
@@ -205,17 +207,18 @@ class DecideCommand(RedisCommand, ScriptCall):
 
     def packed_keys(self) -> bytes:
         """The keys as they are sent."""
-        idents, context, keys = self.charges.idents, self.context, self.packing.keys
-        if len(keys) == 1:  # as of most
-            at, end = keys[0]
-            return packed_key(context.prefix, idents[at], context.secret, end)
-        return b"".join([packed_key(context.prefix, idents[at], context.secret, end) for at, end in keys])
+        if not self._packed_keys:
+            self._packed_keys = b"".join([bulk(key.encode()) for key in self.keys])
+        return self._packed_keys
 
     def packed(self) -> bytes:
+        if self._packed:
+            return self._packed
         packing = self.packing
-        if packing.is_prepared and not self.context.clock:
-            return packing.begin + self.packed_keys() + packing.end
-        return pack_command(self.by_sha())
+        if not packing.is_prepared or self.context.clock:
+            return pack_command(self.by_sha())
+        self._packed = packing.begin + self.packed_keys() + packing.end
+        return self._packed
 
     def joined(self, asks: Sequence[DecideCommand]) -> ScriptCall:
         return self if len(asks) == 1 else JoinedCall(asks)
@@ -234,7 +237,7 @@ class DecideCommand(RedisCommand, ScriptCall):
         numbers = unpack(f"<{len(rows) // 8}d", rows)
         fits = None if any(numbers[::3]) else True
         answers = [Answers(row, now, fits) for row in own.iter_unpack(rows)]
-        self.context.answered.note_all([ask.charges for ask in asks], answers, numbers)
+        self.context.answered.note_all([ask.charges for ask in asks], answers)
         return answers
 
     def alone(self, answers: Answers) -> bytes:

@@ -34,11 +34,11 @@ _ADVICE: Final = {
 
 
 class Answered(Protocol):
-    """Remembers what Redis has answered to a call, or to several of as many rules: ``numbers`` are those of all."""
+    """Remembers what Redis has answered to a call, or to several."""
 
     def note(self, charges: Charges, answers: Answers) -> None: ...
 
-    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers], numbers: Sequence[float]) -> None: ...
+    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers]) -> None: ...
 
 
 class RedisContext:

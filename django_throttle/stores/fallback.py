@@ -34,6 +34,7 @@ OWED: Final = Struct(">IIq")  # of a record: the number for rule and plan, how m
 # Beats until every process has registered again after Redis lost what it knew.
 SETTLING: Final = 2
 MAX_KNOWN: Final = 10_000  # budgets of which little was left
+MOST_WAITING: Final = 200  # answers that are looked at together
 
 
 class ProcessCount:
@@ -85,47 +86,53 @@ def floors(rules: RuleSet, processes: int) -> tuple[float, ...]:
 class Remaining:
     """The budgets of which Redis last said that less is left than a process admits by itself, and queues.
 
-    Empty after a fork.
+    A call adds one tuple to a list, and is looked at with MOST_WAITING others. Empty after a fork.
     """
 
     def __init__(self, processes: ProcessCount) -> None:
         self._processes = processes
-        self._noted: dict[tuple[RuleSet, tuple[str, ...]], tuple[Answers, float]] = {}
-        self._left: dict[tuple[str, str], LastRemaining] | None = None  # by rule and ident; None once more was noted
+        self._forget()
         in_child(self, type(self)._forget)
 
     def _forget(self) -> None:
-        self._noted, self._left = {}, None
+        self._lock = Lock()
+        self._waiting: list[tuple[Charges, Answers, float]] = []
+        self._noted: dict[tuple[RuleSet, tuple[str, ...]], tuple[Answers, float]] = {}
+        self._left: dict[tuple[str, str], LastRemaining] | None = None  # by rule and ident; None once more was noted
 
     def note(self, charges: Charges, answers: Answers) -> None:
         """Remember what Redis has answered."""
-        if any(map(lt, answers.numbers[1::3], floors(charges.rules, self._processes.sharing))):
-            self._noted[charges.rules, charges.idents] = answers, time.monotonic()
-            self._left = None
-            if len(self._noted) > MAX_KNOWN:
-                self._forget_oldest()
+        waiting = self._waiting
+        waiting.append((charges, answers, time.monotonic()))
+        if len(waiting) >= MOST_WAITING:
+            self._look()
 
-    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers], numbers: Sequence[float]) -> None:
-        """The same for as many rules of each call; ``numbers`` are those of all answers."""
-        rules, step = each[0].rules, 3 * len(each[0])
-        least, left = floors(rules, self._processes.sharing), [numbers[at::step] for at in range(1, step, 3)]
-        if not any(map(lt, map(max, left), least)) or [1 for charges in each if charges.rules is not rules]:
-            for charges, one in zip(each, answers, strict=True):
-                self.note(charges, one)
-            return
-        now = time.monotonic()  # all of them are noted, as is usual where few processes share a limit
-        for charges, one in zip(each, answers, strict=True):
-            self._noted[rules, charges.idents] = one, now
+    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers]) -> None:
+        """The same for several calls."""
+        now = time.monotonic()
+        self._waiting += [(charges, one, now) for charges, one in zip(each, answers, strict=True)]
+        if len(self._waiting) >= MOST_WAITING:
+            self._look()
+
+    def _look(self) -> None:
+        """Keep of what waits, which other threads may add to meanwhile, what a process has to know."""
+        with self._lock:
+            calls = self._waiting[: len(self._waiting)]
+            del self._waiting[: len(calls)]
+        noted, processes = self._noted, self._processes.sharing
+        for charges, answers, at in calls:
+            rules = charges.rules
+            if any(map(lt, answers.numbers[1::3], floors(rules, processes))):
+                noted[rules, charges.idents] = answers, at
         self._left = None
-        if len(self._noted) > MAX_KNOWN:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        for oldest in list(islice(self._noted, MAX_KNOWN // SWEEPS)):
-            self._noted.pop(oldest, None)
+        if len(noted) > MAX_KNOWN:
+            for oldest in list(islice(noted, len(noted) - MAX_KNOWN + MAX_KNOWN // SWEEPS)):
+                noted.pop(oldest, None)
 
     def of(self, charge: Charge) -> LastRemaining | None:
         """What is left of the budget of a charge; None when nothing is known, or more has come back since."""
+        if self._waiting:
+            self._look()
         if self._left is None:
             self._left = self._read()
         left = self._left.get((charge.rule.id, charge.ident))

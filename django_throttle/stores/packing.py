@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from django_throttle.core.algorithms import CalendarWindow, Concurrency, Plan
 from django_throttle.core.commands import Decide, RuleSet
-from django_throttle.core.key import key_root
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.store_time import Calendar
@@ -82,12 +81,6 @@ def repack(calendar: Calendar, packed: bytes, command: Decide) -> bytes:
         plan = calendar.plan(rule) if rule.plan.needs_calendar else rule.plan
         charges.append(pack(plan, rule, cost))
     return b"".join(charges)
-
-
-@lru_cache(maxsize=4096)
-def packed_key(prefix: str, ident: str, secret: bytes, end: str) -> bytes:
-    """A store key of an ident as it is sent."""
-    return bulk((key_root(prefix, ident, secret) + end).encode())
 
 
 class Prepared(Protocol):

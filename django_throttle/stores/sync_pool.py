@@ -71,9 +71,9 @@ class Pool:
                 bare.sendall(command)
                 chunk = bare.recv(DECISION)
                 if chunk[:1] == b"$":  # a decision's reply, as a rule all of it
-                    head = chunk.find(b"\r\n") + 2
-                    if head > 1 and len(chunk) == head + int(chunk[1:head]) + 2:
-                        return chunk[head:-2]
+                    head, is_whole, rest = chunk.partition(b"\r\n")
+                    if is_whole and len(rest) == int(head[1:]) + 2:
+                        return rest[:-2]
                 line.unread(chunk)
             with Deadline(until - time.monotonic()):
                 if bare is None:

@@ -90,7 +90,7 @@ class TestRemaining:
         each = [rule_set(rules).charges((f"u{at}",) * 2, 1) for at, rules in enumerate(sets)]
         numbers = [number for units in left for number in (0.0, float(units), 9e9)]
         answers = [Answers(tuple(numbers[at : at + 6]), 0.0) for at in (0, 6, 12)]
-        remaining.note_all(each, answers, numbers)
+        remaining.note_all(each, answers)
         pairs = [(rule, f"u{at}") for at, rules in enumerate(sets) for rule in rules]
         found = [remaining.of(Charge(rule, ident, 1)) for rule, ident in pairs]
         assert [one and one.units for one in found] == [units if units < 50 else None for units in left]
