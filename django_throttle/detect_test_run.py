@@ -27,16 +27,16 @@ declared: bool | None = True if is_test_command(sys.argv) else None
 
 def counts_in_memory() -> bool:
     """True in a test run, unless whoever runs it has asked for the store of the settings."""
-    return has_begun() if declared is None else declared
+    if declared is not None:
+        return declared
+    utilities = sys.modules.get(DJANGO_TESTS)
+    # What setup_test_environment itself looks at, to find out whether it was called before.
+    return utilities is not None and hasattr(utilities._TestState, "saved_data")
 
 
 def has_begun() -> bool:
     """True in a test run, whatever store it counts in."""
-    if declared is not None:
-        return True
-    utilities = sys.modules.get(DJANGO_TESTS)
-    # What setup_test_environment itself looks at, to find out whether it was called before.
-    return utilities is not None and hasattr(utilities._TestState, "saved_data")
+    return declared is not None or counts_in_memory()
 
 
 def declare(is_test_run: bool | None) -> bool | None:

@@ -18,19 +18,23 @@ from django_throttle import agent_thread, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
-from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, check_cost, rule_set
+from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, check_cost, rule_set
 from django_throttle.core.decide import (
     Flow,
+    concluded,
     decide_and_correct,
     decide_and_evict,
     decide_charges,
+    decide_without_store,
     drop_reported,
+    nothing_asked,
+    passed,
     refund_charges,
     release_lease,
     reset_charges,
 )
 from django_throttle.core.key import check_ident
-from django_throttle.exceptions import InvalidRule, Refused
+from django_throttle.exceptions import InvalidRule, Refused, RepeatCommand, StoreError
 from django_throttle.observe import reports
 from django_throttle.prepaid import decide_prepaid, peek_prepaid
 from django_throttle.stores import get_store
@@ -182,17 +186,57 @@ def decide_flow(
 
 def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
     """The flow that decides a door's call; matching its rules may ask a database. Raises InvalidCost."""
-    if type(facts.cost) is not int or facts.cost < 0:  # on the hot path
-        check_cost(facts.cost)
-    socket = "connect" in facts.events
-    charges = snapshot.match(facts)
-    blocks = snapshot.blocks(facts) if snapshot.overrides.all or conf().NO_ADDRESS == "refuse" else ()
-    decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket=socket)
+    check_cost(facts.cost)
+    return _flow_of(snapshot, facts, store, commit, snapshot.match(facts))
+
+
+def _flow_of(
+    snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool, charges: Charges
+) -> Steps[Decision]:
+    blocks = snapshot.blocks(facts) if _may_block(snapshot) else ()
+    decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket="connect" in facts.events)
     if blocks:
         decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:
         decided = decide_and_correct(decided, facts.charged, snapshot.by_name)
     return decide_reported(decided, facts, commit, charges)
+
+
+def _may_block(snapshot: rulebook.Snapshot) -> bool:
+    """Whether a call may be refused by something else than what it has used."""
+    return bool(snapshot.overrides.all) or conf().NO_ADDRESS == "refuse"
+
+
+def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Decide | Steps[Decision]:
+    """The one command that decides a call, as of most of them; else the flow that does. Raises as ``door_flow``."""
+    if type(facts.cost) is not int or facts.cost < 0:
+        check_cost(facts.cost)
+    charges = snapshot.match(facts)
+    is_straight = charges.rules.is_straight and commit and not (rulebook.carry_over.edits or facts.charged.costs)
+    if is_straight and charges.key not in store.denials.known and not _may_block(snapshot):
+        return Decide(charges, True, None, facts.early)
+    return _flow_of(snapshot, facts, store, commit, charges)
+
+
+def end(
+    command: Decide, answers: Any, facts: Facts, store: Store, since: tuple[float, int]
+) -> Decision | Steps[Decision]:
+    """What the store's answers to ``begin``'s command come to, or its error; what is left to do is a flow.
+
+    ``since`` is the time and the epoch of the memory of refusals, both before asking.
+    """
+    began, epoch = since
+    charges: Any = command.charges
+    if not reports.installed_hooks() and (decision := passed(command, answers)) is not None:
+        reports.record.passed(charges, facts.scope, facts.method, facts.events, began)
+        return decision
+    if isinstance(answers, RepeatCommand):
+        flow = decide_charges(charges, whole=command.whole, denials=store.denials)
+    elif isinstance(answers, StoreError):
+        flow = decide_without_store(command, answers)
+    else:
+        flow = nothing_asked(concluded(command, answers, store.denials, epoch))
+    return decide_reported(flow, facts, True, charges, began)
 
 
 def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
@@ -202,10 +246,17 @@ def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
 
 
 def decide_reported(
-    decided: Flow[Decision], facts: Facts, commit: bool = True, charges: Charges | None = None
+    decided: Flow[Decision],
+    facts: Facts,
+    commit: bool = True,
+    charges: Charges | None = None,
+    began: float | None = None,
 ) -> Steps[Decision]:
-    """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary."""
-    began = perf_counter()
+    """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary.
+
+    It ``began`` now, or at a moment on the clock of perf_counter.
+    """
+    began = perf_counter() if began is None else began
     decision = yield from decided
     is_ordinary = decision.is_ordinary
     if is_ordinary and commit:
@@ -233,7 +284,16 @@ def decide_reported(
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
     store, snapshot = _watched_store(), rulebook.present() or rulebook.current()
-    return run(door_flow(snapshot, facts, store, commit), store)
+    call = begin(snapshot, facts, store, commit)
+    if not isinstance(call, Decide):
+        return run(call, store)
+    since = perf_counter(), store.denials.epoch
+    try:
+        answers = store.execute(call)
+    except StoreError as error:
+        answers = error
+    found = end(call, answers, facts, store, since)
+    return found if isinstance(found, Decision) else run(found, store)
 
 
 Aside = Callable[..., Awaitable[Steps[Decision]]]  # calls a function with these arguments in a thread
@@ -246,12 +306,20 @@ async def as_view(work: Callable[..., Steps[Decision]], *args: Any) -> Steps[Dec
 
 async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) -> Decision:
     """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
-    store, call = _watched_store(), (rulebook.present() or await rulebook.acurrent(), facts)
+    store, known = _watched_store(), (rulebook.present() or await rulebook.acurrent(), facts)
     try:
-        decided = door_flow(*call, store, commit)
+        call = begin(*known, store, commit)
     except SynchronousOnlyOperation:
-        decided = await aside(door_flow, *call, store, commit)
-    return await arun(decided, store)
+        call = await aside(door_flow, *known, store, commit)
+    if not isinstance(call, Decide):
+        return await arun(call, store)
+    since = perf_counter(), store.denials.epoch
+    try:
+        answers = await store.aexecute(call)
+    except StoreError as error:
+        answers = error
+    found = end(call, answers, facts, store, since)
+    return found if isinstance(found, Decision) else await arun(found, store)
 
 
 def _watched_store() -> Store:

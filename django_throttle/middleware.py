@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.exceptions import Refused
-from django_throttle.http.request_state import facts_of, scope_of, scope_of_match, state_of
+from django_throttle.http.request_state import facts_of, place_of, state_of
 from django_throttle.http.serve import at_once, refusal_by_rules, refusal_of_error, serve
 from django_throttle.identity import HttpWho
 
@@ -71,12 +71,12 @@ class ThrottleMiddleware:
 
 def _goes_elsewhere(request: HttpRequest) -> bool:
     match = request.resolver_match
-    return match is not None and scope_of_match(match) != state_of(request).scope
+    return match is not None and not state_of(request).place.is_of(match)
 
 
 def _facts(request: HttpRequest, who: HttpWho) -> Facts:
-    scope = state_of(request).scope = scope_of(request)
-    return facts_of(request, scope, who, early=True)
+    place = state_of(request).place = place_of(request)
+    return facts_of(request, place.scope, who, early=True)
 
 
 async def _afacts(request: HttpRequest, who: HttpWho) -> Facts:

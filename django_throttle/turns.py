@@ -81,8 +81,8 @@ def turn_under(decision: Decision, rule: str) -> Turn | None:
     """
     if decision.answered is None:
         return last_turn(decision, rule)
-    charges, answers = decision.answered
-    wait, ident = put_off(charges, answers, rule)
+    command, answers = decision.answered
+    wait, ident = put_off(command, answers, rule)
     return _turn(rule, ident, answers.at, wait, decision) if wait else None
 
 

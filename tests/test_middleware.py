@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
+from django_throttle.http.request_state import decisions_of
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce, enforcer
@@ -33,7 +34,7 @@ class Search(APIView):
     throttle_classes: ClassVar[Any] = [drf.RuleThrottle]
 
     def get(self, request: Request) -> Response:
-        return Response({"decisions": len(request._request.throttle_decisions)})  # type: ignore[attr-defined]
+        return Response({"decisions": len(decisions_of(request._request))})
 
 
 def plain(request: HttpRequest, **_: Any) -> HttpResponse:

@@ -45,8 +45,8 @@ class RuleSet:
 
     ``is_quiet`` where an allowed call has nothing to tell but numbers: no wait here, no share of a limit reached,
     nothing that its status corrects; ``is_plain`` where it owes nothing either: no lease. ``is_counted`` where the
-    store's counters decide, and nothing is to be named or bought beforehand. ``deferring`` are the names of rules that
-    may have it done later.
+    store's counters decide, and nothing is to be named or bought beforehand; ``is_straight`` where both hold: one
+    command, and nothing to do before it or after. ``deferring`` are the names of rules that may have it done later.
     Known by its identity: ``rule_set`` returns one object for equal rules.
     """
 
@@ -61,6 +61,7 @@ class RuleSet:
         "is_plain",
         "is_quiet",
         "is_settled",
+        "is_straight",
         "ones",
         "rules",
         "warns",
@@ -81,6 +82,7 @@ class RuleSet:
         corrected = self.counts_some or self.counts_bytes
         self.is_quiet = not (self.has_dampers or self.warns or waits or corrected)
         self.is_plain = self.is_quiet and not self.has_leases
+        self.is_straight = bool(rules) and self.is_plain and self.is_counted
         self.ones = _costs(rules, 1)
 
     def charges(self, idents: tuple[str, ...], cost: int) -> Charges:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from django_throttle.core.commands import (
     Answer,
+    Answers,
     Charge,
     Charges,
     Command,
@@ -38,6 +39,7 @@ from django_throttle.core.decision import (
     conclude,
     decided,
     outcomes_of,
+    plain_decision,
 )
 from django_throttle.core.exceptions import RepeatCommand, StoreError
 from django_throttle.core.rule import Rule
@@ -141,11 +143,28 @@ def decide_charges(
             answers = yield command
     except StoreError as error:
         return (yield from decide_without_store(command, error))
-    decision = decided(command, answers, _lease(command) if lease else None)
+    return concluded(command, answers, remembered, epoch)
+
+
+def concluded(command: Decide, answers: Sequence[Answer], remembered: Denials | None, epoch: int) -> Decision:
+    """What the store's answers come to; a refusal is ``remembered``, see ``Denials.note``."""
+    charges: Any = command.charges
+    decision = decided(command, answers, _lease(command) if command.lease else None)
     if decision.allowed:
-        return _with_crossings(decision, charges, answers) if commit and charges.rules.warns else decision
+        return _with_crossings(decision, charges, answers) if command.commit and charges.rules.warns else decision
     if remembered is not None:
         remembered.note(charges, decision, epoch)
+    return decision
+
+
+def passed(command: Decide, answers: Any) -> Decision | None:
+    """The decision of a call under plain rules; None unless the store has answered that it fits all of them."""
+    return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
+
+
+def nothing_asked(decision: Decision) -> Flow[Decision]:
+    """The flow of what is decided already."""
+    yield from ()
     return decision
 
 

@@ -107,8 +107,8 @@ class Decision:
     was charged, and ``receipt`` what of that can go back. ``cause`` is why the store failed, where it did.
     """
 
-    # Of a call of which clients are told numbers alone: what it was charged, or refused, and the numbers.
-    answered: ClassVar[tuple[Charges, Answers] | None] = None
+    # What a store was asked, and its answers in numbers, as long as they are all there is to tell.
+    answered: ClassVar[tuple[Decide, Answers] | None] = None
 
     allowed: bool
     limit: int | None
@@ -145,11 +145,12 @@ class Decision:
 
     def __getattr__(self, name: str) -> Any:
         """What was not known when it was made, but how to make it: a function and its arguments."""
-        if name not in FIELDS or "_make" not in self.__dict__:
+        values = self.__dict__
+        if name not in FIELDS or not ("_make" in values or "answered" in values):
             raise AttributeError(f"a decision has no {name!r}")
-        make, of = self.__dict__["_make"]
-        self.__dict__.update(make(*of).__dict__)
-        return self.__dict__[name]
+        make, of = values.get("_make") or (_decided, (*values["answered"], values.get("lease")))
+        values.update(make(*of).__dict__)
+        return values[name]
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a decision is frozen: {name!r} cannot be set")
@@ -234,20 +235,25 @@ class PlainDecision(Decision):
 
 def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
     """What a store's answers come to. Of the usual call, which passes and has nothing to tell, made when it is read."""
-    charges = command.charges
-    if not (isinstance(answers, Answers) and isinstance(charges, Charges)):
+    charges: Any = command.charges
+    if type(answers) is not Answers or type(charges) is not Charges:
         return _decided(command, answers, lease)
-    rules = charges.rules
-    is_plain = answers.fits and rules.is_quiet
-    decision: Decision = _unmade(PlainDecision) if is_plain else _decided(command, answers, lease)
+    if answers.fits and charges.rules.is_quiet:
+        return plain_decision(command, answers, lease)
+    decision = _decided(command, answers, lease)
+    decision.__dict__["answered"] = command, answers
+    return decision
+
+
+def plain_decision(command: Decide, answers: Answers, lease: Lease | None = None) -> Decision:
+    """The decision of a call that passes under rules that are quiet."""
+    decision: Decision = _unmade(PlainDecision)
     values = decision.__dict__
-    if is_plain:
-        values["_make"] = _decided, (command, answers, lease)
-        if rules.is_settled:
-            values["paid"] = Paid(command, answers) if command.commit else None
-    if not rules.has_leases:
-        values["answered"] = charges, answers
-    elif is_plain:
+    values["answered"] = command, answers
+    charges: Any = command.charges
+    if charges.rules.is_settled:
+        values["paid"] = Paid(command, answers) if command.commit else None
+    if lease is not None:
         values["lease"] = lease
     return decision
 
@@ -306,8 +312,9 @@ def _turn_after(rule: Rule, cost: int, reset: float) -> float:
     return rule.plan.turn_after(int(reset), cost) / 1_000_000 if rule.is_queue else 0.0
 
 
-def put_off(charges: Charges, answers: Answers, name: str) -> tuple[float, str]:
+def put_off(command: Decide, answers: Answers, name: str) -> tuple[float, str]:
     """Seconds until the turn of an allowed call under the rule of this name, the latest of its rates; and its ident."""
+    charges: Any = command.charges
     each = zip(charges.rules.rules, charges.idents, charges.costs, answers.numbers[2::3], strict=True)
     turns = [(_turn_after(rule, cost, reset), ident) for rule, ident, cost, reset in each if rule.name == name]
     return max(turns, default=(0.0, ""))

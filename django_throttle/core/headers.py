@@ -161,23 +161,24 @@ class PlainFields:
         self.policy = ", ".join([_quota(*part) for part in parts])
         rows = zip(shown, map(_text, texts), quotas, strict=True)
         self.rows = [
-            (3 * place, text, quota, rule.tolerance, _until_more(rule.plan)) for place, text, (rule, quota) in rows
+            (3 * place, f"{text};r=", quota, rule.tolerance, _until_more(rule.plan))
+            for place, text, (rule, quota) in rows
         ]
 
     def say(self, answers: Answers) -> dict[str, str]:
         """The fields of a decision of these answers."""
         numbers, said = answers.numbers, []
         for place, text, quota, tolerance, until_more in self.rows:
-            retry, remaining, reset = map(int, numbers[place : place + 3])
+            retry, remaining, reset = numbers[place : place + 3]
             if tolerance:
                 remaining = max(0, remaining - tolerance)
             if reset and remaining < quota:
-                more = until_more(quota, remaining, reset) if until_more else reset
+                more = until_more(quota, int(remaining), int(reset)) if until_more else reset
                 if retry > 0:
                     more = min(more, retry)
-                said.append(f"{text};r={remaining};t={max(1, ceil(more / MICROSECONDS))}")
+                said.append(f"{text}{remaining:.0f};t={max(1, ceil(more / MICROSECONDS))}")
             else:
-                said.append(f"{text};r={remaining}")
+                said.append(f"{text}{remaining:.0f}")
         return {"RateLimit-Policy": self.policy, "RateLimit": ", ".join(said)}
 
 
@@ -187,19 +188,33 @@ def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:
 
 
 @lru_cache(maxsize=1024)
-def _plain_fields(rules: RuleSet, seen: tuple[bool, ...]) -> PlainFields | None:
-    shown = tuple([place for place, rule in enumerate(rules.rules) if seen[place] and not rule.is_shadow])
-    return PlainFields(rules, shown) if 0 < len(shown) <= MAX_POLICIES else None
+def _plain_fields(
+    rules: RuleSet, kinds: tuple[str, ...], keys: tuple[str, ...]
+) -> tuple[PlainFields | None, PlainFields | None]:
+    """What clients are told who are logged in, and who are not; the same object where that makes no difference."""
+    sees = [_who_sees(kind, keys) for kind in kinds]
+
+    def fields(*seen: str) -> PlainFields | None:
+        shown = tuple([place for place, rule in enumerate(rules.rules) if sees[place] in seen and not rule.is_shadow])
+        return PlainFields(rules, shown) if 0 < len(shown) <= MAX_POLICIES and not rules.has_leases else None
+
+    known = fields("always", "known")
+    return known, fields("always") if "known" in sees else known
 
 
-def plain_fields(charges: Charges, may_see: Callable[[str], bool]) -> PlainFields | None:
-    """The fields of plain decisions of these charges; None where there are none, or too many."""
+def plain_fields(charges: Charges, keys: Sequence[str], is_known: Callable[[], bool]) -> PlainFields | None:
+    """The fields of plain decisions of these charges; None where there are none, or too many.
+
+    ``keys`` and ``is_known`` are those of ``may_see``.
+    """
     idents = charges.idents
-    if idents.count(idents[0]) == len(idents):
-        seen = (may_see(idents[0]),) * len(idents)
+    first, count = idents[0], len(idents)
+    if count == 1 or idents.count(first) == count:  # as of most calls
+        kinds = (first.partition(":")[0],) * count
     else:
-        seen = tuple(map(may_see, idents))
-    return _plain_fields(charges.rules, seen)
+        kinds = tuple([ident.partition(":")[0] for ident in idents])
+    known, others = _plain_fields(charges.rules, kinds, tuple(keys))
+    return known if known is others or is_known() else others
 
 
 OFF: Final = "off"

@@ -113,9 +113,9 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
         state.end_charging()
     if not isinstance(response, HttpResponseBase):
         return _end(request, state, refunds)
-    if decisions := getattr(request, "throttle_decisions", ()):
+    if decisions := state.decisions:
         if state.refunds or state.is_refused:  # then they read as the answer has left them
-            decisions = [after_refunds(one, state.refunds, released=state.is_refused) for one in decisions]
+            decisions = tuple([after_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
         put(header_fields(decisions, state.is_known), response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
@@ -133,8 +133,9 @@ def put(fields: Mapping[str, str], headers: Any) -> None:
     if type(headers) is not ResponseHeaders:
         headers.update(fields)
         return
+    store = headers._store
     for name, value in fields.items():  # ASCII on one line, so Django need not look through each once more
-        headers._store[name.lower()] = name, value
+        store[name.lower()] = name, value
 
 
 def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
@@ -242,12 +243,11 @@ def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -
     version, x_version = settings.RATELIMIT_HEADERS, settings.X_RATELIMIT_HEADERS
     if version == x_version == OFF:
         return {}
-    sees = partial(may_see, settings.TELL_KEYS, is_known)
     if len(decisions) == 1 and x_version == OFF and version in NAMED and (answered := decisions[0].answered):
-        charges, answers = answered
-        if prepared := plain_fields(charges, sees):
-            return prepared.say(answers)
-    found = policies(visible(decisions, sees))
+        charges: Any = answered[0].charges
+        if prepared := plain_fields(charges, settings.TELL_KEYS, is_known):
+            return prepared.say(answered[1])
+    found = policies(visible(decisions, partial(may_see, settings.TELL_KEYS, is_known)))
     said = rate_limit(found, version)
     if x_version == OFF:
         return said

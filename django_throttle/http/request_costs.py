@@ -30,7 +30,7 @@ def close_meter(state: RequestState, answer: Any = None) -> None:
         return
     meter.bytes = meter.bytes or _size(answer)
     match, method = state.route
-    scope = state.scope or (scope_of_match(match) if match else "")
+    scope = state.place.scope or (scope_of_match(match) if match else "")
     if scope:
         route_costs.add(scope, meter)
         cost_log.tell(scope, (method or "").upper(), meter)

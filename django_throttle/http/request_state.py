@@ -9,7 +9,7 @@ from os import SEEK_END
 from threading import Lock, get_ident
 from time import perf_counter, thread_time
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core.handlers.wsgi import LimitedStream
@@ -41,7 +41,21 @@ from django_throttle.turns import Turn, turn_under
 NO_ROUTE: Final = "404"
 
 
-def scope_of(request: HttpRequest) -> str:
+class Place(NamedTuple):
+    """Where a request is taken to go: the scope, and what the path resolves to; None where it leads nowhere."""
+
+    scope: str
+    match: ResolverMatch | None = None
+
+    def is_of(self, match: ResolverMatch) -> bool:
+        """Whether a request that Django has taken there is in the same scope."""
+        mine = self.match
+        if mine is None or mine.func is not match.func or mine.route != match.route:
+            return scope_of_match(match) == self.scope
+        return mine.view_name == match.view_name or scope_of_match(match) == self.scope
+
+
+def place_of(request: HttpRequest) -> Place:
     """The ``throttle_scope`` of the view that the path resolves to, else the route's; never the raw path.
 
     Those of short paths are remembered: where a route depends on more than its path, ``process_view`` sees another.
@@ -49,7 +63,7 @@ def scope_of(request: HttpRequest) -> str:
     path, resolver = request.path_info, get_resolver(getattr(request, "urlconf", None))  # as Django's handler does
     urlconf: Any = resolver.urlconf_name
     language = get_language() if is_language_prefix_patterns_used(urlconf)[0] else None
-    find = _scope_of_path if len(path) <= LONGEST_PATH else _scope_of_path.__wrapped__
+    find = _place_of_path if len(path) <= LONGEST_PATH else _place_of_path.__wrapped__
     return find(resolver, path, language)
 
 
@@ -57,11 +71,12 @@ LONGEST_PATH: Final = 200  # of those whose scope is remembered
 
 
 @lru_cache(maxsize=4096)
-def _scope_of_path(resolver: URLResolver, path: str, language: str | None) -> str:
+def _place_of_path(resolver: URLResolver, path: str, language: str | None) -> Place:
     try:
-        return scope_of_match(resolver.resolve(path))
+        match = resolver.resolve(path)
     except Resolver404:
-        return NO_ROUTE
+        return Place(NO_ROUTE)
+    return Place(scope_of_match(match), match)
 
 
 def scope_of_match(match: ResolverMatch) -> str:
@@ -91,23 +106,24 @@ _making: Final = Lock()  # threads of one request have one object
 class RequestState:
     """What doors know and owe of a request: ``has_finisher`` once a door will finish it.
 
-    ``callers`` are the caller as each door knows it. ``byte_facts`` are the rules that count bytes, and the call that
-    each was last asked about. ``scope`` is where the middleware took the request to go. ``meter`` is in use from the
-    first door on. ``paid`` is what has been charged; some of it may go back by the answer's status where a rule
-    ``counts_some`` answers, or where a door ``has_refused``. ``paid_apart`` is what drop-ins have charged: as in REST
-    framework, it stays where only drop-ins refuse. ``refunds`` are those that the answer has called for; it is a
-    refusal where ``is_refused``. Where a door ``has_reserved`` costs, ``unsettled`` is what counts of it, once there is
-    an answer; ``facts`` are those of the door. ``route`` is what Django has matched, and the method. ``ended`` is when
-    the answer was made, on the clocks of the meter. ``turns`` are the decisions by which rules may have reserved a
-    moment for later.
+    ``callers`` are the caller as each door knows it, and ``decisions`` what they have decided. ``byte_facts`` are the
+    rules that count bytes, and the call that each was last asked about. ``place`` is where the middleware took the
+    request to go. ``meter`` is in use from the first door on. ``paid`` is what has been charged; some of it may go back
+    by the answer's status where a rule ``counts_some`` answers, or where a door ``has_refused``. ``paid_apart`` is what
+    drop-ins have charged: as in REST framework, it stays where only drop-ins refuse. ``refunds`` are those that the
+    answer has called for; it is a refusal where ``is_refused``. Where a door ``has_reserved`` costs, ``unsettled`` is
+    what counts of it, once there is an answer; ``facts`` are those of the door. ``route`` is what Django has matched,
+    and the method. ``ended`` is when the answer was made, on the clocks of the meter. ``turns`` are the decisions by
+    which rules may have reserved a moment for later.
     """
 
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
     has_finisher: bool = False
     callers: tuple[Who, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     slots: Sequence[Slot] = ()
     byte_facts: Mapping[str, Facts] = EMPTY
-    scope: str = ""
+    place: Place = Place("")
     unsettled: tuple[Paid | Refund, ...] = ()
     facts: Facts | None = None
     route: tuple[ResolverMatch | None, str | None] = (None, None)
@@ -159,10 +175,11 @@ class RequestState:
 
     def note_passed(self, decision: Decision, facts: Facts | None) -> None:
         """Note what a door has let pass, and what it is owed for that."""
-        self._to_cost = (*self._to_cost, (decision, facts.cost if facts else 1))
-        self._to_pay = (*self._to_pay, decision)
+        self._to_cost += ((decision, 1 if facts is None else facts.cost),)
+        self._to_pay += (decision,)
         self.has_charged = True
-        if decision.answered and (rules := decision.answered[0].rules).is_plain:
+        charges: Any = None if decision.answered is None else decision.answered[0].charges
+        if charges is not None and (rules := charges.rules).is_plain:
             if rules.is_settled:
                 self._note_settled(decision.paid, facts)
             if rules.deferring:
@@ -191,7 +208,10 @@ class RequestState:
 
     def is_known(self) -> bool:
         """Whether the caller is logged in, as far as any door knows."""
-        return any(getattr(who, "is_known", False) or who.is_("authenticated") for who in reversed(self.callers))
+        for who in reversed(self.callers):  # noqa: SIM110 - on the hot path, where there is one
+            if getattr(who, "is_known", False) or who.is_("authenticated"):
+                return True
+        return False
 
     @property
     def spending(self) -> Spending:
@@ -284,7 +304,10 @@ def size_of(request: HttpRequest) -> int:
     """
     stream: Any = getattr(request, "_stream", None)
     if type(stream) is LimitedStream:  # as of most requests
-        return max(0, stream.limit) if type(stream.limit) is int else _readable(request, stream)
+        limit = stream.limit
+        if limit == 0:
+            return 0
+        return max(0, limit) if type(limit) is int else _readable(request, stream)
     if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
         return _readable(request, stream)
     at = stream.tell()
@@ -310,11 +333,10 @@ def record_apart(request: HttpRequest, decision: Decision, who: Who | None = Non
 
 
 def _note(request: HttpRequest, decision: Decision, who: Who | None) -> RequestState:
-    attributes = request.__dict__
-    state: RequestState = attributes.get(_STATE) or state_of(request)
-    attributes["throttle_decisions"] = (*attributes.get("throttle_decisions", ()), decision)
+    state = state_of(request)
+    state.decisions += (decision,)
     if who is not None:
-        state.callers = (*state.callers, who)
+        state.callers += (who,)
     if not decision.allowed:
         state.has_refused = True
     return state
@@ -340,8 +362,8 @@ def record(
 
 
 def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
-    found: tuple[Decision, ...] = getattr(request, "throttle_decisions", ())
-    return found
+    state: RequestState | None = request.__dict__.get(_STATE)
+    return () if state is None else state.decisions
 
 
 def charged_for(request: HttpRequest) -> EarlierCharges:
@@ -364,9 +386,11 @@ def facts_of(
 
 def state_of(request: HttpRequest) -> RequestState:
     """The state of the request; the first time an empty one, whose meter is put in use."""
-    state: RequestState | None = request.__dict__.get(_STATE)
-    if state is None:
-        state = request.__dict__[_STATE] = RequestState()
-        if conf().METER:
-            in_use.set(state.meter)
+    return request.__dict__.get(_STATE) or _begin(request)
+
+
+def _begin(request: HttpRequest) -> RequestState:
+    state = request.__dict__[_STATE] = RequestState()
+    if conf().METER:
+        in_use.set(state.meter)
     return state

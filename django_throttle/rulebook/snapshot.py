@@ -281,7 +281,7 @@ class ScopeRules:
     ``is_plain`` where nothing else of a call matters.
     """
 
-    __slots__ = ("_keys", "_sets", "asks_user", "is_plain", "rules")
+    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -290,9 +290,15 @@ class ScopeRules:
         self._keys = tuple(dict.fromkeys(rule.key for rule in rules))
         # By the keys that have an ident: the rates, and the place of each one's ident among those of the keys.
         self._sets: dict[tuple[bool, ...], tuple[RuleSet, tuple[int, ...]]] = {}
+        self._whole = rule_set(tuple([part for rule in rules for part in rule.parts]))
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
+        if len(self._keys) == 1 and (ident := who.ident(self._keys[0])) is not None:  # as of most
+            rules = self._whole
+            if cost == 1:
+                return Charges(rules, (ident,) * len(rules.ones), rules.ones)
+            return rules.charges((ident,) * len(rules.ones), cost)
         idents = [who.ident(key) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)

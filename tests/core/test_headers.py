@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -18,6 +19,7 @@ from django_throttle.core.headers import (
     MAX_POLICIES,
     VERSIONS,
     delay_seconds,
+    may_see,
     names,
     plain_fields,
     policies,
@@ -336,8 +338,10 @@ def test_what_is_prepared_says_the_same(left: int, reset: int, retry: float) -> 
     answers = Answers((*(retry, float(left), float(reset)) * 2, *(0.0, float(left), float(reset)) * 4), START)
     decision = core_decision.decided(Decide(charges), answers)
     assert decision.answered is not None and decision.allowed == (not retry)
-    for sees in (lambda ident: True, lambda ident: ident.startswith("ip:")):
-        prepared = plain_fields(charges, sees)
+    for is_known in (lambda: True, lambda: False):
+        prepared = plain_fields(charges, (), is_known)
         assert prepared is not None
+        sees = partial(may_see, (), is_known)
         assert prepared.say(answers) == rate_limit(policies(visible([decision], sees)), "draft-11")
-    assert plain_fields(charges, lambda ident: False) is None
+    hers = Charges(rule_set(SEVERAL[-1:]), ("user:1",), (1,))
+    assert plain_fields(hers, (), lambda: True) and plain_fields(hers, (), lambda: False) is None

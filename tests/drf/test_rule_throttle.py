@@ -21,6 +21,7 @@ from rest_framework.views import APIView
 from django_throttle import drf
 from django_throttle.core import Decision
 from django_throttle.exceptions import Cause, InvalidRate, StoreError
+from django_throttle.http.request_state import decisions_of
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, enforcer
 
@@ -31,7 +32,7 @@ class View(APIView):
     throttle_classes: ClassVar[Any] = [drf.RuleThrottle]
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        return Response({"decisions": len(getattr(request._request, "throttle_decisions", ()))})
+        return Response({"decisions": len(decisions_of(request._request))})
 
 
 class SearchView(View):
@@ -183,7 +184,7 @@ class TestRuleThrottle:
         enforce(api={"rate": "5/min"})
         request = APIRequestFactory().get("/")
         View.as_view()(request)
-        (decision,) = request.throttle_decisions  # type: ignore[attr-defined]
+        (decision,) = decisions_of(request)
         assert isinstance(decision, Decision)
         assert (decision.allowed, decision.rule, decision.remaining) == (True, "api", 4)
 
@@ -325,7 +326,7 @@ class TestDropIns:
         enforce()
         request = APIRequestFactory().get("/")
         assert View.as_view(throttle_classes=[Large])(request).status_code == 200
-        assert request.throttle_decisions[0].remaining == 9_999_999  # type: ignore[attr-defined]
+        assert decisions_of(request)[0].remaining == 9_999_999
 
     def test_an_unknown_scope_is_said_as_drf_does(self) -> None:
         class Unknown(drf.UserRateThrottle):

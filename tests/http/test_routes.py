@@ -23,7 +23,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.http.request_state import NO_ROUTE, scope_of
+from django_throttle.http.request_state import NO_ROUTE, place_of
 from tests.doors import Enforce
 from tests.http import site
 from tests.http.conftest import Ask
@@ -232,7 +232,7 @@ class TestScopes:
         ],
     )
     def test_a_view_says_it_else_its_route_does(self, where: str, scope: str) -> None:
-        assert scope_of(RequestFactory().get(where)) == scope
+        assert place_of(RequestFactory().get(where)).scope == scope
 
     def test_both_doors_use_the_same_word(self, enforce: Enforce, client: Ask) -> None:
         enforce(api={"rate": "1/min", "scopes": ["said"]})
@@ -247,7 +247,7 @@ class TestScopes:
         settings.ROOT_URLCONF = __name__
         set_urlconf("tests.http.site")  # Django's handler goes by that of the request, or the setting
         try:
-            assert scope_of(RequestFactory().get("/middleware/ok")) == NO_ROUTE
+            assert place_of(RequestFactory().get("/middleware/ok")) == (NO_ROUTE, None)
         finally:
             set_urlconf(None)
 

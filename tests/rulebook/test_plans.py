@@ -106,7 +106,7 @@ def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce)
         who = KnownCaller(f"user:{user.pk}")
         facts = Facts("search", ("request",), who, method="POST")
         charges, decision = rulebook.current().match(facts), limiter.decide(facts)
-        fields = plain_fields(charges, lambda ident: True)
+        fields = plain_fields(charges, (), lambda: True)
         return decision.allowed, decision.limit, decision.remaining, fields and fields.policy
 
     assert [ask()[:3] for _ in range(4)] == [(True, 3, 2), (True, 3, 1), (True, 3, 0), (False, 3, 0)]
