@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import NamedTuple
 
-VERSION = b"\x01"
-HEAD = Struct("<7s6sH")
-SUMMARY = bytes(6)  # the id of what tells of the records that were not asked for
+from django_throttle.core import Rule
+from django_throttle.stores.packing import ID_BYTES
+from django_throttle.stores.scripts import LARGE, SMALL, Form
+
+SUMMARY = bytes(ID_BYTES)  # the id of what tells of the records that were not asked for
 
 
 class Record(NamedTuple):
-    """When it runs out, in microseconds, and the bytes of its state."""
+    """When it runs out, in microseconds (of a small record the last six bytes of that), and its numbers."""
 
     expires: int
-    state: bytes
+    numbers: tuple[float, ...] = ()
 
 
-def written(records: Mapping[str, Record]) -> bytes:
-    """The value with these records, by rule id."""
-    return VERSION + b"".join(
-        HEAD.pack(one.expires.to_bytes(7, "little"), urlsafe_b64decode(rule_id), len(one.state)) + one.state
-        for rule_id, one in records.items()
-    )
+def own_id(rule: Rule) -> bytes:
+    """What a record has of a rule's id."""
+    return urlsafe_b64decode(rule.id)[:ID_BYTES]
 
 
-def records(value: bytes) -> dict[str, Record]:
-    """The records of a value, by rule id. Raises ValueError where it is not made of records."""
-    if value[:1] != VERSION:
-        raise ValueError(f"no value of records: {value!r}")
-    return dict(_records(value))
+def written(records: Mapping[bytes, Record], large: Iterable[bytes] = ()) -> bytes:
+    """The value with these records, by what they have of a rule's id; these of them are large ones."""
+    return b"".join(_written(key, one, key in large) for key, one in records.items())
 
 
-def _records(value: bytes) -> Iterator[tuple[str, Record]]:
-    at = 1
+def of(rule: Rule, *numbers: float, expires: int) -> bytes:
+    """The value with one record, as this rule has it."""
+    return written({own_id(rule): Record(expires, numbers)}, [own_id(rule)] if Form.of(rule.plan).is_large else [])
+
+
+def records(value: bytes) -> dict[bytes, Record]:
+    """The records of a value. Raises ValueError where it is not made of records."""
+    return {key: one for key, one in _records(value) if key != SUMMARY}
+
+
+def _written(key: bytes, one: Record, is_large: bool) -> bytes:
+    numbers = _numbers(len(one.numbers), is_large).pack(*one.numbers)
+    kind = (LARGE if is_large else SMALL) + len(one.numbers)
+    bytes_of_time = 7 if is_large else 6
+    time = (one.expires % (1 << 8 * bytes_of_time)).to_bytes(bytes_of_time, "little")
+    return bytes([kind]) + key + time + numbers
+
+
+def _records(value: bytes) -> Iterator[tuple[bytes, Record]]:
+    at = 0
     while at < len(value):
-        if len(value) < at + HEAD.size:
+        kind, is_large = value[at], value[at] >= LARGE
+        if kind < SMALL:
+            raise ValueError(f"no record at {at}: {value!r}")
+        numbers = _numbers(kind - (LARGE if is_large else SMALL), is_large)
+        time = at + 1 + ID_BYTES
+        begin = time + (7 if is_large else 6)
+        if len(value) < begin + numbers.size:
             raise ValueError(f"ends within a record: {value!r}")
-        expires, own_id, length = HEAD.unpack_from(value, at)
-        at += HEAD.size + length
-        if len(value) < at:
-            raise ValueError(f"ends within a record: {value!r}")
-        if own_id != SUMMARY:
-            yield urlsafe_b64encode(own_id).decode(), Record(int.from_bytes(expires, "little"), value[at - length : at])
+        expires = int.from_bytes(value[time:begin], "little")
+        yield value[at + 1 : time], Record(expires, numbers.unpack_from(value, begin))
+        at = begin + numbers.size
+
+
+def _numbers(count: int, is_large: bool) -> Struct:
+    return Struct(f"<{count}{'d' if is_large else 'I'}")

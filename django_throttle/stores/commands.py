@@ -39,7 +39,7 @@ from django_throttle.stores.batch import Announcement, Ask, BatchFailed, announc
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.packing import JoinedCall, packing_of, record_head, repack
-from django_throttle.stores.scripts import OWN_KEY, Script, script
+from django_throttle.stores.scripts import OWN_KEY, Form, Script, script
 from django_throttle.stores.sync_pool import bulk
 from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.timeouts import LEAST_SECONDS
@@ -368,9 +368,8 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
         heads: dict[str, bytes] = {}
         for rule, ident, _ in charges:
             key = context.counter_key(rule, ident)
-            heads[key] = (
-                b"" if rule.plan.code >= OWN_KEY else heads.get(key, b"") + record_head(rule.id, type(rule.plan))
-            )
+            is_record = rule.plan.code < OWN_KEY
+            heads[key] = heads.get(key, b"") + FORGET(record_head(rule.id, Form.of(rule.plan))) if is_record else b""
         return _forget_call(context, heads)
 
     def read(replies: Sequence[Any]) -> int:
@@ -381,6 +380,9 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
 
     made = [*calls(exact, forget), *calls(command.charges, unpause), *calls(damped, undamp)]
     return RedisCommand(context, made, read)
+
+
+FORGET: Final = Struct("<d").pack
 
 
 def _forget_call(context: RedisContext, heads: Mapping[str, bytes]) -> Call:
@@ -426,7 +428,7 @@ def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], s
     return [Call(script("group_tell"), keys, (*first, *(members[key] for key in keys))) for keys in parts]
 
 
-REFUND: Final = Struct("<8sBddddddd").pack
+REFUND: Final = Struct("<dBddddddd").pack
 
 
 def refund_command(context: RedisContext, command: Refund) -> RedisCommand:
@@ -443,15 +445,15 @@ def refund_call(context: RedisContext, paid: Sequence[PastCharge], name: str = "
     for (rule, ident, cost), at, reset in paid:
         keys.append(context.counter_key(rule, ident))
         packed.append(
-            REFUND(record_head(rule.id, type(rule.plan)), rule.plan.code, cost, *rule.plan.numbers, at, reset)
+            REFUND(record_head(rule.id, Form.of(rule.plan)), rule.plan.code, cost, *rule.plan.numbers, at, reset)
         )
-    plans = frozenset([type(one.charge.rule.plan) for one in paid])
+    forms = frozenset([Form.of(one.charge.rule.plan) for one in paid])
     once = [context.key(f"back.{name}", paid[0].charge.ident)] if name else []
     lasts = [SETTLED_MS] if name else []
-    return Call(script("refund", plans), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
+    return Call(script("refund", forms), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
 
 
-LATE: Final = Struct("<8sBdddddd").pack
+LATE: Final = Struct("<dBdddddd").pack
 
 
 def late_call(
@@ -464,9 +466,9 @@ def late_call(
     keys, packed = [], []
     for (rule, ident, cost), age, plan in zip(due, ages, plans, strict=True):
         keys.append(context.counter_key(rule, ident))
-        packed.append(LATE(record_head(rule.id, type(plan)), plan.code, cost, *plan.numbers, age))
+        packed.append(LATE(record_head(rule.id, Form.of(plan)), plan.code, cost, *plan.numbers, age))
     return Call(
-        script("late", frozenset(map(type, plans))), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed))
+        script("late", frozenset(map(Form.of, plans))), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed))
     )
 
 

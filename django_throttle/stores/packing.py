@@ -13,14 +13,13 @@ from django_throttle.core.commands import Decide, RuleSet
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.store_time import Calendar
-from django_throttle.stores.scripts import OWN_KEY, Part, Script, decide_script, state_length
+from django_throttle.stores.scripts import OWN_KEY, Form, Part, Script, decide_script
 from django_throttle.stores.sync_pool import bulk
 from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.transport import ScriptCall, begin_call
 
-LENGTH: Final = Struct("<H").pack
 OPENING: Final = Struct("<B")
-PACK: Final = [Struct(f"<8sBd{'d' * numbers}").pack for numbers in range(5)]
+PACK: Final = [Struct(f"<dBd{'d' * numbers}").pack for numbers in range(5)]
 
 
 class Packing(NamedTuple):
@@ -50,8 +49,8 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | 
     parts = []
     for rule, place in zip(rules.rules, whose or (0,) * len(rules.rules), strict=True):
         key = place, "" if rule.plan.code < OWN_KEY else rule.id  # as counter_key
-        parts.append(Part(type(rule.plan), keys.setdefault(key, len(keys) + 1)))
-    plans = {part.plan for part in parts}
+        parts.append(Part(Form.of(rule.plan), keys.setdefault(key, len(keys) + 1)))
+    plans = {part.form.plan for part in parts}
     opening = OPENING.pack(commit + 2 * (Concurrency in plans))
     packed = [pack(rule.plan, rule, cost) for rule, cost in zip(rules.rules, costs, strict=True)]
     whole, script = b"".join([opening, *packed]), decide_script(tuple(parts))
@@ -65,13 +64,16 @@ def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
     """A charge as the script reads it, see decide.lua; ``plan`` is the rule's, or has a calendar's bounds."""
     flags = rule.count_denied + 2 * rule.is_shadow
     own = len(plan.__match_args__)
-    return PACK[own](record_head(rule.id, type(plan)), flags, min(cost, TOO_COSTLY), *plan.numbers[:own])
+    return PACK[own](record_head(rule.id, Form.of(plan)), flags, min(cost, TOO_COSTLY), *plan.numbers[:own])
+
+
+ID_BYTES: Final = 5  # of a rule's id, in a record
 
 
 @lru_cache(maxsize=4096)
-def record_head(rule_id: str, plan: type[Plan]) -> bytes:
-    """What begins a rule's record: its id, and the length of its state."""
-    return urlsafe_b64decode(rule_id) + LENGTH(state_length(plan))
+def record_head(rule_id: str, form: Form) -> int:
+    """The six bytes that begin a rule's record, as a number: its kind and the rule's id."""
+    return form.kind + (int.from_bytes(urlsafe_b64decode(rule_id)[:ID_BYTES], "little") << 8)
 
 
 def repack(calendar: Calendar, packed: bytes, command: Decide) -> bytes:

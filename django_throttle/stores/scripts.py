@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -22,11 +22,11 @@ _SECTION: Final = re.compile(r"^ *--- (\w+)\n", re.MULTILINE)
 _USE: Final = re.compile(r"^ *--- use (\w+)\n", re.MULTILINE)
 _EACH: Final = re.compile(r"^ *--- each (\w+)\n(.*?)^ *--- end\n", re.MULTILINE | re.DOTALL)
 _NUMBERED: Final = re.compile(r"\b(\w+)_(?:\d+)\b")
-# Of a state: a number, and a text of any length. Both are formats of Lua's struct library.
-DOUBLE, TEXT = "d", "s"
-ANY_LENGTH: Final = 65_535  # in a head: that of a text
 OWN_KEY: Final = 10  # from this number on an algorithm has a key of its own, below it a record
-HEAD_BYTES: Final = 15  # of a record, without its state
+REST: Final = "*"  # after a name of a state: the text of all numbers that are left
+# The kinds of records without numbers, see seek.lua; a kind is the first byte of a record.
+SMALL, LARGE = 128, 192
+TURN: Final = 2**48  # of the time of a small record
 REQUEST_BYTES: Final = 17  # of a charge in a call, without the numbers of its plan
 MOST_CHARGES: Final = 32  # of one call: more travel as several, as if they were of several slots of a Cluster
 # Lua takes 200 local variables. Of more than so many numbered ones all are kept in a table, which takes longer.
@@ -42,20 +42,74 @@ class Script:
     sha: str
 
 
-class Part(NamedTuple):
-    """One charge of a call as its script knows it: the class of its plan, and which of the call's keys is its."""
+class Form(NamedTuple):
+    """The class of a plan, how many numbers its record keeps, whether it is a large one, and the most that is counted."""
 
     plan: type[Plan]
+    kept: int
+    is_large: bool
+    most: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Form:
+        kept = len(state_of(type(plan))) if plan.kept is None else plan.kept
+        return cls(type(plan), kept, plan.is_large, plan.most)
+
+    @property
+    def kind(self) -> int:
+        """The first byte of a record."""
+        return (LARGE if self.is_large else SMALL) + self.kept
+
+    @property
+    def head(self) -> str:
+        """The format of what begins a record, for Lua's struct library: its head, and when it runs out."""
+        return "I6I7" if self.is_large else "I6I6"
+
+    @property
+    def head_bytes(self) -> int:
+        return 13 if self.is_large else 12
+
+    @property
+    def number(self) -> str:
+        return "d" if self.is_large else "I4"
+
+    @property
+    def bytes(self) -> int:
+        return self.head_bytes + self.kept * (8 if self.is_large else 4)
+
+    def state(self) -> Iterator[tuple[str, str, str]]:
+        """Name, format and value at first of each number that a record has; without a format it keeps none."""
+        left = self.kept
+        for name, is_rest in state_of(self.plan):
+            if is_rest:
+                length = left * (8 if self.is_large else 4)
+                yield name, f"c{length}" if left else "", f"string.rep('\\0', {length})" if left else "''"
+            else:
+                yield name, self.number if left else "", "0"
+                left -= 1
+
+    def filled(self, body: str) -> str:
+        """A body with the sections of the algorithm, and what is different in a large record."""
+        body = _SECTION.sub(
+            lambda place: "".join(_sections(path).get(place[1], "") for path in paths_of(self.plan)), body
+        )
+        return _with(body, IS_LARGE=str(self.is_large).lower(), MAX_COUNT=str(self.most), NUMBER=self.number)
+
+
+class Part(NamedTuple):
+    """One charge of a call as its script knows it: its form, and which of the call's keys is its."""
+
+    form: Form
     key: int
 
 
 @cache
-def script(name: str, plans: frozenset[type[Plan]] = frozenset()) -> Script:
-    """The script in ``lua/name.lua``, with a branch for each of these algorithms: the others' would only cost time.
+def script(name: str, forms: frozenset[Form] = frozenset()) -> Script:
+    """The script in ``lua/name.lua``, with a branch for each of these forms: the others' would only cost time.
 
     Sections are branches of one loop rather than functions, because a script makes its functions anew on every call.
     """
-    kinds = sorted(plans, key=lambda plan: plan.code)
+    kinds = sorted(forms, key=lambda form: (form.plan.code, form.kind))
     return _script(_EACH.sub(lambda each: "".join(_branch(each[2], kind) for kind in kinds), _frame(name)))
 
 
@@ -71,7 +125,7 @@ def decide_script(parts: tuple[Part, ...]) -> Script:
         "value": values,
     }
     text = _EACH.sub(lambda each: "".join(one.filled(each[2]) for one in repeated[each[1]]), _frame("decide"))
-    paths = dict.fromkeys(path for part in parts for path in paths_of(part.plan))
+    paths = dict.fromkeys(path for part in parts for path in paths_of(part.form.plan))
     text = _SECTION.sub(lambda place: "".join(_sections(path).get(place[1], "") for path in paths), text)
     answers = [f"retry_{one.number}, remaining_{one.number}, reset_{one.number}" for one in charges]
     text = _with(
@@ -103,20 +157,10 @@ def _with(text: str, **words: str) -> str:
 
 
 @cache
-def state_of(plan: type[Plan]) -> tuple[tuple[str, str], ...]:
-    """The names and formats of what an algorithm keeps in a record."""
+def state_of(plan: type[Plan]) -> tuple[tuple[str, bool], ...]:
+    """The names of what an algorithm keeps in a record, and of each whether it is the rest of the numbers."""
     lines = [line for path in paths_of(plan) for line in _sections(path).get("state", "").splitlines()]
-    return tuple((name, kind) for _, name, kind in (line.split() for line in lines))
-
-
-def is_text(plan: type[Plan]) -> bool:
-    return any(kind == TEXT for _, kind in state_of(plan))
-
-
-@cache
-def state_length(plan: type[Plan]) -> int:
-    """The bytes that an algorithm keeps in a record; ANY_LENGTH for a text."""
-    return ANY_LENGTH if is_text(plan) else 8 * len(state_of(plan))
+    return tuple((words[1], REST in words) for words in map(str.split, lines))
 
 
 def paths_of(plan: type[Plan]) -> tuple[str, ...]:
@@ -126,35 +170,36 @@ def paths_of(plan: type[Plan]) -> tuple[str, ...]:
 class _Charge:
     """One charge in the text of a script."""
 
-    def __init__(self, number: int, plan: type[Plan], key: int) -> None:
-        self.number, self.plan, self.key = number, plan, key
-        self.has_own_key = plan.code >= OWN_KEY
-        self.names = ["expires", *[name for name, _ in state_of(plan)]]
-        self.numbers = ["limit", "a", "b", "c"][: len(plan.__match_args__)]
+    def __init__(self, number: int, form: Form, key: int) -> None:
+        self.number, self.form, self.key = number, form, key
+        self.has_own_key = form.plan.code >= OWN_KEY
+        self.state = [] if self.has_own_key else list(form.state())
+        self.names = ["expires", *[name for name, kind, _ in self.state if kind]]
+        self.numbers = ["limit", "a", "b", "c"][: len(form.plan.__match_args__)]
 
     def numbered(self, *names: str) -> list[str]:
         return [f"{name}_{self.number}" for name in names]
 
     def filled(self, body: str) -> str:
         """What is repeated for each charge, as it is for this one."""
+        constant = [(name, first) for name, kind, first in self.state if not kind]
         body = _with(
             body,
-            STATE=", ".join(self.names),
-            STATE_i=", ".join(self.numbered(*self.names)),
+            STATE=", ".join([*self.names, *[name for name, _ in constant]]),
+            STATE_i=", ".join([*self.numbered(*self.names), *[first for _, first in constant]]),
             STORE_i="\n".join(f"{name}_{self.number} = {name}" for name in self.names),
             NUMBERS=", ".join(self.numbers),
             NUMBERS_i=", ".join(self.numbered(*self.numbers)),
             KEY_i=str(self.key),
-            ALGORITHM_i=str(self.plan.code),
+            ALGORITHM_i=str(self.form.plan.code),
         )
         body = re.sub(r"_i\b", f"_{self.number}", re.sub(r"_v\b", f"_{self.key}", body))
-        paths = paths_of(self.plan)
-        return _SECTION.sub(lambda place: "".join(_sections(path).get(place[1], "") for path in paths), body)
+        return self.form.filled(body)
 
     @property
     def request(self) -> str:
         """The format of a charge in the request."""
-        return f"c8Bd{'d' * len(self.numbers)}"
+        return f"dBd{'d' * len(self.numbers)}"
 
     @property
     def request_bytes(self) -> int:
@@ -163,20 +208,11 @@ class _Charge:
     @property
     def format(self) -> str:
         """A record's, for Lua's struct library."""
-        return "I7c6Hc0" if is_text(self.plan) else f"I7c8{'d' * len(state_of(self.plan))}"
-
-    @property
-    def id(self) -> str:
-        return f"sub(head_{self.number}, 1, 6)" if is_text(self.plan) else f"head_{self.number}"
+        return "".join([self.form.head, *[kind for _, kind, _ in self.state]])
 
     def in_record(self, head: str) -> list[str]:
         """What a record holds, with this for its head."""
-        expires, *state = self.numbered(*self.names)
-        return [expires, head, *state]
-
-    def written(self) -> list[str]:
-        expires, head, *state = self.in_record(self.id)
-        return [expires, head, *(f"#{one}" for one in state if is_text(self.plan)), *state]
+        return [head, *self.numbered(*self.names)]
 
 
 class _Value:
@@ -194,40 +230,40 @@ class _Value:
             READ_v=self._read(),
             HEADS_v=", ".join(f"head_{one.number}" for one in self.charges),
             RECORDS_v=self._written(),
+            AFTER_v=str(self._bytes() + 1),
             LONGEST_v="\n".join(longest),
             KEY_v=str(self.key),
             COSTS_v=" or ".join(f"cost_{one.number} > 0" for one in self.charges),
         )
         return re.sub(r"_v\b", f"_{self.key}", body)
 
+    def _bytes(self) -> int:
+        return sum(one.form.bytes for one in self.charges)
+
     def _read(self) -> str:
-        """Reads the records; is_ours says whether they are those asked for."""
-        least = 1 + sum(HEAD_BYTES + (0 if is_text(one.plan) else state_length(one.plan)) for one in self.charges)
-        lines = [f"if #value_v >= {least} then", "local version", "after_v, is_ours = 1, true"]
+        """Reads the records, and leaves the loop around it if they are those asked for."""
+        lines, at = [f"if #value_v >= {self._bytes()} then", "local is_ours"], 1
         lines[1] += "".join(f", found{one.number}" for one in self.charges)
         for some in _together(self.charges):
-            opening = [("version", "B")] if some[0] is self.charges[0] else []
-            names = [*[name for name, _ in opening], *_joined(one.in_record(f"found{one.number}") for one in some)]
-            form = "".join([*[kind for _, kind in opening], *[one.format for one in some]])
-            reading = f"decode('<{form}', value_v, after_v)"
-            if any(is_text(one.plan) for one in some):  # its length may be wrong
-                reading, names = f"pcall(decode, '<{form}', value_v, after_v)", ["is_ours", *names]
-            same = [*[f"{name} == 1" for name, _ in opening], *[f"found{one.number} == {one.id}" for one in some]]
+            names = _joined(one.in_record(f"found{one.number}") for one in some)
             lines += [
-                "if is_ours then",
-                f"{', '.join(names)}, after_v = {reading}",
-                f"is_ours = is_ours and {' and '.join(same)}",
-                "end",
+                f"{', '.join(names)} = decode('<{''.join(one.format for one in some)}', value_v, {at})",
+                f"is_ours = {'is_ours and ' if at > 1 else ''}{' and '.join(self._same(some))}",
             ]
-        return "\n".join([*lines, "end"])
+            at += sum(one.form.bytes for one in some)
+        small = [f"expires_{one.number}" for one in self.charges if not one.form.is_large]
+        times = [f"{one} = ({one} - earliest) % {TURN} + earliest" for one in small]
+        return "\n".join([*lines, "if is_ours then", *times, "break", "end", "end"])
+
+    def _same(self, charges: Iterable[_Charge]) -> Iterable[str]:
+        return [f"found{one.number} == head_{one.number}" for one in charges]
 
     def _written(self) -> str:
         """The text of the records."""
         parts = []
         for some in _together(self.charges):
-            opening = "B" if some[0] is self.charges[0] else ""
-            names = [*("1" for _ in opening), *_joined(one.written() for one in some)]
-            parts.append(f"encode('<{opening}{''.join(one.format for one in some)}', {', '.join(names)})")
+            names = _joined(one.in_record(f"head_{one.number}") for one in some)
+            parts.append(f"encode('<{''.join(one.format for one in some)}', {', '.join(names)})")
         return " .. ".join(parts)
 
 
@@ -253,26 +289,25 @@ def _calendars(charges: Sequence[_Charge]) -> Iterable[int]:
     """Where in a call charges have the bounds of a calendar, after the limit."""
     at = 1
     for one in charges:
-        if one.plan.needs_calendar:
+        if one.form.plan.needs_calendar:
             yield at + REQUEST_BYTES + 8
         at += one.request_bytes
 
 
-def _branch(body: str, plan: type[Plan]) -> str:
-    """An algorithm's branch in a loop over charges."""
-    names, decoded, encoded = [name for name, _ in state_of(plan)], "", ""
-    if plan.code < OWN_KEY:
+def _branch(body: str, form: Form) -> str:
+    """A form's branch in a loop over charges."""
+    decoded, encoded, condition = "", "", f"algorithm == {form.plan.code}"
+    if form.plan.code < OWN_KEY:
+        condition += f" and head % 256 == {form.kind}"
+        state = list(form.state())
+        kept = ", ".join(name for name, kind, _ in state if kind)
+        formats = "".join(["'<", *[kind for _, kind, _ in state], "'"])
+        decoded = "\n".join(f"local {name} = {first}" for name, _, first in state)
         encoded = "state = ''"
-    if is_text(plan):
-        decoded = f"local {names[0]} = fits and sub(value, from + {HEAD_BYTES}, after - 1) or ''"
-        encoded = f"state = {names[0]}"
-    elif names:
-        form = f"'<{'d' * len(names)}'"
-        decoded = f"local {', '.join(names)} = {', '.join('0' for _ in names)}\n"
-        decoded += f"if fits then {', '.join(names)} = decode({form}, value, from + {HEAD_BYTES}) end"
-        encoded = f"state = encode({form}, {', '.join(names)})"
-    body = _with(body, IS_ALGORITHM=f"algorithm == {plan.code}", DECODED=decoded, ENCODED=encoded)
-    return _SECTION.sub(lambda place: "".join(_sections(path).get(place[1], "") for path in paths_of(plan)), body)
+        if kept:
+            decoded += f"\nif fits then {kept} = decode({formats}, value, from + {form.head_bytes}) end"
+            encoded = f"state = encode({formats}, {kept})"
+    return form.filled(_with(body, IS_ALGORITHM=condition, DECODED=decoded, ENCODED=encoded))
 
 
 def _frame(name: str) -> str:

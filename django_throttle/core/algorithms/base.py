@@ -14,6 +14,9 @@ from django_throttle.core.rate import MAX_LIMIT, Rate
 State = tuple[int, ...]
 NEVER: Final = -1
 NOTHING: Final[State] = ()
+# What a small record of a store holds: counts of four bytes, and times of six, told from others near to now.
+SMALL_COUNT: Final = 2**32 - 1
+NEAR_US: Final = 4 * 366 * 86_400 * 1_000_000
 
 
 class StepResult(NamedTuple):
@@ -75,6 +78,21 @@ class Plan(ABC):
         numbers = (*[getattr(self, name) for name in self.__match_args__], 0, 0, 0)[:4]
         object.__setattr__(self, "numbers", numbers)
 
+    @property
+    def most(self) -> int:
+        """The most that is counted, of refused calls too."""
+        return MAX_LIMIT
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a number of its state, or the time until it runs out, may be too large for a small record."""
+        return self.most > SMALL_COUNT
+
+    @property
+    def kept(self) -> int | None:
+        """How many numbers a record has, where that is not one for each name in the Lua file."""
+        return None
+
     @abstractmethod
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         """What a call of this cost comes to; ``counts_denied`` when a refused one is charged too."""
@@ -114,6 +132,12 @@ class Plan(ABC):
     def turn_after(self, reset: int, cost: int) -> int:
         """Microseconds until a queued call has its turn, when its queue is empty after ``reset``."""
         return 0
+
+
+def most_counted(limit: int, counts: int = 1) -> int:
+    """The most in each of so many counts whose sum is kept, too: what a small record holds, unless the limit is more."""
+    small = SMALL_COUNT // counts
+    return small if limit <= small else MAX_LIMIT
 
 
 class RuleLike(Protocol):

@@ -9,7 +9,6 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
-from django_throttle.core.rate import MAX_LIMIT
 
 
 class Window(Plan, ABC):
@@ -17,6 +16,10 @@ class Window(Plan, ABC):
 
     __slots__ = ()
     begins_afresh = True
+
+    @property
+    def most(self) -> int:
+        return base.most_counted(self.limit)
 
     @abstractmethod
     def bounds(self, now: int) -> tuple[int, int]:
@@ -36,7 +39,7 @@ class Window(Plan, ABC):
         if count + cost > limit:
             retry = base.NEVER if cost > limit else left
             if counts_denied:
-                count = min(count + cost, MAX_LIMIT)
+                count = min(count + cost, self.most)
                 refused_state = (start, count)
         remaining = max(0, limit - count)
         return StepResult(
@@ -61,7 +64,7 @@ class Window(Plan, ABC):
         if late.at < start:
             return None
         count = state[1] if state and state[0] >= start else 0
-        return base.Stored((start, min(count + late.cost, MAX_LIMIT)), finish - now)
+        return base.Stored((start, min(count + late.cost, self.most)), finish - now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,15 @@ class Gcra(Plan):
     name, code = "gcra", 4
     buckets: ClassVar[int] = 1  # the most that can be used up
 
+    @property
+    def is_large(self) -> bool:
+        lasts = self.bucket * self.buckets // self.fineness
+        return lasts > base.NEAR_US or self.fineness > base.SMALL_COUNT
+
+    @property
+    def kept(self) -> int:
+        return int(self.fineness > 1)  # else there is no fraction
+
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         burst, unit, bucket, fineness = self.limit, self.unit, self.bucket, self.fineness
         arrival, fraction = state or (now, 0)

@@ -8,7 +8,6 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
-from django_throttle.core.rate import MAX_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,10 @@ class SlidingWindow(Plan):
     strict: int = 0
     name, code = "sliding_window", 3
 
+    @property
+    def most(self) -> int:
+        return base.most_counted(self.limit, self.n)
+
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit, sub_window, n = self.limit, self.sub_window, self.n
         current = now // sub_window
@@ -32,7 +35,7 @@ class SlidingWindow(Plan):
         retry = 0
         if sum(counts[:n]) + weight + cost > limit:
             if counts_denied:
-                counts[0] = min(counts[0] + cost, MAX_LIMIT)
+                counts[0] = min(counts[0] + cost, self.most)
                 refused_state = (current, *counts)
             retry = base.NEVER if cost > limit else self._fits_at(counts, cost, current) - now
         newest = next((age for age, count in enumerate(counts) if count), None)
@@ -92,7 +95,7 @@ class SlidingWindow(Plan):
         age = max(0, current - late.at // self.sub_window)
         if age > n:
             return None
-        counts[age] = min(counts[age] + late.cost, MAX_LIMIT)
+        counts[age] = min(counts[age] + late.cost, self.most)
         return base.Stored((current, *counts), (current + n + 1) * self.sub_window - now)
 
 
@@ -101,6 +104,10 @@ class SubWindows(SlidingWindow):
 
     __slots__ = ()
     code, lua = 9, ("sub_windows.lua",)
+
+    @property
+    def kept(self) -> int:
+        return self.n + 1
 
 
 def plan(rule: RuleLike) -> Plan:

@@ -1,5 +1,5 @@
 -- Lines for other scripts. KEYS, ARGV, reply: theirs.
--- Sets counts, a record as sub_windows.lua keeps it, of ages, the counts of all sub-windows.
-        between = 0
+-- Sets a record's numbers, as sub_windows.lua keeps them, of ages, the counts of all sub-windows.
+        newest, between, oldest = ages[1], 0, ages[n + 1]
         for age = 2, n do between = between + ages[age] end
-        counts = encode('<' .. string.rep('d', n + 1), ages[1], between, ages[n + 1], unpack(ages, 3, n))
+        older = encode('<' .. string.rep('NUMBER', n - 2), unpack(ages, 3, n))

@@ -6,16 +6,16 @@
 -- KEYS: of each call the values of its idents, see stores/packing.py, and the keys of its sliding logs and leases.
 -- Variables that are there already are set one by one: Lua copies the values of an assignment to several twice.
 -- ARGV: the calls, then now in microseconds (none or "" for the server's clock). A call is a byte of flags (1 commit, 2
--- with a lease), and each charge eight bytes that begin its record, see stores/packing.py, a byte of flags (1 counts
--- denied, 2 shadow), and doubles, the cost and those numbers that the rule's plan has: limit, a, b, c. All little-endian,
--- and nothing in between, as skipping a byte takes as long as reading two. Then for each call with a lease: uid of the
--- caller, lease, the lease's time to live in milliseconds.
+-- with a lease), and for each charge a double, the six bytes that begin its record (seek.lua) as a number, a byte of flags
+-- (1 counts denied, 2 shadow), and doubles, the cost and those numbers that the rule's plan has: limit, a, b, c. All
+-- little-endian, and nothing in between, as skipping a byte takes as long as reading two. Then for each call with a lease:
+-- uid of the caller, lease, the lease's time to live in milliseconds.
 -- Reply: doubles in one text, which is read at once where an array is read number by number: values repaired, the time,
 -- then three a charge: retry (-1 never), remaining, reset; times in microseconds, as they stand afterwards.
 -- Sections of the algorithms:
--- "state" names the numbers of a record, in a comment: each with its format, d a double, or s for a text of any length.
--- "decide" reads them, expires (0 where there is no record, as good as one that ran out), algorithm, cost, limit, a, b,
--- c and counts_denied. It sets the StepResult of core/algorithms/base.py: retry, remaining, reset, charged_remaining, and
+-- "state" names the numbers of a record, each in a comment; with a * after it, it is the text of all that are left.
+-- "decide" reads them, expires (long ago where there is no record, as good as one that ran out), algorithm, cost, limit, a,
+-- b, c and counts_denied. It sets the StepResult of core/algorithms/base.py: retry, remaining, reset, charged_remaining, and
 -- expires and the state as the call leaves them, with `added` of the cost charged. It sets is_changed where that is to be
 -- stored although the call is refused: a counted denial, or a state that the clock, set back, has made wrong.
 -- One with a key of its own (its number is 10 or more) sets `writes` and charged_reset where it may be charged instead,
@@ -30,10 +30,13 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local NEVER, MAX_COUNT, EXACT = -1, 999999999999999, 9007199254740992
--- The id of a record that tells of those that follow it, which were not asked for: when the last of them runs out, and
--- as its state when the first one does.
-local SUMMARY = '\0\0\0\0\0\0'
+-- Of the time at which a small record runs out, see seek.lua, the first that there may be.
+local earliest = now - 140737488355328
+local long_ago = now - 70368744177664 -- runs out in no year to come, either
+local NEVER, MAX_LIMIT, EXACT = -1, 999999999999999, 9007199254740992
+-- What begins a record that tells of those that follow it, which were not asked for: a large one of the id 0, which runs
+-- out when the last of them does, and has in seven bytes, and one that is not read, when the first one does.
+local SUMMARY = 193
 --- before
 DECLARED
 repeat
@@ -55,11 +58,12 @@ repeat
 --- each value
   key_v = KEYS[first + KEY_v]
   value_v = redis.pcall('GET', key_v)
+  is_moved_v = false
   if not value_v then
-    value_v = '\1'
+    value_v = ''
   elseif value_v.err then -- a foreign value
     call('DEL', key_v)
-    value_v, repaired = '\1', repaired + 1
+    value_v, repaired = '', repaired + 1
   end
 --- end
   local charges, keeps = granted, false
@@ -68,14 +72,13 @@ repeat
 --- each value
     is_written_v = false
     for _ = 1, 2 do
-      local is_ours
       READ_v
-      if is_ours then break end
       -- Not as asked for: bring the records that are to the front, and make those that are not.
-      local value, at, ahead = value_v, 2, 2
+      local value, at, ahead = value_v, 1, 1
 --- use seek
-      if string.byte(value) ~= 1 then -- a foreign value
-        repaired, value = repaired + 1, '\1'
+--- use converted
+      if value ~= '' and not size_of(string.byte(value)) then -- a foreign value
+        repaired, value = repaired + 1, ''
       end
       for _, head in ipairs({ HEADS_v }) do
         local from, after, fits = seek(value, head, ahead) -- most often they are in the same order
@@ -83,18 +86,21 @@ repeat
           repaired, value = repaired + 1, sub(value, 1, after - 1)
         end
         if not from and ahead > at then from, after, fits = seek(value, head, at) end
-        local rest = from and sub(value, at, from - 1) .. sub(value, after) or sub(value, at)
-        local record = fits and sub(value, from, after - 1)
-        if not record then
-          local id, length = decode('<c6H', head)
-          if length == 65535 then length = 0 end
-          record = encode('<I7c6H', 0, id, length) .. string.rep('\0', length)
+        local record
+        if fits then
+          record = sub(value, from, after - 1)
+        elseif from then
+          record = converted(value, from, head)
+        else
+          record = begun(head, long_ago)
+          record = record .. string.rep('\0', size_of(head % 256) - #record)
         end
+        local rest = from and sub(value, at, from - 1) .. sub(value, after) or sub(value, at)
         value = sub(value, 1, at - 1) .. record .. rest
         at = at + #record
-        ahead = fits and after or at
+        ahead = from and from + #record or at
       end
-      value_v = value
+      value_v, is_moved_v = value, true
     end
     local longest
     LONGEST_v
@@ -118,7 +124,7 @@ repeat
         elseif is_changed then
           STORE_i
           is_written_v, keeps = true, true
-          if reset == 0 then expires_i = 0 end
+          if reset == 0 then expires_i = long_ago end
         end
       end
       retry_i = retry
@@ -139,54 +145,54 @@ repeat
 --- end
 --- each value
     do
-      local text, at, longest = nil, 2, 0
+      local text, at, longest = nil, AFTER_v, 0
       if is_written_v and (granted or keeps) then
-        text, at = RECORDS_v, after_v
+        text = RECORDS_v
         LONGEST_v
       elseif (COSTS_v) and call('PTTL', key_v) == -1 then -- somebody made it immortal
-        text = '\1'
+        text, at = '', 1
       end
       if text then
-        local size, latest, lasts_as_before = #value_v, 0, longest == lasted_v
+        local size, latest, others = #value_v, 0, nil
+        local lasts_as_before = longest == lasted_v and not is_moved_v
         if at <= size then -- records that were not asked for
-          local own_id, length, earliest
-          if size - at >= 21 then latest, own_id, length, earliest = decode('<I7c6HI7', value_v, at) end
-          if own_id == SUMMARY and earliest > now then
-            text = text .. sub(value_v, at)
-          else -- without those that have run out
-            local from, others = at, ''
-            latest, earliest, lasts_as_before = 0, EXACT * 8, false
+          local head, soonest
+          if size - at >= 20 then head, latest, soonest = decode('<I6I7I7', value_v, at) end
+          if head ~= SUMMARY or soonest <= now then -- without those that have run out
+--- use seek
+            local from = at
+            latest, soonest, lasts_as_before, others = 0, EXACT, false, ''
             while at <= size do
-              local expires, first_expires
-              if size - at >= 14 then expires, own_id, length = decode('<I7c6H', value_v, at) else length = EXACT end
-              local after = at + 15 + length
+              local after, first_expires = at + (size_of(string.byte(value_v, at)) or EXACT), nil
               if after > size + 1 then -- no record
                 size = at - 1
                 break
               end
-              if own_id == SUMMARY and length == 7 then first_expires = decode('<I7', value_v, at + 15) end
-              if own_id == SUMMARY or expires <= now then
+              local expires = expires_of(value_v, at)
+              head = decode('<I6', value_v, at)
+              if head == SUMMARY then first_expires = decode('<I7', value_v, at + 13) end
+              if head == SUMMARY or expires <= now then
                 others, from = others .. sub(value_v, from, at - 1), after
               end
-              if expires > now and (own_id ~= SUMMARY or first_expires and first_expires > now) then
+              if expires > now and (head ~= SUMMARY or first_expires > now) then
                 if expires > latest then latest = expires end
                 if not first_expires then first_expires = expires end
-                if first_expires < earliest then earliest = first_expires end
-                if own_id == SUMMARY then break end -- the rest is as it says
+                if first_expires < soonest then soonest = first_expires end
+                if head == SUMMARY then break end -- the rest is as it says
               end
               at = after
             end
             others = others .. sub(value_v, from, size)
-            if others ~= '' then text = text .. encode('<I7c6HI7', latest, SUMMARY, 7, earliest) .. others end
+            if others ~= '' then others = encode('<I6I7I7B', SUMMARY, latest, soonest, 0) .. others end
           end
         end
-        -- Looking whether there is still a time to live, and keeping it, takes less than to set it again.
+        -- Looking whether there is still a time to live, and writing what changed, takes less than to set both again.
         if lasts_as_before and call('PTTL', key_v) >= 0 then
-          call('SET', key_v, text, 'KEEPTTL')
+          call('SETRANGE', key_v, '0', text)
         else
           local lasts = math.max(longest, latest) - now
           lasts = (lasts < least_lifetime and least_lifetime or lasts) + 999
-          call('SET', key_v, text, 'PX', (lasts - lasts % 1000) / 1000)
+          call('SET', key_v, text .. (others or sub(value_v, at)), 'PX', string.format('%d', (lasts - lasts % 1000) / 1000))
         end
       end
     end

@@ -2,10 +2,10 @@
 -- from `a` to `b`, the next until `c`. A record expires when its window ends.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
 --- state
--- count d
+-- count
 --- decide
       local finish = algorithm == 1 and now - now % a + a or now < b and b or c
-      if not (count >= 0 and count <= MAX_COUNT) then
+      if IS_LARGE and not (count >= 0 and count <= MAX_COUNT) then
         repaired, expires, count = repaired + 1, 0, 0
       end
       if expires < finish then

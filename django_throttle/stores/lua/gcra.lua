@@ -2,10 +2,11 @@
 -- microseconds (GCRA; a token bucket with continuous refill; a leaky bucket as a meter and as a queue).
 -- With algorithm 8 calls wait for their turn: only the last turn is given back, so that no other's moves.
 -- With algorithm 7 costs are corrected when they are known; what was used beyond the bucket is owed, a bucket at most.
--- A record expires at the theoretical arrival time, rounded up; `fraction` is what that has beyond a whole microsecond.
+-- A record expires at the theoretical arrival time, rounded up; `fraction` is what that has beyond a whole microsecond,
+-- and is not kept where the fineness is 1.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
 --- state
--- fraction d
+-- fraction
 --- decide
       local unit, bucket, fineness = a, b, c
       local used, most = (expires - now) * fineness, algorithm == 7 and 2 * b or b

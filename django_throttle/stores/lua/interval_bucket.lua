@@ -2,8 +2,8 @@
 -- `units` are what it had at `start`. A record expires when the bucket is full.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
 --- state
--- start d
--- units d
+-- start
+-- units
 --- decide
       local interval, brings = a, b
       if expires <= now then

@@ -1,9 +1,10 @@
 -- Gives back what was charged a moment ago, as if it had not been; never more than that, and never less than what
 -- it kept anybody else from getting.
 -- KEYS: one a charge, then, where a second time must change nothing, a key by which it is known; all of one slot.
--- ARGV: now in microseconds ("" for the server's clock), then for each charge, little-endian, the eight bytes that begin
--- its record, a byte with the algorithm, and seven doubles: cost, the rule's plan (limit, a, b, c), when it was charged,
--- and the microseconds to full that were answered then; then, with that key, the milliseconds for which it is kept.
+-- ARGV: now in microseconds ("" for the server's clock), then for each charge, little-endian, a double, what begins its
+-- record (seek.lua) as a number, a byte with the algorithm, and seven doubles: cost, the rule's plan (limit, a, b, c), when
+-- it was charged, and the microseconds to full that were answered then; then, with that key, the milliseconds for which it
+-- is kept.
 -- Reply: the number of charges given back.
 -- The sections "refund" of the algorithms, see decide.lua, change the state and set goes_back; expires is 0 when nothing
 -- is left to store. One with a key of its own writes, and counts `refunded`, by itself.
@@ -17,11 +18,11 @@ local place, refunded = 1, 0
 for i = 1, ARGV[3] and #KEYS - 1 or #KEYS do
   local key = KEYS[i]
   local head, algorithm, cost, limit, a, b, c, since, reset
-  head, algorithm, cost, limit, a, b, c, since, reset, place = decode('<c8Bddddddd', ARGV[2], place)
+  head, algorithm, cost, limit, a, b, c, since, reset, place = decode('<dBddddddd', ARGV[2], place)
   local from, after, fits, expires, state, goes_back
   local value = algorithm < 10 and redis.pcall('GET', key)
-  if type(value) == 'string' and string.byte(value) == 1 then from, after, fits = seek(value, head, 2) end
-  if fits then expires = decode('<I7', value, from) end
+  if type(value) == 'string' then from, after, fits = seek(value, head, 1) end
+  if fits then expires = expires_of(value, from) end
   if algorithm < 10 and not fits then -- nothing, or a foreign value
 --- each algorithm
   elseif IS_ALGORITHM then
@@ -31,9 +32,9 @@ for i = 1, ARGV[3] and #KEYS - 1 or #KEYS do
 --- end
   end
   if goes_back then
-    local left = expires > 0 and encode('<I7c6H', expires, head, #state) .. state or ''
+    local left = expires > 0 and begun(head, expires) .. state or ''
     value = unsummed(sub(value, 1, from - 1) .. left .. sub(value, after))
-    if #value == 1 then redis.call('DEL', key) else redis.call('SET', key, value, 'KEEPTTL') end
+    if value == '' then redis.call('DEL', key) else redis.call('SET', key, value, 'KEEPTTL') end
     refunded = refunded + 1
   end
 end

@@ -2,13 +2,13 @@
 -- A record expires when neither counts any more.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
 --- state
--- newest d
--- oldest d
+-- newest
+-- oldest
 --- decide
       local sub_window, strict = a, c == 1
       local rest = sub_window - now % sub_window
       local finish = now + rest + sub_window
-      if not (newest >= 0 and newest <= MAX_COUNT and oldest >= 0 and oldest <= MAX_COUNT) then
+      if IS_LARGE and not (newest >= 0 and newest <= MAX_COUNT and oldest >= 0 and oldest <= MAX_COUNT) then
         repaired, expires, newest, oldest = repaired + 1, 0, 0, 0
       end
       if expires < finish then

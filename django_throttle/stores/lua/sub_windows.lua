@@ -1,36 +1,34 @@
 -- `n` sub-windows of `sub_window` microseconds and a weighted (or, strict = 1, whole) oldest one. A record expires when
--- none of them counts any more. Its doubles are the newest count, the sum of those between, the oldest, and then those
+-- none of them counts any more. Its numbers are the newest count, the sum of those between, the oldest, and then those
 -- between but the first, the newer first: within a sub-window the first three suffice.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
 --- state
--- counts s
+-- newest
+-- between
+-- oldest
+-- older *
 --- decide
-      local sub_window, n, strict = a, b, c == 1
+      local sub_window, n, strict, ages = a, b, c == 1, nil
       local rest = sub_window - now % sub_window
       local finish = now + rest + n * sub_window
-      local newest, between, oldest, ages = 0, 0, 0, nil
-      local is_right = expires > 0 and #counts == 8 * (n + 1)
-      if is_right then
-        newest, between, oldest = decode('<ddd', counts)
-        is_right = newest >= 0 and newest <= MAX_COUNT and oldest >= 0 and oldest <= MAX_COUNT
-          and between >= 0 and between <= n * MAX_COUNT
-      end
+      local is_right = not IS_LARGE
+        or (newest >= 0 and newest <= MAX_COUNT and oldest >= 0 and oldest <= MAX_COUNT
+          and between >= 0 and between <= n * MAX_COUNT)
       if is_right and expires < finish then
 --- use ages
         for age = 2, n do
-          if not (ages[age] >= 0 and ages[age] <= MAX_COUNT) then is_right = false end
+          if not (ages[age] >= 0 and ages[age] <= MAX_LIMIT) then is_right = false end
         end
         local passed = math.min(math.ceil((finish - expires) / sub_window), n + 1)
         for age = n + 1, passed + 1, -1 do ages[age] = ages[age - passed] end
         for age = 1, passed do ages[age] = 0 end
 --- use aged
-        newest, oldest = ages[1], ages[n + 1]
       elseif is_right and expires > finish then -- the clock went back: earlier counts belong to this window
         is_changed = true
       end
       if not is_right then
-        if expires > 0 then repaired = repaired + 1 end
-        newest, between, oldest, ages, counts = 0, 0, 0, nil, string.rep('\0', 8 * (n + 1))
+        repaired, newest, between, oldest, ages = repaired + 1, 0, 0, 0, nil
+        older = string.rep('\0', #older)
       end
       expires = finish
 
@@ -77,15 +75,12 @@
         expires = finish - (latest - 1) * sub_window
         for age = 1, n + 1 do ages[age] = ages[age + latest - 1] or 0 end
 --- use aged
-        newest, oldest = ages[1], ages[n + 1]
       end
-      counts = encode('<ddd', newest, between, oldest) .. sub(counts, 25)
 --- refund
     local sub_window, n, ages = a, b, nil
     -- After a step back of the clock all of it counts in the newest.
     local age = math.max(0, (expires - (since - since % sub_window)) / sub_window - n - 1) + 1
-    if #counts == 8 * (n + 1) and age <= n + 1 then
-      local newest, between, oldest = decode('<ddd', counts)
+    if age <= n + 1 then
 --- use ages
       ages[age] = math.max(0, ages[age] - cost)
 --- use aged
@@ -95,11 +90,7 @@
     local sub_window, n, ages = a, b, {}
     local current = now - now % sub_window
     local finish = current + (n + 1) * sub_window
-    local newest, between, oldest
-    if #counts == 8 * (n + 1) then
-      newest, between, oldest = decode('<ddd', counts)
 --- use ages
-    end
     local before, passed = ages, math.max(0, (finish - expires) / sub_window)
     ages = {}
     for age = 1, n + 1 do ages[age] = before[age - passed] or 0 end
