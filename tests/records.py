@@ -2,68 +2,73 @@
 
 from __future__ import annotations
 
+import time
 from base64 import urlsafe_b64decode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import NamedTuple
 
 from django_throttle.core import Rule
 from django_throttle.stores.packing import ID_BYTES
-from django_throttle.stores.scripts import LARGE, SMALL, Form
+from django_throttle.stores.scripts import LARGE, SMALL, TURN, Form
 
 SUMMARY = bytes(ID_BYTES)  # the id of what tells of the records that were not asked for
 
 
 class Record(NamedTuple):
-    """When it runs out, in microseconds (of a small record the last six bytes of that), and its numbers."""
+    """When it runs out, in microseconds, its numbers, and whether it is a large record."""
 
     expires: int
     numbers: tuple[float, ...] = ()
+    is_large: bool = False
 
 
-def own_id(rule: Rule) -> bytes:
+def kept_id(rule_id: str) -> bytes:
     """What a record has of a rule's id."""
-    return urlsafe_b64decode(rule.id)[:ID_BYTES]
+    return urlsafe_b64decode(rule_id)[:ID_BYTES]
 
 
-def written(records: Mapping[bytes, Record], large: Iterable[bytes] = ()) -> bytes:
-    """The value with these records, by what they have of a rule's id; these of them are large ones."""
-    return b"".join(_written(key, one, key in large) for key, one in records.items())
+def of_rule(rule: Rule, expires: int, *numbers: float) -> dict[bytes, Record]:
+    """A record as this rule has it; ``numbers`` are its first ones, and the last of them all that are left."""
+    form = Form.of(rule.plan)
+    filled = tuple([*numbers, *numbers[-1:] * form.kept][: form.kept])
+    return {kept_id(rule.id): Record(expires, filled, form.is_large)}
 
 
-def of(rule: Rule, *numbers: float, expires: int) -> bytes:
-    """The value with one record, as this rule has it."""
-    return written({own_id(rule): Record(expires, numbers)}, [own_id(rule)] if Form.of(rule.plan).is_large else [])
+def written(records: Mapping[bytes, Record]) -> bytes:
+    """The value with these records, by what they have of a rule's id."""
+    return b"".join(_written(key, one) for key, one in records.items())
 
 
-def records(value: bytes) -> dict[bytes, Record]:
-    """The records of a value. Raises ValueError where it is not made of records."""
-    return {key: one for key, one in _records(value) if key != SUMMARY}
+def records(value: bytes, now_us: int | None = None) -> dict[bytes, Record]:
+    """The records of a value, by what they have of a rule's id. Raises ValueError where it is not made of records."""
+    now_us = round(time.time() * 1_000_000) if now_us is None else now_us
+    return {key: one for key, one in _records(value, now_us) if key != SUMMARY}
 
 
-def _written(key: bytes, one: Record, is_large: bool) -> bytes:
-    numbers = _numbers(len(one.numbers), is_large).pack(*one.numbers)
-    kind = (LARGE if is_large else SMALL) + len(one.numbers)
-    bytes_of_time = 7 if is_large else 6
-    time = (one.expires % (1 << 8 * bytes_of_time)).to_bytes(bytes_of_time, "little")
-    return bytes([kind]) + key + time + numbers
+def _written(key: bytes, one: Record) -> bytes:
+    kind = (LARGE if one.is_large else SMALL) + len(one.numbers)
+    whole = one.expires if one.is_large else one.expires % TURN
+    return bytes([kind]) + key + whole.to_bytes(6 + one.is_large, "little") + _numbers(kind).pack(*one.numbers)
 
 
-def _records(value: bytes) -> Iterator[tuple[bytes, Record]]:
-    at = 0
+def _records(value: bytes, now_us: int) -> Iterator[tuple[bytes, Record]]:
+    at, earliest = 0, now_us - TURN // 2
     while at < len(value):
-        kind, is_large = value[at], value[at] >= LARGE
-        if kind < SMALL:
-            raise ValueError(f"no record at {at}: {value!r}")
-        numbers = _numbers(kind - (LARGE if is_large else SMALL), is_large)
-        time = at + 1 + ID_BYTES
-        begin = time + (7 if is_large else 6)
-        if len(value) < begin + numbers.size:
+        is_large, numbers = value[at] >= LARGE, _numbers(value[at])
+        time_at = at + 1 + ID_BYTES
+        state_at = time_at + 6 + is_large
+        if len(value) < state_at + numbers.size:
             raise ValueError(f"ends within a record: {value!r}")
-        expires = int.from_bytes(value[time:begin], "little")
-        yield value[at + 1 : time], Record(expires, numbers.unpack_from(value, begin))
-        at = begin + numbers.size
+        expires = int.from_bytes(value[time_at:state_at], "little")
+        if not is_large:
+            expires = (expires - earliest) % TURN + earliest
+        yield value[at + 1 : time_at], Record(expires, numbers.unpack_from(value, state_at), is_large)
+        at = state_at + numbers.size
 
 
-def _numbers(count: int, is_large: bool) -> Struct:
-    return Struct(f"<{count}{'d' if is_large else 'I'}")
+def _numbers(kind: int) -> Struct:
+    """Those of a record of this kind. Raises ValueError where there is none."""
+    if kind < SMALL:
+        raise ValueError(f"no kind of record: {kind}")
+    return Struct(f"<{kind - LARGE}d" if kind >= LARGE else f"<{kind - SMALL}I")

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from struct import pack
+from math import isfinite
 from typing import Any
 
 import pytest
@@ -32,10 +32,10 @@ from django_throttle.core.decision import Lease
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.scripts import OWN_KEY, state_length
+from django_throttle.stores.scripts import OWN_KEY, Form
 from tests.clock import FrozenClock
 from tests.inside import counters
-from tests.records import Record, records, written
+from tests.records import Record, kept_id, records, written
 from tests.servers import RedisServer
 from tests.strategies import rate_rules, rates
 
@@ -53,7 +53,7 @@ CALLS = st.tuples(st.sampled_from(IDENTS), COSTS)
 ACTIONS = st.sampled_from(["reject", "reject", "reject", "shadow"])
 # Never ours: a text of another shape or version, cut off, and things that are no text.
 FOREIGN = st.sampled_from(
-    [b"", b"\x00\xff", b"nan", b"\x02", b"\x01", b"\x01" * 14, b"\x01" * 40, {"a": 1}, ["a"], {"a"}]
+    [b"", b"\x00\xff", b"nan", b"\x02", b"\x80", b"\x80" * 14, b"\xff" * 40, {"a": 1}, ["a"], {"a"}]
 )
 # As if ours, and senseless: when it runs out, and its numbers.
 SENSELESS = st.tuples(
@@ -209,9 +209,11 @@ class Histories(RuleBasedStateMachine):
         """It may count for something, but no call fails, and nothing is left of it after a reset."""
         of, (expires, state) = self.overwritten(at), numbers
         if of and not self.leased:
-            length = state_length(type(of.plan)) // 8
-            fitting = state if length > 99 else (state + [0.0] * length)[:length]
-            self.overwrite(of, ident, written({of.id: Record(expires, pack(f"<{len(fitting)}d", *fitting))}))
+            form = Form.of(of.plan)
+            fitting = (state + [0.0] * form.kept)[: form.kept]
+            if not form.is_large:
+                fitting = [int(number) % 2**32 if isfinite(number) else 0 for number in fitting]
+            self.overwrite(of, ident, written({kept_id(of.id): Record(expires, tuple(fitting), form.is_large)}))
             decision = self.on(self.sync).acquire(ident)
             assert self.wait_for(self.on(self.twin).aacquire(ident)) == decision
             assert not decision.degraded
@@ -319,9 +321,8 @@ class Histories(RuleBasedStateMachine):
             self.client.delete(store.key(rule_id, ident))
         elif self.client.type(key) == b"string":
             with suppress(ValueError):
-                left = {
-                    own_id: one for own_id, one in records(self.client.get(key) or b"").items() if own_id != rule_id
-                }
+                left = records(self.client.get(key) or b"")
+                left.pop(kept_id(rule_id), None)
                 self.client.set(key, written(left), keepttl=True)
 
     def overwritten(self, at: int) -> Rule | None:
@@ -359,11 +360,12 @@ class Histories(RuleBasedStateMachine):
             found = dict(zip(keys, pipeline.execute(), strict=True))
         for key in [key for key in keys if key.endswith(b":") and self.client.type(key) == b"string"]:
             with suppress(ValueError):
-                inside = records(self.client.get(key) or b"")
+                inside = records(self.client.get(key) or b"", self.clock.now_us)
                 del found[key]
-                for rule_id, one in inside.items():
+                names = {kept_id(rule_id): rule_id for rule_id in self.known}
+                for own_id, one in inside.items():
                     if one.expires > self.clock.now_us:
-                        found[key + rule_id.encode()] = repr(one).encode()
+                        found[key + names.get(own_id, own_id.hex()).encode()] = repr(one).encode()
         return found
 
     def without_leases(self, store: RedisStore) -> dict[bytes, bytes]:

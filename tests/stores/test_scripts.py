@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from struct import Struct
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from django_throttle.core.decide import decide_charges
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
-from django_throttle.stores.scripts import MOST_CHARGES
+from django_throttle.stores.scripts import MOST_CHARGES, Form
 from tests.clock import FrozenClock
-from tests.records import VERSION, Record, records, written
+from tests.records import Record, kept_id, of_rule, records, written
 from tests.servers import RedisServer
 from tests.stores.conftest import RATES
 
@@ -36,16 +37,20 @@ def raw(redis_server: RedisServer) -> Any:
         yield client
 
 
-def inside(store: RedisStore, raw: Redis, ident: str = "user:1") -> dict[str, Record]:
+def inside(store: RedisStore, raw: Redis, ident: str = "user:1") -> dict[bytes, Record]:
     value: Any = raw.get(store.key("", ident))
-    return records(value or VERSION)
+    return records(value or b"", int(store.now_arg() or 0) or None)
+
+
+def ids(*rules: Rule) -> list[bytes]:
+    return [kept_id(rule.id) for rule in rules]
 
 
 def test_five_rules_of_an_ident_are_one_small_value(store: RedisStore, raw: Redis) -> None:
     for _ in range(2):
         assert Limiter(FIVE, store).acquire("user:1").allowed
     (key,) = [key for key in raw.scan_iter("dt:*") if b"{p}" not in key and b"{m" not in key]
-    assert list(inside(store, raw)) == [rule.id for rule in FIVE]
+    assert list(inside(store, raw)) == ids(*FIVE)
     used: Any = raw.memory_usage(key)
     assert used <= 260
 
@@ -56,7 +61,7 @@ def test_records_of_other_rules_are_kept_as_they_are(store: RedisStore, raw: Red
     for rule in reversed(RATES):
         assert Limiter([rule], store).acquire("user:1", 2).remaining == rule.plan.limit - 3
         after = inside(store, raw)
-        assert after.pop(rule.id) != before.pop(rule.id)
+        assert after.pop(kept_id(rule.id)) != before.pop(kept_id(rule.id))
         assert after == before
         before = inside(store, raw)
     assert Limiter(RATES, store).reset("user:1") == len(RATES)
@@ -67,7 +72,7 @@ def test_a_reset_leaves_the_records_of_other_rules(store: RedisStore, raw: Redis
     Limiter(RATES, store).acquire("user:1")
     before, lives = inside(store, raw), raw.pttl(store.key("", "user:1"))
     assert Limiter(RATES[1:3], store).reset("user:1") == 2
-    assert inside(store, raw) == {rule.id: before[rule.id] for rule in (RATES[0], *RATES[3:])}
+    assert inside(store, raw) == {own_id: before[own_id] for own_id in ids(RATES[0], *RATES[3:])}
     assert 0 < raw.pttl(store.key("", "user:1")) <= lives
 
 
@@ -80,9 +85,9 @@ def test_records_that_ran_out_are_left_away_when_the_value_is_written(redis_url:
     Limiter([short, long], store).acquire("user:1", 5)
     clock.step(1)
     assert not Limiter([other], store).acquire("user:1", 11).allowed
-    assert list(inside(store, raw)) == [short.id, long.id]
+    assert list(inside(store, raw)) == ids(short, long)
     Limiter([other], store).acquire("user:1")
-    assert list(inside(store, raw)) == [other.id, long.id]
+    assert list(inside(store, raw)) == ids(other, long)
 
 
 def test_other_records_are_looked_at_only_when_one_has_run_out(redis_url: str, raw: Redis) -> None:
@@ -96,7 +101,7 @@ def test_other_records_are_looked_at_only_when_one_has_run_out(redis_url: str, r
     for gone in range(9):
         for _ in range(2):
             assert Limiter([asked], store).acquire("user:1").allowed
-            assert list(inside(store, raw)) == [asked.id, *(rule.id for rule in reversed(rules[gone:]))]
+            assert list(inside(store, raw)) == ids(asked, *reversed(rules[gone:]))
         clock.step(10 if gone == 0 else 1)
     raw.delete(store.key("", "user:1"))
     Limiter(rules[:3], store).acquire("user:1")
@@ -123,20 +128,61 @@ def test_what_follows_a_sound_record_may_be_anything(
     Limiter([first, second], store).acquire("user:2", 3)
     key = store.key("", "user:1")
     value: Any = raw.get(key)
-    raw.set(key, value[: len(value) - (len(value) - 1) // 2 + 1] + b"\xff" * cut, keepttl=True)
+    raw.set(key, value[: Form.of(first.plan).bytes] + b"\xff" * cut, keepttl=True)
     decision = Limiter([first, second], store).acquire("user:1")
     assert [outcome.remaining for outcome in decision.outcomes] == [6, 9]
     assert "1 invalid counts in Redis begin at 0" in caplog.text
-    assert list(inside(store, raw)) == [first.id, second.id]
+    assert list(inside(store, raw)) == ids(first, second)
     assert Limiter([first, second], store).peek("user:2").remaining == 7
 
 
-def test_a_state_of_another_length_counts_as_nothing(store: RedisStore, raw: Redis) -> None:
+OTHER = b"aaaaa"  # the id of a record that nobody asks for
+LATER = {OTHER: Record(2**53, (1.0, 2.0), is_large=True)}
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_record_of_more_numbers_is_read_as_far_as_they_are_asked_for(
+    is_large: bool, store: RedisStore, raw: Redis
+) -> None:
     key = store.key("", "user:1")
     for rule in RATES:
-        raw.set(key, written({rule.id: Record(2**53, b"\0" * 99), "aaaaaaaa": Record(2**53, b"12")}), px=60_000)
+        raw.set(key, written({kept_id(rule.id): Record(0, (0,) * 40, is_large), **LATER}), px=60_000)
         assert Limiter([rule], store).acquire("user:1").remaining == rule.plan.limit - 1
-        assert inside(store, raw).keys() == {rule.id, "aaaaaaaa"}
+        assert inside(store, raw).keys() == {kept_id(rule.id), OTHER}
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        (Rule("a", "10/day", algorithm="fixed_window"), Rule("a", f"{10**10}/day", algorithm="fixed_window")),
+        (Rule("a", "10/day"), Rule("a", f"{10**10}/day")),
+        (Rule("a", "10/day", resolution=4), Rule("a", f"{10**10}/day", resolution=4)),
+        (Rule("a", "10/day", algorithm="gcra"), Rule("a", f"{10**10}/day", algorithm="gcra")),
+        (Rule("a", "10/366d", algorithm="gcra"), Rule("a", "10/366d", algorithm="gcra", burst=50)),
+        (Rule("a", "10/day", algorithm="gcra"), Rule("a", "7/day", algorithm="gcra")),
+    ],
+    ids=["fixed", "sliding", "sub-windows", "gcra", "long", "fraction"],
+)
+def test_an_edit_that_changes_the_kind_of_a_record_keeps_what_it_counts(
+    small: Rule, large: Rule, redis_url: str, raw: Redis
+) -> None:
+    """As the other store does, which knows no kinds."""
+    assert small.id == large.id and Form.of(small.plan) != Form.of(large.plan)
+    clock = FrozenClock()
+    stores = MemoryStore(clock), RedisStore(redis_url, clock=clock, deadline=5.0)
+    for rule, cost in ((small, 3), (large, 2), (small, 1), (large, 10**9), (small, 0)):
+        here, there = (Limiter([rule], store).acquire("user:1", min(cost, rule.plan.limit)) for store in stores)
+        assert here._replace(paid=None) == there._replace(paid=None)
+        clock.step(3600)
+
+
+def test_a_count_too_large_for_a_small_record_is_cut(redis_url: str, raw: Redis) -> None:
+    clock = FrozenClock()
+    rule = Rule("a", "10/day", algorithm="fixed_window", count_denied=True)
+    for store in (MemoryStore(clock), RedisStore(redis_url, clock=clock, deadline=5.0)):
+        for _ in range(3):
+            assert not Limiter([rule], store).acquire("user:1", 2**32 - 2).allowed
+    assert inside(store, raw)[kept_id(rule.id)].numbers == (2**32 - 1,)
 
 
 def test_two_idents_of_a_call_have_a_value_each(store: RedisStore, raw: Redis) -> None:
@@ -146,8 +192,8 @@ def test_two_idents_of_a_call_have_a_value_each(store: RedisStore, raw: Redis) -
     for left in (9, 8):
         decision = run(decide_charges(mixed), store)
         assert [outcome.remaining for outcome in decision.outcomes] == [left] * 5
-    assert list(inside(store, raw)) == [rule.id for rule in by_user]
-    assert list(inside(store, raw, "ip:a")) == [rule.id for rule in by_address]
+    assert list(inside(store, raw)) == ids(*by_user)
+    assert list(inside(store, raw, "ip:a")) == ids(*by_address)
 
 
 @pytest.mark.parametrize("number", [8, 9, 10, 12, 13, 32, 33, 70])
@@ -178,8 +224,10 @@ def test_any_number_of_rules_is_decided_as_one(number: int, redis_url: str) -> N
 
 def test_an_id_within_a_state_is_no_record(store: RedisStore, raw: Redis) -> None:
     rule = RATES[0]
-    decoy = written({rule.id: Record(2**53, b"\0" * 16)})[1:]
-    raw.set(store.key("", "user:1"), written({"aaaaaaaa": Record(2**53, decoy)}), px=60_000)
+    decoy = written(of_rule(rule, 2**53, 0))
+    decoy += bytes(-len(decoy) % 8)
+    numbers = Struct(f"<{len(decoy) // 8}d").unpack(decoy)
+    raw.set(store.key("", "user:1"), written({OTHER: Record(2**53, numbers, is_large=True)}), px=60_000)
     assert Limiter([rule], store).acquire("user:1").remaining == rule.plan.limit - 1
-    assert list(inside(store, raw)) == [rule.id, "aaaaaaaa"]
-    assert inside(store, raw)["aaaaaaaa"].state == decoy
+    assert list(inside(store, raw)) == [*ids(rule), OTHER]
+    assert inside(store, raw)[OTHER].numbers == numbers

@@ -135,7 +135,7 @@ class Plan(ABC):
 
 
 def most_counted(limit: int, counts: int = 1) -> int:
-    """The most in each of so many counts whose sum is kept, too: what a small record holds, unless the limit is more."""
+    """The most in each of so many counts whose sum is kept: what a small record holds, unless the limit is more."""
     small = SMALL_COUNT // counts
     return small if limit <= small else MAX_LIMIT
 

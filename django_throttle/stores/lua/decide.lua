@@ -61,7 +61,7 @@ repeat
   is_moved_v = false
   if not value_v then
     value_v = ''
-  elseif value_v.err then -- a foreign value
+  elseif value_v == '' or value_v.err then -- a foreign value
     call('DEL', key_v)
     value_v, repaired = '', repaired + 1
   end
