@@ -43,7 +43,7 @@ class Script:
 
 
 class Form(NamedTuple):
-    """How plans of a class are kept: the numbers of a record, whether it is a large one, and the most that is counted."""
+    """How plans of a class are kept: numbers of a record, whether it is a large one, and the most that is counted."""
 
     plan: type[Plan]
     kept: int

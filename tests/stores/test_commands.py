@@ -29,7 +29,19 @@ def test_five_mixed_rules_are_one_command(
     found = commands(client)
     figure("looks at the clock in three calls of five rules each", found["time"])
     assert found["evalsha"] == 3 and found["time"] == 3, "one call, one look at the clock"
-    from_the_script = {"get", "set", "setrange", "time", "pttl", "pexpire", "smembers", "sadd", "zadd", "zcard", "zscore"}
+    from_the_script = {
+        "get",
+        "set",
+        "setrange",
+        "time",
+        "pttl",
+        "pexpire",
+        "smembers",
+        "sadd",
+        "zadd",
+        "zcard",
+        "zscore",
+    }
     of_clients = {"config", "config|resetstat", "info", "client", "client|setinfo", "hello", "auth"}
     assert set(found) <= from_the_script | of_clients | {"evalsha"}
 
