@@ -170,7 +170,7 @@ def decide_flow(
     if rules.is_counted:  # as of most calls
         return decide_charges(charges, commit=commit, whole=whole, denials=denials)
     prepaid = rules.has_prepaid and store.is_costly
-    leased = commit and rules.has_leases and any(rule.is_concurrency and cost > 0 for rule, _, cost in charges)
+    leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
     if leased or rules.has_dampers:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
@@ -181,7 +181,7 @@ def decide_flow(
         if not commit:
             return peek_prepaid(decided(), charges, store.local_limits.prepaid)
         decided = partial(decide_prepaid, charges, store, decide, whole=whole)
-    return decide_and_evict(decided, charges, lease) if lease and socket else decided()
+    return decide_and_evict(decided, charges, lease) if lease and socket and rules.evicts else decided()
 
 
 def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:

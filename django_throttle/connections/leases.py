@@ -117,12 +117,13 @@ class Leases:
         pair = rule_id, ident
         with self._lock:
             # A call that failed, and may arrive, and was then granted locally.
-            failed = Release(self.uid, rule_id, ident, lease)
+            owed = self._unconfirmed
+            failed = owed.intersection([Release(self.uid, rule_id, ident, lease)]) if owed else ()
             if sent:
                 self._unknown.discard((pair, lease))
-            elif failed not in self._unconfirmed and not self.is_held(rule_id, ident, lease):
+            elif not failed and not self.is_held(rule_id, ident, lease):
                 self._unknown.add((pair, lease))
-            self._unconfirmed.discard(failed)
+            owed.difference_update(failed)
             self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
             self._held.move_to_end(pair)
             self._recent.add(pair)

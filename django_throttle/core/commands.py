@@ -46,7 +46,8 @@ class RuleSet:
     ``is_quiet`` where an allowed call has nothing to tell but numbers: no wait here, no share of a limit reached,
     nothing that its status corrects; ``is_plain`` where it owes nothing either: no lease. ``is_counted`` where the
     store's counters decide, and nothing is to be named or bought beforehand; ``is_straight`` where both hold: one
-    command, and nothing to do before it or after. ``deferring`` are the names of rules that may have it done later.
+    command, and nothing to do before it or after. ``deferring`` are the names of rules that may have it done later,
+    ``leases`` the places of those of concurrency; ``evicts`` where one has sockets make room.
     Known by its identity: ``rule_set`` returns one object for equal rules.
     """
 
@@ -54,6 +55,7 @@ class RuleSet:
         "counts_bytes",
         "counts_some",
         "deferring",
+        "evicts",
         "has_dampers",
         "has_leases",
         "has_prepaid",
@@ -62,6 +64,7 @@ class RuleSet:
         "is_quiet",
         "is_settled",
         "is_straight",
+        "leases",
         "ones",
         "rules",
         "warns",
@@ -69,7 +72,9 @@ class RuleSet:
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
-        self.has_leases = any(rule.is_concurrency for rule in rules)
+        self.leases = tuple([place for place, rule in enumerate(rules) if rule.is_concurrency])
+        self.has_leases = bool(self.leases)
+        self.evicts = any(rule.at_limit != "reject" for rule in rules)
         self.has_dampers = any(rule.is_damper for rule in rules)
         self.has_prepaid = any(rule.prepaid for rule in rules)
         self.is_counted = not (self.has_leases or self.has_dampers or self.has_prepaid)
@@ -144,6 +149,12 @@ class Charges(_Row[Charge]):
 
     def __iter__(self) -> Iterator[Charge]:
         return map(Charge, self.rules.rules, self.idents, self.costs)
+
+    @property
+    def holds(self) -> tuple[tuple[str, str], ...]:
+        """What a lease holds: rule ids and idents."""
+        rules, idents = self.rules.rules, self.idents
+        return tuple([(rules[place].id, idents[place]) for place in self.rules.leases])
 
 
 class Answer(NamedTuple):

@@ -228,7 +228,7 @@ def decide_without_store(command: Decide, error: StoreError) -> Flow[Decision]:
 
 
 def _lease(command: Decide) -> Lease | None:
-    holds = tuple([(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency])
+    holds = Charges.of(command.charges).holds
     return Lease(command.lease or "", holds) if holds and command.commit else None
 
 

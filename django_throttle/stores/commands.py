@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import InvalidResponse
 
-from django_throttle.connections.leases import HeldUnder, Leases
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.commands import (
     Answer,
@@ -38,7 +37,7 @@ from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.stores.batch import Announcement, Ask, BatchFailed, announce_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.packing import JoinedCall, packing_of, record_head, repack
+from django_throttle.stores.packing import JoinedCall, ReleaseCall, packed_lease, packing_of, record_head, repack
 from django_throttle.stores.scripts import OWN_KEY, Form, Script, script
 from django_throttle.stores.sync_pool import bulk
 from django_throttle.stores.sync_pool import pack as pack_command
@@ -218,6 +217,8 @@ class DecideCommand(RedisCommand, ScriptCall):
         if not packing.is_prepared or self.context.clock:
             return pack_command(self.by_sha())
         self._packed = packing.begin + self.packed_keys() + packing.end
+        if packing.has_lease:
+            self._packed += packed_lease(self)
         return self._packed
 
     def joined(self, asks: Sequence[DecideCommand]) -> ScriptCall:
@@ -271,12 +272,12 @@ class LeaseCommand(DecideCommand):
     def __init__(self, context: RedisContext, command: Decide) -> None:
         super().__init__(context, command)
         leases = context.leases
-        self.pairs = [(charge.rule.id, charge.ident) for charge in command.charges if charge.rule.is_concurrency]
+        self.pairs = self.charges.holds
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
         self.announcement = self.announced = None
         if self.unannounced:
-            indexes = tuple([context.key(*pair) for pair in self.unannounced])
-            self.announcement = Announcement(self.uid, leases.introduction_under(self.uid), indexes)
+            indexes = [context.key(*pair) for pair in self.unannounced]
+            self.announcement = Announcement(self.uid, leases.introduction_under(self.uid), tuple(indexes))
 
     @property
     def calls(self) -> Sequence[ScriptCall]:  # type: ignore[override]
@@ -300,7 +301,7 @@ class LeaseCommand(DecideCommand):
 
     @property
     def is_idempotent(self) -> bool:
-        return len(self.pairs) == len(self.command.charges)  # a lease is known by its id
+        return len(self.pairs) == self.size  # a lease is known by its id
 
     def confirm(self, announced: Any) -> None:
         if self.unannounced:
@@ -311,12 +312,8 @@ class LeaseCommand(DecideCommand):
             self.context.leases.hold(*pair, self.command.lease or "", self.uid)
 
     def give_up(self) -> None:
-        _owe(self.context.leases, self.pairs, self.command.lease or "", self.uid)
-
-
-def _owe(leases: Leases, pairs: Sequence[HeldUnder], lease: str, uid: str) -> None:
-    for pair in pairs:
-        leases.release_uncertain(*pair, lease, uid)
+        for pair in self.pairs:
+            self.context.leases.release_uncertain(*pair, self.command.lease or "", self.uid)
 
 
 class ReleaseCommand(RedisCommand):
@@ -327,8 +324,7 @@ class ReleaseCommand(RedisCommand):
     def __init__(self, context: RedisContext, command: Release) -> None:
         super().__init__(context)
         self.owed = [owed for pair in command.holds for owed in context.leases.release(*pair, command.lease)]
-        for one in self.owed:
-            self.calls.append(release_call(context, *one[:4]))
+        self.calls = [ReleaseCall(context, *one[:4]) for one in self.owed]
 
     def read(self, replies: Sequence[Any]) -> None:
         self.context.leases.confirm_released(*self.owed)
@@ -342,10 +338,6 @@ class ReleaseCommand(RedisCommand):
         except BaseException as error:  # noqa: BLE001 - that of a loop that ends, too
             with suppress(StoreError):
                 self.fail(error)
-
-
-def release_call(context: RedisContext, uid: str, rule_id: str, ident: str, lease: str) -> Call:
-    return Call(script("release"), (context.key(rule_id, ident),), (uid, lease), derives=True)
 
 
 def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
@@ -598,6 +590,6 @@ class MultiSlotCommand(LongCommand):
         calls: list[ScriptCall] = [refund_call(self.context, paid)] if paid else []
         if isinstance(part.decide, LeaseCommand):
             lease = self.command.lease or ""
-            calls += [release_call(self.context, part.decide.uid, *pair, lease) for pair in part.decide.pairs]
+            calls += [ReleaseCall(self.context, part.decide.uid, *pair, lease) for pair in part.decide.pairs]
         part.undone = len(calls)
         return [*calls, DecideCommand(self.context, Decide(part.charges, commit=False))]

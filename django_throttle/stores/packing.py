@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -13,21 +14,24 @@ from django_throttle.core.commands import Decide, RuleSet
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.store_time import Calendar
-from django_throttle.stores.scripts import OWN_KEY, Form, Part, Script, decide_script
+from django_throttle.stores.context import RedisContext
+from django_throttle.stores.scripts import OWN_KEY, Form, Part, Script, decide_script, script
 from django_throttle.stores.sync_pool import bulk
 from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.transport import ScriptCall, begin_call
 
 OPENING: Final = Struct("<B")
 PACK: Final = [Struct(f"<dBd{'d' * numbers}").pack for numbers in range(5)]
+LEASE_ARGS: Final = 3  # of each call, see decide.lua; before those of the first one is the time
+NO_TIME: Final = bulk(b"")
 
 
 class Packing(NamedTuple):
     """What calls under a set of rules have in common, whoever makes them; ``packed`` is without bounds of calendars.
 
-    ``keys`` are those of the call, each the place of its ident and its end. Where it ``is_prepared``, a call has no
-    arguments but the charges, and ``begin`` and ``end`` are what it sends around its keys. ``numbers`` are those of its
-    answers in the reply.
+    ``keys`` are those of the call, each the place of its ident and its end. Where it ``is_prepared``, all have the same
+    charges: ``begin`` and ``end`` are what one sends around its keys, before what a lease takes. ``numbers`` are those
+    of its answers in the reply.
     """
 
     packed: bytes
@@ -55,9 +59,9 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | 
     packed = [pack(rule.plan, rule, cost) for rule, cost in zip(rules.rules, costs, strict=True)]
     whole, script = b"".join([opening, *packed]), decide_script(tuple(parts))
     leases, calendars = Concurrency in plans, CalendarWindow in plans
-    is_prepared = not (leases or calendars)
-    around, numbers = (begin_call(script, len(keys)), bulk(whole)), Struct(f"<{3 * len(parts)}d")
-    return Packing(whole, script, tuple(parts), tuple(keys), leases, calendars, is_prepared, *around, numbers)
+    begin = begin_call(script, len(keys), 2 + LEASE_ARGS if leases else 1)
+    around, numbers = (begin, bulk(whole) + NO_TIME * leases), Struct(f"<{3 * len(parts)}d")
+    return Packing(whole, script, tuple(parts), tuple(keys), leases, calendars, not calendars, *around, numbers)
 
 
 def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
@@ -85,11 +89,19 @@ def repack(calendar: Calendar, packed: bytes, command: Decide) -> bytes:
     return b"".join(charges)
 
 
+@lru_cache(maxsize=64)
+def packed_text(text: str) -> bytes:
+    """A text that many calls send, as it is sent."""
+    return bulk(text.encode())
+
+
 class Prepared(Protocol):
     """A decision to be sent by itself, or with others of the same shape."""
 
-    context: Any
+    context: RedisContext
+    command: Decide
     packing: Packing
+    uid: str
 
     @property
     def keys(self) -> Sequence[str]: ...
@@ -99,6 +111,12 @@ class Prepared(Protocol):
     def packed_charges(self) -> bytes: ...
 
     def packed_keys(self) -> bytes: ...
+
+
+def packed_lease(one: Prepared) -> bytes:
+    """What a decision says of its lease, as it is sent."""
+    lease = (one.command.lease or "").encode()
+    return packed_text(one.uid) + bulk(lease) + packed_text(str(one.context.lease_ttl_ms))
 
 
 class JoinedCall(ScriptCall):
@@ -128,9 +146,47 @@ class JoinedCall(ScriptCall):
         return b"".join([one.packed_charges() for one in self._decisions]), *first, *leases
 
     def packed(self) -> bytes:
-        first, count = self._decisions[0], len(self._decisions)
-        if not first.packing.is_prepared or first.context.clock:
+        decisions, packing = self._decisions, self._decisions[0].packing
+        if not packing.is_prepared or decisions[0].context.clock:
             return pack_command(self.by_sha())
-        begin = begin_call(self.script, count * len(first.packing.keys))
-        charges = b"".join([one.packing.packed for one in self._decisions])
-        return b"".join([begin, *[one.packed_keys() for one in self._decisions], bulk(charges)])
+        count, leases, args = len(decisions), [], 1
+        if packing.has_lease:
+            leases, args = [NO_TIME, *map(packed_lease, decisions)], 2 + LEASE_ARGS * count
+        begin = begin_call(packing.script, count * len(packing.keys), args)
+        charges = bulk(b"".join([one.packing.packed for one in decisions]))
+        return b"".join([begin, *[one.packed_keys() for one in decisions], charges, *leases])
+
+
+@dataclass(slots=True)
+class ReleaseCall(ScriptCall):
+    """The call that gives a lease back."""
+
+    context: RedisContext
+    uid: str
+    rule_id: str
+    ident: str
+    lease: str
+
+    derives = True
+
+    @property
+    def script(self) -> Script:
+        return script("release")
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return (self.context.key(self.rule_id, self.ident),)
+
+    @property
+    def args(self) -> Sequence[Any]:
+        return self.uid, self.lease
+
+    def packed(self) -> bytes:
+        key, lease = self.context.key(self.rule_id, self.ident), self.lease
+        return _begin_release() + bulk(key.encode()) + packed_text(self.uid) + bulk(lease.encode())
+
+
+@cache
+def _begin_release() -> bytes:
+    """What each release sends before its key."""
+    return begin_call(script("release"), keys=1, args=2)

@@ -193,7 +193,7 @@ class RedisStore(RedisContext):
             made = MultiSlotCommand(self, command, slots)
         else:
             made = (DecideCommand if lease is None else LeaseCommand)(self, command)
-            if is_usual and made.packing.is_prepared:
+            if is_usual and made.packing.is_prepared and not made.packing.has_lease:
                 if len(self._known) >= MAX_KNOWN:
                     self._known.clear()
                 self._known[made.charges.key] = made

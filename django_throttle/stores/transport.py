@@ -96,9 +96,9 @@ class Call(ScriptCall):
     leads: bool = False
 
 
-def begin_call(script: Script, keys: int) -> bytes:
-    """What a call with so many keys and one argument sends before its keys."""
-    return pack(("EVALSHA", script.sha, keys), more=keys + 1)
+def begin_call(script: Script, keys: int, args: int = 1) -> bytes:
+    """What a call with so many keys and arguments sends before its keys."""
+    return pack(("EVALSHA", script.sha, keys), more=keys + args)
 
 
 class Transport:
