@@ -69,6 +69,7 @@ class Ask(Protocol):
     def give_up(self) -> None: ...
 
 
+_size: Final = attrgetter("size")
 MOST: Final = 100  # charges of one call: Redis serves nothing else for the half millisecond that they take
 
 A = TypeVar("A")
@@ -132,7 +133,7 @@ class Batcher:
         if self._releases.wait(loop):
             return False
         until = loop.time() + self._context.transport.seconds
-        request = Request(ask.packed(), 1, partial(self._answer_alone, mine, ask, future, until))
+        request = Request(ask.packed(), 1, until, partial(self._answer_alone, mine, ask, future, until))
         if not self._context.transport.post((request,), until):
             return False
         mine.sent += 1
@@ -153,23 +154,23 @@ class Batcher:
         mine.waiting, mine.come_alone = [], len(live) == 1 and not mine.sent
         mine.sent += len(live)
         until = loop.time() + self._context.transport.seconds
-        batches = [_Batch(self._context, load, until, mine) for load in _loads(live, MOST, attrgetter("size"))]
-        found = [self._releases.ready(loop), *[batch.ready() for batch in batches]]
-        _post(self._context, [one for one in found if one is not None], until)
+        trips = self._releases.ready(loop, until)
+        for load in _loads(live, MOST, _size):
+            trips += _Batch(self._context, load, until, mine).ready()
+        _post(self._context, trips, until)
 
 
-class _Trip:
+class _Trip(Request):
     """Calls that travel together; ``end`` is told their replies, or why there are none by then."""
 
-    __slots__ = ("_calls", "_end", "_transport", "_until")
+    __slots__ = ("_calls", "_end", "_transport")
 
     def __init__(
         self, context: RedisContext, calls: Sequence[ScriptCall], until: float, end: Callable[[Outcome], object]
     ) -> None:
-        self._transport, self._calls, self._until, self._end = context.transport, calls, until, end
-
-    def request(self) -> Request:
-        return Request(b"".join([call.packed() for call in self._calls]), len(self._calls), self._take)
+        self._transport, self._calls, self._end = context.transport, calls, end
+        packed = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
+        super().__init__(packed, len(calls), until, self._take)
 
     def send(self) -> None:
         """Send it in a task, which connects."""
@@ -178,7 +179,7 @@ class _Trip:
     async def _send(self, replies: list[Any] | None = None) -> None:
         """``replies`` are those to calls that were sent, some of which the server has lost the scripts of."""
         try:
-            left = self._until - asyncio.get_running_loop().time()
+            left = self.until - asyncio.get_running_loop().time()
             found = await self._transport.asend_all(self._calls, left, replies)
         except BaseException as error:
             self._end(error)
@@ -194,13 +195,10 @@ class _Trip:
             self._end(outcome)
 
 
-Ready = tuple[_Trip, Request]
-
-
-def _post(context: RedisContext, ready: Sequence[Ready], until: float) -> None:
+def _post(context: RedisContext, trips: Sequence[_Trip], until: float) -> None:
     """Send these in one write; where that takes connecting first, each in a task."""
-    if ready and not context.transport.post([request for _, request in ready], until):
-        for trip, _ in ready:
+    if trips and not context.transport.post(trips, until):
+        for trip in trips:
             trip.send()
 
 
@@ -216,21 +214,20 @@ class _Batch:
         announced_by = [ask.announcement for ask, _ in waiting if ask.announcement is not None]
         self._announcements = _merged(announced_by) if announced_by else {}
 
-    def ready(self) -> Ready | None:
-        """What is to be sent; None where that could not be made, which all are told."""
+    def ready(self) -> list[_Trip]:
+        """What is to be sent; nothing where that could not be made, which all are told."""
         try:
             calls: list[ScriptCall] = [announce_call(self._context, one) for one in self._announcements.values()]
             calls += [asks[0][0].joined([ask for ask, _ in asks]) for asks in self._groups]
-            trip = _Trip(self._context, calls, self._until, self._end)
-            return trip, trip.request()
+            return [_Trip(self._context, calls, self._until, self._end)]
         except Exception as error:  # noqa: BLE001  (raised where it is waited for)
             self._end(error)
-            return None
+            return []
 
     def take(self, outcome: list[Any] | Exception) -> None:
         """What came of sending it."""
-        if (ready := self.ready()) is not None:
-            ready[1].done(outcome)
+        for trip in self.ready():
+            trip.end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
         self._of_loop.sent -= len(self._waiting)
@@ -248,6 +245,9 @@ class _Batch:
 def _loads(waiting: Iterable[tuple[A, B]], most: int, size: Callable[[A], int]) -> Iterator[list[tuple[A, B]]]:
     """What waits, in loads of at most ``most``; one that is larger by itself goes alone."""
     waiting = list(waiting)
+    if len(waiting) == 1:
+        yield waiting
+        return
     sizes = {size(one[0]) for one in waiting}
     if len(sizes) == 1:  # as of calls under the same rules
         count = max(1, most // sizes.pop())
@@ -351,15 +351,14 @@ class Releases:
         mine = self._loops.get(loop)
         return mine is not None and bool(mine.waiting)
 
-    def ready(self, loop: asyncio.AbstractEventLoop) -> Ready | None:
-        """What is to be sent now; None where nothing waits, or a batch is on its way."""
+    def ready(self, loop: asyncio.AbstractEventLoop, until: float) -> list[_Trip]:
+        """What is to be sent now; nothing where nothing waits, or a batch is on its way."""
         mine = self._loops.get(loop)
         if mine is None or mine.sent or not mine.waiting:
-            return None
+            return []
         some = next(_loads(islice(mine.waiting, MAX_RELEASES), MAX_RELEASES, len))
         mine.sent, calls = len(some), [call for calls, _ in some for call in calls]
-        trip = _Trip(self._context, calls, self._until(loop), partial(self._end, mine, loop))
-        return trip, trip.request()
+        return [_Trip(self._context, calls, until, partial(self._end, mine, loop))]
 
     def _add(self, calls: Sequence[ScriptCall], told: Told, loop: asyncio.AbstractEventLoop) -> _LoopReleases:
         mine = self._loops.get(loop)
@@ -373,11 +372,8 @@ class Releases:
         self._send(loop)
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        if (ready := self.ready(loop)) is not None:
-            _post(self._context, [ready], self._until(loop))
-
-    def _until(self, loop: asyncio.AbstractEventLoop) -> float:
-        return loop.time() + self._context.transport.seconds
+        until = loop.time() + self._context.transport.seconds
+        _post(self._context, self.ready(loop, until), until)
 
     def _end(self, mine: _LoopReleases, loop: asyncio.AbstractEventLoop, outcome: Outcome) -> None:
         if isinstance(outcome, BaseException):  # fail all: each would wait as long for the same error

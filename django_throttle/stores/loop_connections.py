@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
@@ -31,12 +31,23 @@ TOO_LATE: Final = "deadline passed"
 Done = Callable[[list[Any] | Exception], object]
 
 
-class Request(NamedTuple):
-    """Commands that have so many replies, and who is to get them."""
+class Request:
+    """Commands that have ``count`` replies, and who is to get them; ``done`` is None once nobody waits.
 
-    packed: bytes
-    replies: int
-    done: Done
+    It is answered by ``until``, a moment of the loop's clock.
+    """
+
+    __slots__ = ("count", "done", "is_late", "packed", "replies", "until")
+
+    def __init__(self, packed: bytes, count: int, until: float, done: Done) -> None:
+        self.packed, self.count, self.until, self.is_late = packed, count, until, False
+        self.done: Done | None = done
+        self.replies: list[Any] = []
+
+    def end(self, outcome: list[Any] | Exception) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(outcome)
 
 
 class Incomplete(Exception):
@@ -71,22 +82,6 @@ def _array(chunk: bytes, at: int, count: int, error_of: Callable[[str], Exceptio
     return (replies if count >= 0 else None), at
 
 
-class _Waiting:
-    """Who waits for ``count`` replies until a moment of the loop's clock; ``done`` is None once nobody does."""
-
-    __slots__ = ("count", "done", "is_late", "replies", "until")
-
-    def __init__(self, count: int, until: float, done: Done) -> None:
-        self.count, self.until, self.is_late = count, until, False
-        self.done: Done | None = done
-        self.replies: list[Any] = []
-
-    def end(self, outcome: list[Any] | Exception) -> None:
-        done, self.done = self.done, None
-        if done is not None:
-            done(outcome)
-
-
 class LoopConnection(asyncio.BufferedProtocol):
     """A connection that is made: ``connection`` is redis-py's, whose socket this takes over.
 
@@ -105,19 +100,19 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._transport: Any = self._writer.transport
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._rest = b""
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Request] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._used = self._loop.time()
         self._transport.set_protocol(self)
 
     def post(self, requests: Sequence[Request], until: float) -> None:
-        """Send these at once, each to be answered by a moment of the loop's clock."""
+        """Send these at once; the first of them is to be answered by ``until``."""
         if not self.is_usable:
             for request in requests:
-                request.done(RedisConnectionError(LOST))
+                request.end(RedisConnectionError(LOST))
             return
         self._used = self._loop.time()
-        self._waiting.extend([_Waiting(one.replies, until, one.done) for one in requests])
+        self._waiting.extend(requests)
         if self._timer is None or until < self._timer.when():
             self._watch(until)
         self._transport.write(requests[0].packed if len(requests) == 1 else b"".join([one.packed for one in requests]))
@@ -240,7 +235,7 @@ class LoopClient:
                 if is_first or loop.time() >= until:  # else it was the time of another
                     raise
         answered: asyncio.Future[list[Any]] = loop.create_future()
-        connection.post((Request(packed, count, partial(answer, answered)),), until)
+        connection.post((Request(packed, count, until, partial(answer, answered)),), until)
         return await answered
 
     async def close(self) -> None:
