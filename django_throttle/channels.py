@@ -14,6 +14,7 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import Decision
+from django_throttle.lifecycle import shutdown
 from django_throttle.publishing import throttled_group_send, throttled_group_send_sync
 from django_throttle.publishing.groups import ChannelLayerAttribute
 from django_throttle.sockets import handshake
@@ -98,7 +99,8 @@ class ThrottledConsumerMixin:
             return await handshake.run(super().__call__, scope, receive, send, settings)  # type: ignore[misc]
         finally:
             ChannelLayerAttribute.end(self)
-            await agent.socket_ended()
+            if shutdown.has_begun:
+                await agent.socket_ended()
 
 
 class ThrottleMiddleware:
@@ -124,4 +126,5 @@ class ThrottleMiddleware:
         try:
             return await handshake.run(self.app, scope, receive, send, self.settings)
         finally:
-            await agent.socket_ended()
+            if shutdown.has_begun:
+                await agent.socket_ended()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import chain
 from time import monotonic
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
@@ -77,48 +78,78 @@ class InterruptibleWaits:
 LOOK_AGAIN: Final = 0.05
 
 
+class Unaccepted:
+    """The sockets of one event loop that nobody has accepted yet: one timer for all, as nearly all of them soon are."""
+
+    __slots__ = ("_due", "_timer")
+
+    def __init__(self) -> None:
+        self._due: dict[Deadlines, float] = {}  # on the monotonic clock
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, deadlines: Deadlines, seconds: float) -> None:
+        """Have these pass in so many seconds, unless they are discarded."""
+        self._due[deadlines] = monotonic() + seconds
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def discard(self, deadlines: Deadlines) -> None:
+        self._due.pop(deadlines, None)
+
+    def _look(self) -> None:
+        self._timer, now = None, monotonic()
+        for one in [one for one, due in self._due.items() if due <= now]:
+            self.discard(one)
+            one.on_passed("not_accepted")
+        if self._due:
+            wait = min(self._due.values()) - now
+            self._timer = asyncio.get_running_loop().call_later(max(LOOK_AGAIN, wait), self._look)
+
+
+_unaccepted: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Unaccepted]] = WeakKeyDictionary()
+
+
 class Deadlines:
-    """Calls ``on_passed`` with the first deadline that has passed: not_accepted, idle or too_old.
+    """Calls ``on_passed`` with the first deadline of a socket that has passed: not_accepted, idle or too_old.
 
     ``silence`` returns for how many seconds the application has listened and received nothing.
     """
 
-    __slots__ = ("_accepted", "_idle", "_max_age", "_on_passed", "_opened", "_silence", "_timer")
+    __slots__ = ("_idle", "_max_age", "_opened", "_silence", "_timer", "_unaccepted", "on_passed")
 
     def __init__(self, on_passed: Callable[[str], None], silence: Callable[[], float]) -> None:
-        self._on_passed, self._silence = on_passed, silence
+        self.on_passed, self._silence = on_passed, silence
         self._opened = monotonic()
         self._idle = self._max_age = 0.0
-        self._accepted = False
         self._timer: asyncio.TimerHandle | None = None
+        self._unaccepted: Unaccepted | None = None
+        if wait := conf().SOCKET_ACCEPT_TIMEOUT:
+            loop = asyncio.get_running_loop()
+            self._unaccepted = _unaccepted.get(loop) or _unaccepted.setdefault(loop, Unaccepted())
+            self._unaccepted.add(self, wait)
 
-    def start(self, idle: float, max_age: float) -> None:
-        """Watch from now on; both in seconds, 0 for never. Called again, it replaces them."""
-        self._idle, self._max_age = idle, max_age
+    def accept(self, idle: float, max_age: float) -> None:
+        """It was accepted: watch these from now on, in seconds, 0 for never. Called again, it replaces them."""
         self.end()
+        self._idle, self._max_age = idle, max_age
         self._schedule()
 
-    def accept(self) -> None:
-        self._accepted = True
-        self.start(self._idle, self._max_age)
-
     def end(self) -> None:
+        if self._unaccepted is not None:
+            self._unaccepted.discard(self)
+            self._unaccepted = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _next(self) -> tuple[float, str] | None:
         """When the next one passes, on the monotonic clock, and which."""
-        if not self._accepted:
-            wait = conf().SOCKET_ACCEPT_TIMEOUT
-            return (self._opened + wait, "not_accepted") if wait else None
         idle = (monotonic() + self._idle - self._silence(), "idle") if self._idle else None
         too_old = (self._opened + self._max_age, "too_old") if self._max_age else None
         return min(filter(None, (idle, too_old)), default=None)
 
     def _schedule(self) -> None:
-        due = self._next()
-        if due is not None:
+        if (self._idle or self._max_age) and (due := self._next()) is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(LOOK_AGAIN, due[0] - monotonic()), self._look)
 
@@ -126,7 +157,7 @@ class Deadlines:
         self._timer = None
         due = self._next()
         if due is not None and due[0] <= monotonic():
-            self._on_passed(due[1])
+            self.on_passed(due[1])
         else:
             self._schedule()
 
@@ -221,7 +252,6 @@ class Connection:
             self.outer.leases += self.leases
             self.outer.inner += (self,)
         self._deadlines = Deadlines(self._deadline_passed, self.silence)
-        self._deadlines.start(*self.settings.lifetimes())
         if self.outer is not None and self.outer.has_ended:  # while this one was decided
             self.end()
 
@@ -233,8 +263,8 @@ class Connection:
     def adopt(self, settings: SocketSettings) -> None:
         """A door inside, of the same scope, leaves its part to this one, which has its settings from now on."""
         self.settings = settings
-        if self._deadlines is not None:
-            self._deadlines.start(*settings.lifetimes())
+        if self._deadlines is not None and self.is_open:
+            self._deadlines.accept(*settings.lifetimes())
 
     async def next_event(self) -> Any:
         """The next event from the server; INTERRUPTED where the wait was cut short."""
@@ -306,7 +336,7 @@ class Connection:
         if self._listening_since is not None:
             self._listening_since = monotonic()
         if self._deadlines is not None:
-            self._deadlines.accept()
+            self._deadlines.accept(*self.settings.lifetimes())
 
     def rules_changed(self) -> None:
         """Refusals under the former rules hold no more."""
