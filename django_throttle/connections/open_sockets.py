@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from itertools import count
 from typing import Protocol
 
 from django_throttle.core import Lease
@@ -48,8 +50,17 @@ class OpenSockets:
     """All guarded sockets of this process; none in a forked child."""
 
     def __init__(self) -> None:
+        self.restart()
+        in_child(self, OpenSockets.restart)
+
+    def restart(self) -> None:
+        """Be another process, without sockets."""
         self._sockets: dict[int, OpenSocket] = {}
-        in_child(self, OpenSockets.clear)
+        self._process, self._numbers = secrets.token_urlsafe(9), count()
+
+    def new_id(self) -> str:
+        """An id that no other socket has, of whatever process."""
+        return f"{self._process}{next(self._numbers)}"
 
     def add(self, socket: OpenSocket) -> None:
         """It has been let in."""

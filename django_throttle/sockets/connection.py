@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -192,7 +191,7 @@ class Connection:
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, settings: SocketSettings, outer: Connection | None = None
     ) -> None:
-        self.id: str = secrets.token_urlsafe(9) if outer is None else outer.id
+        self.id: str = open_sockets.new_id() if outer is None else outer.id
         self.scope, self.path, self.who = settings.scope, scope.get("path", ""), ScopeWho(scope)
         self.settings, self.outer = settings, outer
         self.inner: tuple[Connection, ...] = ()

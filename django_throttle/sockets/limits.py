@@ -200,9 +200,9 @@ class FrameLimits:
 
     def end(self) -> None:
         """The socket has ended: frames that are decided, or wait for their turn, are charged nothing."""
-        self._has_ended, now = True, monotonic()
+        self._has_ended = True
         for claim, turn in self._claims.items():
-            if turn > now:
+            if turn > monotonic():
                 spawn(arun(release_bought(claim, store := get_store()), store))
 
     def _by_own(self, matched: MatchedRules, cost: int, size: int) -> Decision | None:
