@@ -131,7 +131,8 @@ class Deadlines:
         """It was accepted: watch these from now on, in seconds, 0 for never. Called again, it replaces them."""
         self.end()
         self._idle, self._max_age = idle, max_age
-        self._schedule()
+        if idle or max_age:
+            self._schedule()
 
     def end(self) -> None:
         if self._unaccepted is not None:
@@ -148,7 +149,7 @@ class Deadlines:
         return min(filter(None, (idle, too_old)), default=None)
 
     def _schedule(self) -> None:
-        if (self._idle or self._max_age) and (due := self._next()) is not None:
+        if (due := self._next()) is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(LOOK_AGAIN, due[0] - monotonic()), self._look)
 

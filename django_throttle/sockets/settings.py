@@ -118,9 +118,9 @@ class SocketSettings:
     def lifetimes(self) -> tuple[float, float]:
         """For how long a socket may be silent, and open; seconds, 0 for ever."""
         site = conf()
-        idle = site.SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else self.idle_timeout
-        oldest = site.SOCKET_MAX_AGE if self.max_age is None else self.max_age
-        return _seconds(idle), _seconds(oldest)
+        idle = site.SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else _seconds(self.idle_timeout)
+        oldest = site.SOCKET_MAX_AGE if self.max_age is None else _seconds(self.max_age)
+        return idle, oldest
 
 
 def _content(own: Callable[[T], object], standard: Callable[[T], object], subject: T) -> str | bytes:

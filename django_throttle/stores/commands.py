@@ -294,7 +294,8 @@ class LeaseCommand(DecideCommand):
 
     def _held(self, answers: Answers, announced: Any) -> Answers:
         """The same answers, once what they grant is noted; ``announced`` is the reply to the announcement."""
-        self.confirm(announced)
+        if self.unannounced:
+            self.confirm(announced)
         if answers.fits or all(map(passes, self.command.charges, answers)):
             self.hold()
         return answers
@@ -304,8 +305,7 @@ class LeaseCommand(DecideCommand):
         return len(self.pairs) == self.size  # a lease is known by its id
 
     def confirm(self, announced: Any) -> None:
-        if self.unannounced:
-            self.context.leases.confirm(self.uid, announced, *self.unannounced)
+        self.context.leases.confirm(self.uid, announced, *self.unannounced)
 
     def hold(self) -> None:
         for pair in self.pairs:
@@ -322,9 +322,9 @@ class ReleaseCommand(RedisCommand):
     __slots__ = ("owed",)
 
     def __init__(self, context: RedisContext, command: Release) -> None:
-        super().__init__(context)
-        self.owed = [owed for pair in command.holds for owed in context.leases.release(*pair, command.lease)]
-        self.calls = [ReleaseCall(context, *one[:4]) for one in self.owed]
+        owed = [owed for pair in command.holds for owed in context.leases.release(*pair, command.lease)]
+        self.context, self.seconds, self.owed = context, None, owed
+        self.calls = [ReleaseCall(context, *one[:4]) for one in owed]
 
     def read(self, replies: Sequence[Any]) -> None:
         self.context.leases.confirm_released(*self.owed)
@@ -569,7 +569,8 @@ class MultiSlotCommand(LongCommand):
             found.update(zip(part.places, DecideCommand.read(part.decide, part.replies), strict=True))
         for part in self.parts:
             if isinstance(part.decide, LeaseCommand):
-                part.decide.confirm(part.replies[0])
+                if part.decide.unannounced:
+                    part.decide.confirm(part.replies[0])
                 if self.command.commit and not self._undone and part.is_granted():
                     part.decide.hold()
         return tuple(found[place] for place in sorted(found))

@@ -42,6 +42,8 @@ SUBJECTS = (
     Subject("50 in flight on one loop, 1 rule", "ours", "ours_async", "1", 2000),
     Subject("50 in flight on one loop, 5 mixed rules", "ours", "ours_async", "5", 2000),
     Subject("in memory, 1 rule", "ours", "in_memory", ""),
+    Subject("connect and disconnect, without the mixin", "sockets", "handshakes", "plain"),
+    Subject("connect and disconnect, a cap", "sockets", "handshakes", "cap"),
     Subject("connect and disconnect, a cap and a rate", "sockets", "handshakes", "door"),
     Subject("a message, a rule of the socket's own", "sockets", "messages", "own", 2000),
     Subject("a message, a rule shared in Redis", "sockets", "messages", "shared", 2000),

@@ -1,9 +1,11 @@
-"""The way of a frame and its echo: the modules of the package that they enter, and its calls."""
+"""The ways of a frame and its echo, and of a socket that comes and goes: the modules of the package, and its calls."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,12 +17,15 @@ from tests.sockets.guarded import Line, Live, live_enforcer
 
 enforce = pytest.fixture(live_enforcer)
 CHAT = {"rate": "100000/h", "events": ["message"], "key": "ip"}
+CAP = {"limit": 5, "algorithm": "concurrency", "events": ["connection"], "key": "ip"}
 DOORS = {"middleware": ThrottleMiddleware, "consumer": AsyncEcho}
 MAX_MODULES, MAX_CALLS, MAX_FIRST_CALLS = 10, 24, 60
+MAX_VISIT_CALLS = 165  # ten fewer where the release of the visit before travels with the decision, or before it
 
 
-async def way_of_a_frame(line: Line) -> Way:
-    """Send a frame and wait for its echo; a coroutine is entered each time it is resumed."""
+@contextmanager
+def noted() -> Iterator[Way]:
+    """The calls of this thread; a coroutine is entered each time it is resumed."""
     calls: list[tuple[str, str]] = []
 
     def note(frame: Any, event: str, argument: object) -> None:
@@ -28,15 +33,29 @@ async def way_of_a_frame(line: Line) -> Way:
         if event == "call" and code.co_filename.startswith(PACKAGE) and not code.co_name.startswith("<"):
             calls.append((code.co_filename.removeprefix(PACKAGE).removesuffix(".py"), code.co_qualname))
 
-    sent = len(line.sent)
     sys.setprofile(note)
     try:
+        yield Way(calls)
+    finally:
+        sys.setprofile(None)
+
+
+async def way_of_a_frame(line: Line) -> Way:
+    """Send a frame and wait for its echo."""
+    sent = len(line.sent)
+    with noted() as way:
         line.send("hello")
         while len(line.sent) == sent:  # noqa: ASYNC110 - each turn of the loop is on the way
             await asyncio.sleep(0)
-    finally:
-        sys.setprofile(None)
-    return Way(calls)
+    return way
+
+
+async def way_of_a_visit(line: Line) -> Way:
+    """Open a socket, which takes a slot, and close it."""
+    with noted() as way:
+        await line.open()
+        await line.close()
+    return way
 
 
 def printed(name: str, way: Way) -> Way:
@@ -61,3 +80,12 @@ async def test_the_way_of_a_frame(enforce: Live, door: str) -> None:
     assert len(first.calls) <= MAX_FIRST_CALLS
     for line in lines:
         await line.close()
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_the_way_of_a_socket_that_comes_and_goes(enforce: Live, door: str) -> None:
+    enforce(cap=CAP)
+    app = {"app": AsyncEcho.as_asgi()} if door == "consumer" else {}
+    ways = [await way_of_a_visit(Line(**app)) for _ in range(20)]
+    visit = printed("a visit", min(ways, key=lambda way: len(way.calls)))
+    assert len(visit.calls) <= MAX_VISIT_CALLS
