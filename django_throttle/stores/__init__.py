@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from threading import Lock
 
 from django.core.signals import setting_changed
@@ -35,9 +36,12 @@ def get_store() -> AnyStore:
         with _lock:
             if _store is None:
                 _store = _build()
-    if not _store.is_remote or not detect_test_run.counts_in_memory() or not conf().TESTS_IN_MEMORY:
+    if detect_test_run.declared is False or not _store.is_remote:  # each frame of a socket asks
         return _store
-    return _store_for_tests()
+    may_be_one = detect_test_run.declared or detect_test_run.DJANGO_TESTS in sys.modules
+    if may_be_one and detect_test_run.counts_in_memory() and conf().TESTS_IN_MEMORY:
+        return _store_for_tests()
+    return _store
 
 
 def why_in_memory() -> str:
