@@ -211,9 +211,9 @@ def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool)
     """The one command that decides a call, as of most of them; else the flow that does. Raises as ``door_flow``."""
     if type(facts.cost) is not int or facts.cost < 0:
         check_cost(facts.cost)
-    charges = snapshot.match(facts)
+    charges, refusals = snapshot.match(facts), store.denials.known
     is_straight = charges.rules.is_straight and commit and not (rulebook.carry_over.edits or facts.charged.costs)
-    if is_straight and charges.key not in store.denials.known and not _may_block(snapshot):
+    if is_straight and charges.key not in refusals and not _may_block(snapshot):
         return Decide(charges, True, None, facts.early)
     return _flow_of(snapshot, facts, store, commit, charges)
 
