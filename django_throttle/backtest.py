@@ -23,17 +23,18 @@ from django_throttle.conf import conf
 from django_throttle.core.commands import Answer, Charges, Decide, PastCharge, Refund, passes
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.rule import Rule
+from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match
 from django_throttle.identity.address import network
 from django_throttle.identity.caller import Caller
 from django_throttle.identity.keys import ident_of
 from django_throttle.recording import read
 from django_throttle.rulebook import Snapshot, current
-from django_throttle.stores import get_store
-from django_throttle.stores.memory import MemoryStore
+from django_throttle.stores import MemoryStore, get_store
 
 EVENTS: Final = ("request",)
 SPANS: Final = {"hour": 1, "day": 24}  # in hours, of what was recorded
+UNLOGGED: Final = frozenset({"session", "tenant", "connection"})  # keys
 KNOWN_AUDIENCES: Final = frozenset({"anonymous", "authenticated"})
 STEP: Final = 4096  # calls between two words of progress
 
@@ -78,14 +79,16 @@ class LoggedCaller(Caller):
 def why_not(rule: Rule) -> str | None:
     """Why a rule cannot be replayed; None where it can."""
     reasons = {
-        "its events are not those of requests": "request" not in rule.events,
-        "a log does not say when requests end": rule.is_concurrency,
-        "a damper refuses by chance": rule.is_damper,
-        "a log does not say what calls cost": rule.is_measured or rule.unit != "calls",
-        "its functions need the request itself": bool(rule.functions),
-        "a log does not say who has a plan": bool(rule.plans),
-        f"a log does not say the {rule.key}": bool({"session", "tenant", "connection"} & {*rule.key.split("+")}),
-        f"a log does not say who is {' or '.join(rule.audience)}": bool({*rule.audience} - KNOWN_AUDIENCES),
+        gettext_lazy("its events are not those of requests"): "request" not in rule.events,
+        gettext_lazy("a log does not say when requests end"): rule.is_concurrency,
+        gettext_lazy("a damper refuses by chance"): rule.is_damper,
+        gettext_lazy("a log does not say what calls cost"): rule.is_measured or rule.unit != "calls",
+        gettext_lazy("its functions need the request itself"): bool(rule.functions),
+        gettext_lazy("a log does not say who has a plan"): bool(rule.plans),
+        gettext_lazy("a log does not say the {key}", key=rule.key): bool(UNLOGGED & {*rule.key.split("+")}),
+        gettext_lazy("a log does not say who is {audience}", audience=alternatives(rule.audience)): bool(
+            {*rule.audience} - KNOWN_AUDIENCES
+        ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -140,13 +143,16 @@ class RecordedCalls:
     def why_not(self, rule: Rule) -> str | None:
         """Why these cannot be replayed under a rule; None where they can."""
         if rule.audience:
-            return "what is recorded does not say who is " + " or ".join(rule.audience)
+            audience = alternatives(rule.audience)
+            return gettext_lazy("what is recorded does not say who is {audience}", audience=audience)
         if rule.factor != 1 or rule.count_on or rule.refund_on:
-            return "what is recorded says neither each cost nor the answer"
+            return gettext_lazy("what is recorded says neither each cost nor the answer")
         if self.share < 1 and rule.key == EVERYONE:
-            return f"only {self.share:.0%} of the callers are recorded, and all of them share its budget"
+            pattern = gettext_noop("only {share:.0%} of the callers are recorded, and all of them share its budget")
+            return gettext_lazy(pattern, share=self.share)
         whose = {RecordedCaller("", tags).ident(rule.key) for tags in {call.user for call in self.calls}}
-        return why_not(rule) or (f"no recorded call was counted by {rule.key}" if whose == {None} else None)
+        nobody = gettext_lazy("no recorded call was counted by {key}", key=rule.key)
+        return why_not(rule) or (nobody if whose == {None} else None)
 
     def estimate(self, one: Replayed) -> tuple[int, int, int]:
         """How many calls of all callers would have been refused: likely, and the ends of a 95 % confidence interval.

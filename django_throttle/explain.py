@@ -12,6 +12,7 @@ from django_throttle.core.commands import Charge, charges_of
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.decision import conclude
 from django_throttle.core.overrides import describe_effect
+from django_throttle.core.texts import Text, gettext_lazy, gettext_noop
 from django_throttle.damper.aggregate import Allowance, Report, attempted, factor
 from django_throttle.exceptions import StoreError
 from django_throttle.identity.known_caller import KnownCaller
@@ -22,15 +23,23 @@ from django_throttle.stores.base import run
 
 TOGETHER: Final = 100  # rules peeked at in one round trip
 MOST: Final = 0.5  # share of calls: where a damper refuses as many, a call is said to be refused
-NOUNS: Final = {
-    "request": "request",
-    "inflight": "request in flight",
-    "connect": "new WebSocket",
-    "connection": "new WebSocket",
-    "message": "message",
-    "send": "outgoing message",
-    "publish": "publication",
-    "task": "task",
+CALLS: Final = {
+    "request": gettext_lazy("A request"),
+    "inflight": gettext_lazy("A request in flight"),
+    "connect": gettext_lazy("A new WebSocket"),
+    "connection": gettext_lazy("A new WebSocket"),
+    "message": gettext_lazy("A message"),
+    "send": gettext_lazy("An outgoing message"),
+    "publish": gettext_lazy("A publication"),
+    "task": gettext_lazy("A task"),
+}
+# What becomes of a call by one rule.
+VERDICTS: Final = {
+    "allowed": gettext_lazy("allowed"),
+    "blocked": gettext_lazy("blocked"),
+    "exempt": gettext_lazy("exempt"),
+    "refused": gettext_lazy("refused"),
+    "shadowed": gettext_lazy("shadowed"),
 }
 
 
@@ -62,14 +71,29 @@ class RuleState(NamedTuple):
         """How much is used, and when a refused call could pass."""
         one = self.outcome
         if one.reason is Reason.TOO_COSTLY:
-            return f"a call costs more than the {one.largest or one.limit:,} that it ever allows at once"
+            pattern = gettext_noop("a call costs more than the {most:,} that it ever allows at once")
+            return gettext_lazy(pattern, most=one.largest or one.limit)
         if one.reason is Reason.SUPPRESSED:
-            return f"{self.chance:.0%} of the calls are refused now"
-        plan = f" by plan {self.counting.plan}" if self.counting.plan else ""
-        use = f"{self.used:,} of {one.limit:,}{plan} {'open' if one.window is None else 'used'}"
+            return gettext_lazy("{share:.0%} of the calls are refused now", share=self.chance)
         if one.allowed:
-            return use
-        return f"{use}, free {'when one ends' if one.window is None else f'in {in_short(one.retry_after or 0.0)}'}"
+            return self._use()
+        if one.window is None:
+            return gettext_lazy("{use}, free when one ends", use=self._use())
+        return gettext_lazy("{use}, free in {time}", use=self._use(), time=in_short(one.retry_after or 0.0))
+
+    def _use(self) -> Text:
+        one, plan = self.outcome, self.counting.plan
+        if one.window is None:
+            by_plan, plain = (
+                gettext_noop("{used:,} of {limit:,} by plan {plan} open"),
+                gettext_noop("{used:,} of {limit:,} open"),
+            )
+        else:
+            by_plan, plain = (
+                gettext_noop("{used:,} of {limit:,} by plan {plan} used"),
+                gettext_noop("{used:,} of {limit:,} used"),
+            )
+        return gettext_lazy(by_plan if plan else plain, used=self.used, limit=one.limit, plan=plan)
 
     def as_json(self) -> dict[str, Any]:
         one, override = self.outcome, self.counting.override
@@ -120,7 +144,12 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """What would happen, and why, in one sentence."""
-        return f"{self._subject()} would be {self._verdict()}."
+        told = {"call": self._call(), "scope": self.call.scope, "caller": self.who.name, "verdict": self._verdict()}
+        scoped, plain = (
+            gettext_noop("{call} to {scope} by {caller} would be {verdict}."),
+            gettext_noop("{call} by {caller} would be {verdict}."),
+        )
+        return gettext_lazy(scoped if self.call.scope else plain, **told)
 
     def as_json(self) -> dict[str, Any]:
         call = self.call
@@ -144,34 +173,39 @@ class Explanation:
                 return one
         return None
 
-    def _subject(self) -> str:
+    def _call(self) -> Text:
         call, said = self.call, self._said()
         asked = [event for event in call.events if said is None or event in said.counting.rule.events]
-        is_known = bool(call.event or call.method or said)
-        noun = NOUNS[asked[0]] if is_known and asked else "call"
-        noun = call.method if call.method and noun == "request" else noun
-        article = "An" if noun[0] in "AEIOaeio" else "A"
-        return f"{article} {noun}{f' to {call.scope}' if call.scope else ''} by {self.who.name}"
+        if not asked or not (call.event or call.method or said):
+            return gettext_lazy("A call")
+        if call.method and asked[0] == "request":
+            pattern = gettext_noop("An {method}") if call.method[0] in "AEIO" else gettext_noop("A {method}")
+            return gettext_lazy(pattern, method=call.method)
+        return CALLS[asked[0]]
 
-    def _verdict(self) -> str:
+    def _verdict(self) -> Text:
         said = self._said()
         if not self.decision.allowed and self.block is not None:
-            return f"refused by override {self.block.number}: {self.block.subject} is blocked"
+            pattern = gettext_noop("refused by override {number}: {subject} is blocked")
+            return gettext_lazy(pattern, number=self.block.number, subject=self.block.subject)
         if said is None or self.decision.allowed:
             return self._how_allowed(said)
-        return f"refused by rule {said.outcome.rule!r}: {said.why}"
+        return gettext_lazy("refused by rule {rule!r}: {why}", rule=said.outcome.rule, why=said.why)
 
-    def _how_allowed(self, said: RuleState | None) -> str:
+    def _how_allowed(self, said: RuleState | None) -> Text:
         if said is not None and self.decision.delay:
-            return f"allowed after {in_short(self.decision.delay)} in the queue of rule {said.outcome.rule!r}"
+            pattern = gettext_noop("allowed after {time} in the queue of rule {rule!r}")
+            return gettext_lazy(pattern, time=in_short(self.decision.delay), rule=said.outcome.rule)
         if said is not None and said.outcome.put_off:
-            return f"done in {in_short(said.outcome.put_off)} and answered 202, by rule {said.outcome.rule!r}"
+            pattern = gettext_noop("done in {time} and answered 202, by rule {rule!r}")
+            return gettext_lazy(pattern, time=in_short(said.outcome.put_off), rule=said.outcome.rule)
         shadowing = [one.outcome.rule for one in self.rules if one.verdict == "shadowed"]
         if shadowing:
-            return f"allowed: rule {shadowing[0]!r} would refuse it, but only records"
+            return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=shadowing[0])
         if said is not None:
-            return f"allowed: rule {said.outcome.rule!r} is nearest to its limit, {said.why}"
-        return "allowed: no rule that refuses counts it"
+            pattern = gettext_noop("allowed: rule {rule!r} is nearest to its limit, {why}")
+            return gettext_lazy(pattern, rule=said.outcome.rule, why=said.why)
+        return gettext_lazy("allowed: no rule that refuses counts it")
 
 
 def explain(store: AnyStore, snapshot: Snapshot, call: Call, who: KnownCaller) -> Explanation:
@@ -205,12 +239,13 @@ def override_as_json(override: Override) -> dict[str, Any]:
     }
 
 
-def in_short(seconds: float) -> str:
+def in_short(seconds: float) -> Text:
     """A wait, rounded up: "12 s", "3 min", "5 h" or "2 days"."""
-    for size, unit in ((1, "s"), (60, "min"), (3600, "h")):
+    units = (1, gettext_noop("{count} s")), (60, gettext_noop("{count} min")), (3600, gettext_noop("{count} h"))
+    for size, pattern in units:
         if seconds <= 100 * size:
-            return f"{ceil(seconds / size)} {unit}"
-    return f"{ceil(seconds / 86_400)} days"
+            return gettext_lazy(pattern, count=ceil(seconds / size))
+    return gettext_lazy("{count} days", count=ceil(seconds / 86_400))
 
 
 def _blocking(ranked: Sequence[Override], counting: Sequence[Counting]) -> Override | None:

@@ -14,17 +14,19 @@ from django_throttle.connections.overview import look
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.rule import Rule
+from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
 from django_throttle.identity.keys import ident_of
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
+from django_throttle.translated import gettext, translated
 
 TAG: Final = re.compile(r"[0-9a-f]{8}")
 MOST_USERS: Final = 50_000  # who joined last, of whom one is looked for by a tag
 LONGEST: Final = 1000
-EXAMPLES: Final = (
+EXAMPLES: Final = gettext_noop(
     "Write one like user:42, ip:203.0.113.9 or everyone, a user's name, or the 8 characters of a log line."
 )
 
@@ -42,16 +44,17 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     if TAG.fullmatch(text.lower()) and (found := _by_tag(text.lower(), snapshot, store)):
         return KnownCaller(found)
     if not text or len(text) > LONGEST or not text.isprintable():
-        raise ValidationError(f"This names nobody. {EXAMPLES}")
+        raise ValidationError(translated(_with_examples(gettext_lazy("This names nobody."))))
     try:
         ident = typed_ident(text)
         check_ident(ident)
     except ValidationError as error:
         if TAG.fullmatch(text.lower()):
-            raise UnknownTag(f"Neither an open socket nor a user has the tag {text}. {EXAMPLES}") from error
-        raise ValidationError([*error.messages, EXAMPLES]) from error
+            unknown = gettext_lazy("Neither an open socket nor a user has the tag {tag}.", tag=text)
+            raise UnknownTag(translated(_with_examples(unknown))) from error
+        raise ValidationError([*error.messages, gettext(EXAMPLES)]) from error
     if fault := _fault(ident, snapshot.rules):
-        raise ValidationError(fault)
+        raise ValidationError(translated(_with_examples(fault)))
     return KnownCaller(ident)
 
 
@@ -65,8 +68,13 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
     if is_known and value:
         return ""
     if is_known:
-        return f"{kind!r} is only the kind of an identity. {EXAMPLES}"
-    return f"{kind[:60]!r} is no kind of identity{did_you_mean(kind[:60], sorted(known)) or '.'} {EXAMPLES}"
+        return gettext_lazy("{kind!r} is only the kind of an identity.", kind=kind)
+    hint = did_you_mean(kind[:60], sorted(known)) or "."
+    return gettext_lazy("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
+
+
+def _with_examples(fault: str) -> str:
+    return sentences([fault, gettext_lazy(EXAMPLES)])
 
 
 def _by_tag(tag: str, snapshot: Snapshot, store: AnyStore) -> str | None:

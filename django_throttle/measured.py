@@ -17,7 +17,7 @@ from django_throttle.conf import conf
 from django_throttle.core.commands import Refund, check_cost, settlement
 from django_throttle.core.decide import Flow, settle_charges
 from django_throttle.core.exceptions import InvalidCost
-from django_throttle.core.options import MEAN
+from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.meter import MEASURES, Meter, metered

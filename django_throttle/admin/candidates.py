@@ -23,6 +23,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.recording.read import compared
 from django_throttle.stores import get_store
+from django_throttle.translated import joined, translated
 
 MOST_AFFECTED = 10
 WHOM = "<p>{}</p><ul>{}</ul>"
@@ -79,12 +80,14 @@ class ThrottleCandidateAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("candidate"))
     def in_words(self, row: ThrottleCandidate) -> SafeString:
-        return format_html('<span class="{}">{}</span>', "rule-wrong" if row.fault else "rule-means", row.meaning)
+        return format_html(
+            '<span class="{}">{}</span>', "rule-wrong" if row.fault else "rule-means", translated(row.meaning)
+        )
 
     @admin.display(description=gettext_lazy("live rule"))
     def live(self, row: ThrottleCandidate) -> str:
         found = ThrottleRule.objects.filter(name=row.name).first()
-        return found.meaning if found else gettext("in settings, or gone")
+        return translated(found.meaning) if found else gettext("in settings, or gone")
 
     @admin.display(description=gettext_lazy("the last hour"))
     def comparison(self, row: ThrottleCandidate) -> SafeString | str:
@@ -92,8 +95,12 @@ class ThrottleCandidateAdmin(ListAdmin):
         try:
             found = compared(get_store(), row.name, row.since, now)
         except (StoreError, InvalidSetting) as error:
-            return gettext("Nothing can be shown: {error}").format(error=error)
-        rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', found.rows())
+            return gettext("Nothing can be shown: {error}").format(error=translated(error))
+        rows = format_html_join(
+            "",
+            '<tr><th scope="row">{}</th><td>{}</td></tr>',
+            ((translated(name), translated(told)) for name, told in found.rows()),
+        )
         whom = format_html_join("", "<li><code>{}</code>: {}</li>", found.affected[:MOST_AFFECTED])
         table = format_html('<table class="candidate-comparison"><tbody>{}</tbody></table>', rows)
         shown = table + picture(found.points, now)
@@ -114,10 +121,10 @@ class ThrottleCandidateAdmin(ListAdmin):
             with history.editing(request.user.get_username(), "admin"):
                 rule = row.promote()
         except ValidationError as error:
-            why = " ".join(error.messages)
+            why = joined(error.messages)
             self.message_user(request, gettext("Not promoted. {why}").format(why=why), messages.ERROR)
             return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_change", pk)
-        said = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=rule.meaning)
+        said = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=translated(rule.meaning))
         self.message_user(request, said, messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlerule_change", rule.pk)
 

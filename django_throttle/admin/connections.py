@@ -19,6 +19,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
 from django_throttle.observe.reports import printable
 from django_throttle.stores import get_store
+from django_throttle.translated import translated
 
 URL_NAME: Final = "django_throttle_throttleconnection"
 PAGE_ROWS: Final = 200  # rows of a page
@@ -69,7 +70,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         try:
             said = self._send_close(request, search)
         except (StoreError, InvalidSetting) as error:
-            said = gettext("Redis does not answer: {error}").format(error=error)
+            said = gettext("Redis does not answer: {error}").format(error=translated(error))
             self.message_user(request, said, messages.ERROR)
         else:
             level = messages.SUCCESS if said else messages.WARNING
@@ -102,7 +103,7 @@ def _overview_context(search: str) -> dict[str, Any]:
     try:
         overview, failure = look(get_store(), search), ""
     except (StoreError, InvalidSetting) as error:
-        overview, failure = NO_OVERVIEW, str(error)
+        overview, failure = NO_OVERVIEW, translated(error)
     return {
         "overview": overview,
         "connections": [

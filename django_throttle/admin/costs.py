@@ -13,6 +13,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import HOURS, dearest, fetch, in_short
 from django_throttle.stores import get_store
+from django_throttle.translated import translated
 
 URL_NAME: Final = "django_throttle_costs"
 PAGE_ROWS: Final = 200
@@ -36,7 +37,7 @@ def _rows(by: str) -> dict[str, Any]:
         store = get_store()
         found = dearest(fetch(store), by)
     except (StoreError, InvalidSetting) as error:
-        return {"routes": [], "failure": str(error), "hidden": 0, "alone": False}
+        return {"routes": [], "failure": translated(error), "hidden": 0, "alone": False}
     routes = [
         {
             "scope": route.scope,

@@ -17,12 +17,13 @@ from django_throttle import rulebook
 from django_throttle.admin.page import shown_page
 from django_throttle.core.options import EVENTS
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import Explanation, in_short
+from django_throttle.explain import VERDICTS, Explanation, in_short
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import HASHED
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
+from django_throttle.translated import joined, translated
 from django_throttle.why_refused import Answer, answer
 
 URL_NAME: Final = "django_throttle_explain"
@@ -66,9 +67,11 @@ def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
             if ident == told.who.name:  # what others share with the caller stays
                 Limiter(dict.fromkeys(some), store).reset(ident)
     except (StoreError, InvalidSetting, DatabaseError) as error:
-        rules.message_user(request, gettext("Nothing was reset: {error}").format(error=error), messages.ERROR)
+        rules.message_user(
+            request, gettext("Nothing was reset: {error}").format(error=translated(error)), messages.ERROR
+        )
     except ValidationError as error:
-        rules.message_user(request, " ".join(error.messages), messages.ERROR)
+        rules.message_user(request, joined(error.messages), messages.ERROR)
     else:
         name = told.who.name
         said = gettext("The budgets of {name} are full again.").format(name=name)
@@ -82,21 +85,22 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
         call = Call(asked["scope"], asked["method"].upper(), asked["event"])
         found = answer(get_store(), rulebook.current(), call, asked["ident"])
     except ValidationError as error:
-        return {"mistake": " ".join(error.messages)}
+        return {"mistake": joined(error.messages)}
     except (InvalidSetting, ValueError) as error:
-        return {"mistake": str(error)}
+        return {"mistake": translated(error)}
     except (StoreError, DatabaseError) as error:
-        return {"failure": str(error)}
+        return {"failure": translated(error)}
     told = found.explanation
     shows = request.user.has_perm("django_throttle.view_throttleoverride")
     relieves = request.user.has_perm(RESETS)
     return {
         "found": found,
         "told": told,
+        "sentence": translated(told.sentence) if told else "",
         "rules": [_row(one) for one in told.rules[:PAGE_ROWS]] if told else (),
         "hidden": max(0, len(told.rules) - PAGE_ROWS) if told else 0,
-        "others": told.others[:PAGE_ROWS] if told else (),
-        "overrides": [{"row": row, "until": row.until} for row in found.rows] if shows else (),
+        "others": [(other.rule.name, translated(other.why)) for other in told.others[:PAGE_ROWS]] if told else (),
+        "overrides": [(row, translated(row.meaning), row.until) for row in found.rows] if shows else (),
         "relief": _relief(found, told) if relieves and told else "",
         "may_reset": relieves and told is not None,
         "sees_sockets": request.user.has_perm("django_throttle.view_throttleconnection"),
@@ -105,8 +109,16 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
 
 def _row(one: Any) -> dict[str, Any]:
     number = one.counting.override.number if one.counting.override else None
-    full = in_short(one.outcome.reset_after) if one.outcome.reset_after else gettext("now")
-    return {"one": one, "name": one.outcome.rule, "full": full, "override": number}
+    full = translated(in_short(one.outcome.reset_after)) if one.outcome.reset_after else gettext("now")
+    said = {"verdict": translated(VERDICTS[one.verdict]), "why": translated(one.why)}
+    return {
+        "one": one,
+        "name": one.outcome.rule,
+        "full": full,
+        "override": number,
+        **said,
+        "assumed": translated(one.counting.assumed),
+    }
 
 
 def _relief(found: Answer, told: Explanation) -> str:

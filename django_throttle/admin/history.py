@@ -21,6 +21,7 @@ from django.views.decorators.http import require_POST
 from django_throttle import history
 from django_throttle.admin.rules import ListAdmin
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
+from django_throttle.translated import joined
 
 MODELS = {"rule": ThrottleRule, "override": ThrottleOverride, "candidate": ThrottleRule, "settings": ThrottleRule}
 
@@ -104,7 +105,7 @@ class ThrottleChangeAdmin(ListAdmin):
             with history.editing(request.user.get_username(), "admin"):
                 words = history.revert(change, confirmed="confirmed" in request.POST)
         except ValidationError as error:
-            why = " ".join(error.messages)
+            why = joined(error.messages)
             self.message_user(request, gettext("Not reverted. {why}").format(why=why), messages.ERROR)
             ask = "?confirm=1" if getattr(error, "code", "") == history.CHANGED else ""
             page = reverse(f"{self.admin_site.name}:django_throttle_throttlechange_change", args=[pk])

@@ -32,6 +32,7 @@ from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspel
 from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Overrides
+from django_throttle.translated import translated
 
 UNTIL_BELOW: Final = ""
 ENDLESS: Final = "endless"
@@ -175,7 +176,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     @admin.display(description=gettext_lazy("what"))
     def in_words(self, row: ThrottleOverride) -> SafeString:
         css = "rule-wrong" if row.fault else "rule-means" if row.lasts() else "rule-expired"
-        return format_html('<span class="{}">{}</span>', css, row.meaning)
+        return format_html('<span class="{}">{}</span>', css, translated(row.meaning))
 
     @admin.display(description=gettext_lazy("until"), ordering="until")
     def ends(self, row: ThrottleOverride) -> str:

@@ -11,11 +11,13 @@ from django.utils.translation import gettext
 
 from django_throttle.admin.page import shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.recording.overview import overview, rule_names
+from django_throttle.recording.overview import STATES, overview, rule_names
 from django_throttle.stores import get_store
+from django_throttle.translated import translated
 
 OVERVIEW_URL: Final = "django_throttle_overview"
 PAGE_ROWS: Final = 50
+MOST_PROCESSES: Final = 200
 WIDTH, HEIGHT = 120, 24
 
 
@@ -30,10 +32,11 @@ def _found(asked: QueryDict) -> dict[str, Any]:
     try:
         found = overview(get_store(), list(page.object_list))
     except (StoreError, InvalidSetting) as error:
-        return {"failure": str(error)}
+        return {"failure": translated(error)}
     rows = [
         {
             "rule": one,
+            "hints": [translated(hint) for hint in one.hints],
             "share": f"{one.refused_share:.1%}" if one.day.calls else "–",
             "p99": f"{one.p99_ms:.2f} ms" if one.day.calls else "–",
             "hour": bars(one.hour_points),
@@ -41,8 +44,13 @@ def _found(asked: QueryDict) -> dict[str, Any]:
         }
         for one in found.rules
     ]
+    said = {
+        "processes": translated(found.in_words),
+        "store": translated(found.store_in_words),
+        "each": [(one, translated(STATES[one.state])) for one in found.processes[:MOST_PROCESSES]],
+    }
     size = {"width": WIDTH, "height": HEIGHT}
-    return {"failure": "", "rows": rows, "found": found, "page": page, "search": search, **size}
+    return {"failure": "", "rows": rows, "found": found, "page": page, "search": search, **said, **size}
 
 
 def bars(points: list[tuple[int, int]], most: int = 0) -> list[dict[str, str]]:

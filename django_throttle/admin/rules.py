@@ -31,17 +31,15 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
 from django_throttle.core.key import KEY_KINDS, without_setting
-from django_throttle.core.options import GROUPS, HELD, NOUNS, Options, key_parts
-from django_throttle.core.plans import read_plan
+from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, key_parts
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.models.fields import is_text, stored
-from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import declared
+from django_throttle.translated import capitalised, joined, translated
 
 # The joined keys that the form offers, of all that are possible.
 JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
-EVENT_LABELS: Final = {event: noun[2][0].upper() + noun[2][1:] for event, noun in NOUNS.items()}
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
 LIMITS_THESE_PAGES: Final = gettext_lazy(
     "Rule {row} limits the pages of this admin too, as its scopes cover them. If it refuses you, this command lets you "
@@ -50,6 +48,11 @@ LIMITS_THESE_PAGES: Final = gettext_lazy(
 
 
 WIDE: Final = forms.TextInput(attrs={"class": "vTextField"})
+
+
+def event_labels() -> list[tuple[str, str]]:
+    """The events and how they are called."""
+    return [(event, capitalised(translated(events((event,))))) for event in EVENTS]
 
 
 def form_fields(of: type[Options]) -> list[str]:
@@ -110,15 +113,14 @@ class RuleForm(RowForm):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        boxes = forms.MultipleChoiceField(choices=EVENT_LABELS.items(), widget=forms.CheckboxSelectMultiple)
+        boxes = forms.MultipleChoiceField(choices=event_labels(), widget=forms.CheckboxSelectMultiple)
         self._swap_field("events", boxes)
         algorithms = [(name, gettext_lazy(each.label)) for name, each in ALGORITHMS.items()]
         self._swap_field("algorithm", forms.ChoiceField(choices=algorithms))
         self._swap_field("key", forms.ChoiceField(choices=key_choices(self.instance.key)))
         if "cost" in self.fields and (functions := declared("cost")):
-            self.fields["cost"].help_text += " " + gettext("There is {functions}.").format(
-                functions=", ".join(functions)
-            )
+            there = gettext("There is {functions}.").format(functions=", ".join(functions))
+            self.fields["cost"].help_text = joined([str(self.fields["cost"].help_text), there])
 
     def _swap_field(self, name: str, new: forms.Field) -> None:
         """Have this field in place of the form's own, of which it keeps what people read."""
@@ -163,9 +165,12 @@ def key_choices(present: str = "") -> list[tuple[str, str]]:
     """The keys that a rule may have on this site, and the one that it has already."""
     every = (*KEY_KINDS, *JOINED_KEYS)
     offered = [key for key in every if key == present or not any(without_setting(key_parts(key), conf()))]
-    known = [(key, gettext(KEY_KINDS[key].label) if key in KEY_KINDS else who(key).capitalize()) for key in offered]
     own = {*declared("key"), *([present] if present and present not in offered else [])}
-    return known + [(key, who(key).capitalize()) for key in sorted(own)]
+    return [(key, _key_label(key)) for key in (*offered, *sorted(own))]
+
+
+def _key_label(key: str) -> str:
+    return gettext(KEY_KINDS[key].label) if key in KEY_KINDS else capitalised(translated(who(key)))
 
 
 UNNAMED = "(no name yet)"
@@ -191,10 +196,10 @@ class EventFilter(admin.SimpleListFilter):
     parameter_name = "event"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return list(EVENT_LABELS.items())
+        return event_labels()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
-        if self.value() not in EVENT_LABELS:
+        if self.value() not in EVENTS:
             return queryset
         return queryset.filter(events__regex=rf"(^|,){self.value()}(,|$)")
 
@@ -293,19 +298,21 @@ class ThrottleRuleAdmin(ListAdmin):
     @admin.display(description=gettext_lazy("rule"), ordering="name")
     def rule(self, row: ThrottleRule) -> SafeString:
         replaces = gettext(" (replaces the rule in settings)") if row.name in conf().RULES else ""
-        return format_html('{}<small class="{}">{}{}</small>', row.name, _css_class(row), row.meaning, replaces)
+        return format_html(
+            '{}<small class="{}">{}{}</small>', row.name, _css_class(row), translated(row.meaning), replaces
+        )
 
     @admin.display(description=gettext_lazy("scopes"), ordering="scopes")
     def covers(self, row: ThrottleRule) -> str:
-        return scopes(row.scopes) if row.scopes else "–"
+        return translated(scopes(row.scopes)) if row.scopes else "–"
 
     @admin.display(description=gettext_lazy("who"), ordering="key")
     def who(self, row: ThrottleRule) -> str:
-        return who(row.key)
+        return translated(who(row.key))
 
     @admin.display(description=gettext_lazy("events"), ordering="events")
     def counts(self, row: ThrottleRule) -> str:
-        return events(row.events) or "–"
+        return translated(events(row.events)) or "–"
 
     @admin.display(description=gettext_lazy("In words"))
     def in_words(self, row: ThrottleRule) -> SafeString:
@@ -315,7 +322,7 @@ class ThrottleRuleAdmin(ListAdmin):
             reverse(f"{self.admin_site.name}:django_throttle_preview"),
             EMPTY_PREVIEW,
             json.dumps(preview_options(Rule)),
-            row.meaning if row.pk else EMPTY_PREVIEW,
+            translated(row.meaning) if row.pk else EMPTY_PREVIEW,
         )
 
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
@@ -340,9 +347,9 @@ class ThrottleRuleAdmin(ListAdmin):
             fields["name"] = UNNAMED  # a name is needed to save only
         form = PreviewForm(fields)
         is_valid = form.is_valid()
-        words = form.instance.meaning if is_valid else ""
+        words = translated(form.instance.meaning) if is_valid else ""
         if is_valid and (counts := form.instance.counts_after()):
-            words = f"{words} {counts}"
+            words = gettext("{meaning} {counts}").format(meaning=words, counts=translated(counts))
         return JsonResponse({"words": words, "errors": _errors(form)})
 
     def trial_view(self, request: HttpRequest) -> HttpResponse:
@@ -379,10 +386,8 @@ class ThrottleRuleAdmin(ListAdmin):
             self._save_candidate(request, obj, form.cleaned_data.get("edit_reason", ""))
             return
         super().save_model(request, obj, form, change)
-        for entry in (*obj.audience, *(read_plan(line).who for line in obj.plans)):
-            kind, _, name = entry.partition(":")
-            if kind == "group" and (warning := missing_group(name)):
-                self.message_user(request, warning, messages.WARNING)
+        for warning in obj.missing_groups():
+            self.message_user(request, warning, messages.WARNING)
         if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
             warning = str(LIMITS_THESE_PAGES).format(row=obj, user=request.user.get_username())
             self.message_user(request, warning, messages.WARNING)
@@ -418,9 +423,11 @@ class ThrottleRuleAdmin(ListAdmin):
         """The rules of settings that no row replaces."""
         replaced = set(ThrottleRule.objects.values_list("name", flat=True))
         found = sources.from_settings()
-        rows = [{"name": rule.name, "words": describe(rule), "right": True} for rule in found.rules.values()]
+        rows = [
+            {"name": rule.name, "words": translated(describe(rule)), "right": True} for rule in found.rules.values()
+        ]
         rows += [
-            {"name": name, "words": gettext("Not in force: {why}").format(why=why), "right": False}
+            {"name": name, "words": gettext("Not in force: {why}").format(why=translated(why)), "right": False}
             for name, why in found.faults.items()
         ]
         return [row for row in rows if row["name"] not in replaced]

@@ -19,6 +19,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.translated import translated
 
 MOST_AFFECTED: Final = 10
 BARS: Final = {"hour": 60, "day": 48}
@@ -42,7 +43,7 @@ def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
         told = recorded_calls(SPANS[span])
     except (StoreError, InvalidSetting) as error:
-        return {"failure": str(error)}
+        return {"failure": translated(error)}
     if not told.calls:
         return {"span": span, "is_empty": True, "is_off": not conf().RECORD}
     given = {side: asked[side] for side in NAMES}
@@ -74,7 +75,7 @@ def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:
         return [gettext("There is no live rule to compare with.") if nothing else gettext("You may not edit rules.")]
     if why := told.why_not(rule):
         said = gettext("The {rule} cannot be tried on what was recorded: {why}.")
-        return [said.format(rule=NAMES[side], why=why)]
+        return [said.format(rule=NAMES[side], why=translated(why))]
     found = {
         gettext("The {rule} is switched off: this is what it would refuse if it were on."): not rule.enabled,
         gettext("The {rule} only records: nobody is told of these refusals."): rule.is_shadow,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from django_throttle.core.algorithms import StepResult
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.exceptions import InvalidCost
-from django_throttle.core.options import MEAN
+from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 
 T = TypeVar("T")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from django_throttle.core.texts import gettext_lazy
+
 
 class ThrottleError(Exception):
     """The root of every error of this package."""
@@ -14,11 +16,14 @@ class InvalidRate(ThrottleError, ValueError):
 
 
 class InvalidRule(ThrottleError, ValueError):
-    """A rule's options make no sense, alone or together; ``option`` names the one to mend, where one is."""
+    """A rule's options make no sense, alone or together; ``option`` names the one to mend, where one is.
 
-    def __init__(self, message: str, option: str | None = None) -> None:
-        super().__init__(message)
-        self.option = option
+    ``fault`` is the message without the name of the ``rule``.
+    """
+
+    def __init__(self, fault: str, option: str | None = None, rule: object = None) -> None:
+        super().__init__(fault if rule is None else gettext_lazy("rule {rule!r}: {fault}", rule=rule, fault=fault))
+        self.fault, self.option = fault, option
 
 
 class InvalidOverride(ThrottleError, ValueError):

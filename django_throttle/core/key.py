@@ -12,6 +12,7 @@ from operator import methodcaller
 from typing import Any, Final, Literal
 
 from django_throttle.core.exceptions import InvalidIdent, InvalidRule
+from django_throttle.core.texts import gettext_lazy, gettext_noop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,9 @@ KEY_KINDS: Final = {kind.name: kind for kind in _EVERY}
 
 
 AUDIENCE_WORDS: Final = {
-    "anonymous": "visitors who are not logged in",
-    "authenticated": "logged-in users",
-    "staff": "staff",
+    "anonymous": gettext_noop("visitors who are not logged in"),
+    "authenticated": gettext_noop("logged-in users"),
+    "staff": gettext_noop("staff"),
 }
 AUDIENCES: Final = tuple(AUDIENCE_WORDS)
 # Kinds of audience that have names: group:editors, tenant:acme.
@@ -97,8 +98,9 @@ def check_audience(entry: str, option: str) -> None:
     near = get_close_matches(kind.strip().lower(), (*AUDIENCES, *AUDIENCE_KINDS), n=1)
     if near and near[0] in AUDIENCE_KINDS:
         near = [f"{near[0]}:{name.strip() or 'NAME'}"]
-    hint = f"; did you mean {near[0]!r}?" if near else f"; choose {', '.join(AUDIENCES)}, group:NAME or tenant:NAME"
-    raise InvalidRule(f"there is no audience {entry!r}{hint}", option)
+    choices = gettext_lazy("; choose {known}, group:NAME or tenant:NAME", known=", ".join(AUDIENCES))
+    hint = gettext_lazy("; did you mean {near!r}?", near=near[0]) if near else choices
+    raise InvalidRule(gettext_lazy("there is no audience {entry!r}{hint}", entry=entry, hint=hint), option)
 
 
 def joined_keys() -> tuple[str, ...]:

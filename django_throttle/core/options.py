@@ -8,12 +8,14 @@ from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
+from django_throttle.core import option_words
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm
-from django_throttle.core.algorithms.base import listed
 from django_throttle.core.exceptions import InvalidRule
-from django_throttle.core.key import AUDIENCE_KINDS, AUDIENCE_WORDS, AUDIENCES, KEY_KINDS, check_audience, joined_keys
+from django_throttle.core.key import AUDIENCE_KINDS, AUDIENCES, KEY_KINDS, check_audience, joined_keys
+from django_throttle.core.option_words import MEAN, NOUNS, UNITS, in_percent
 from django_throttle.core.plans import read_plans
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
+from django_throttle.core.texts import gettext_lazy, gettext_noop, in_sentence, listed, sentences
 
 
 class Choice(NamedTuple):
@@ -25,35 +27,10 @@ class Choice(NamedTuple):
 
 
 BUCKETS: Final = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.is_bucket)
-# What happens, as a noun: one of it, many of it, and how it is called in a list of different kinds.
-NOUNS: Final[dict[str, tuple[str, str, str]]] = {
-    "request": ("request", "requests", "HTTP requests"),
-    "inflight": ("request in flight", "requests in flight", "HTTP requests in flight"),
-    "connect": ("connection attempt", "connection attempts", "WebSocket connection attempts"),
-    "connection": ("open WebSocket", "open WebSockets", "open WebSockets"),
-    "message": ("message", "messages", "WebSocket messages"),
-    "send": ("message sent", "messages sent", "WebSocket messages sent"),
-    "publish": ("publication", "publications", "publications"),
-    "task": ("task", "tasks", "tasks"),
-}
 EVENTS: Final = tuple(NOUNS)
 # Events that last, which only a concurrency rule counts; the others happen at a moment.
 HELD: Final = ("inflight", "connection")
-# What a rate may count, and what of a call that is, in words. All but the first two are measured, and so known only
-# when the call is over; "units" are what the code spends, or what the option ``measure`` says.
-UNITS: Final = {
-    "calls": ("Calls", ""),
-    "bytes": ("Bytes that calls carry", "bytes of"),
-    "queries": ("Database queries", "database queries of"),
-    "rows": ("Rows read from databases", "rows read by"),
-    "db_ms": ("Milliseconds of database time", "milliseconds of database time of"),
-    "wall_ms": ("Milliseconds until the answer", "milliseconds of"),
-    "cpu_ms": ("Milliseconds of processor time", "milliseconds of processor time of"),
-    "response_bytes": ("Bytes of answers", "bytes of answers to"),
-    "units": ("Units that the code spends", "units of"),
-}
 MEASURED: Final = tuple(UNITS)[2:]
-MEAN: Final = "mean"  # of what earlier calls came to
 CANCELLED: Final = "cancelled"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 MAX_RATES: Final = 10
@@ -108,21 +85,29 @@ class Option:
         """What a rule's description says of the value; empty for the default."""
         if value == self.default:
             return ""
-        if self.choices:
-            return self.choices[value].words
-        return self.words(value) if callable(self.words) else self.words.format(value)
+        words = self.choices[value].words if self.choices else self.words
+        return words(value) if callable(words) else gettext_lazy(words, value)
 
-    def full_help(self, say: Callable[[str], str] = str) -> str:
-        """The help, and that of each choice, as ``say`` says them."""
-        choices = (f"{say(one.label)}: {say(one.help)}." for one in self.choices.values() if one.help)
-        return " ".join([say(self.help), *choices])
+    def full_help(self) -> str:
+        """The help, and that of each choice."""
+        pattern = gettext_noop("{label}: {help}.")
+        choices = [(gettext_lazy(one.label), gettext_lazy(one.help)) for one in self.choices.values() if one.help]
+        said = [gettext_lazy(pattern, label=label, help=text) for label, text in choices]
+        return sentences([gettext_lazy(self.help), *said])
 
     def refuse(self, algorithm: str) -> InvalidRule:
         """The error of a rule whose algorithm does not take the option."""
-        title = self.name if self.label.lower() in ("", self.name) else f"{self.label.lower()} ({self.name})"
+        title = self.name
+        if self.label.lower() not in ("", self.name):
+            title = gettext_lazy("{label} ({name})", label=in_sentence(self.label), name=self.name)
         if not self.owners:
-            return InvalidRule(f"{title} does not go with {_spaced(algorithm)}: leave it out", self.name)
-        return InvalidRule(f"{title} belongs to {listed(list(map(_spaced, self.owners)))} only", self.name)
+            fault = gettext_lazy(
+                "{title} does not go with {other}: leave it out", title=title, other=_spaced(algorithm)
+            )
+        else:
+            owners = listed(list(map(_spaced, self.owners)))
+            fault = gettext_lazy("{title} belongs to {owners} only", title=title, owners=owners)
+        return InvalidRule(fault, self.name)
 
 
 def option(kind: str, default: Any = None, **row: Any) -> Any:
@@ -142,13 +127,13 @@ def table(of: type[Options]) -> dict[str, Option]:
 
 
 def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    return in_sentence(ALGORITHMS[name].label) if name in ALGORITHMS else name.replace("_", " ")
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """The nearest of the known words, as the end of a message; empty where none is near."""
     near = get_close_matches(str(word), tuple(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return gettext_lazy("; did you mean {near!r}?", near=near[0]) if near else ""
 
 
 def is_dotted(given: object) -> bool:
@@ -172,14 +157,16 @@ def functions(key: str) -> tuple[str, ...]:
 def _one_of(option: str, given: object, known: Collection[str]) -> str:
     if not isinstance(given, str) or given not in known:
         hint = did_you_mean(given, known)
-        raise InvalidRule(f"{option} must be one of {', '.join(known)}, not {given!r}{hint}", option)
+        pattern = gettext_noop("{option} must be one of {known}, not {given!r}{hint}")
+        raise InvalidRule(gettext_lazy(pattern, option=option, known=", ".join(known), given=given, hint=hint), option)
     return given
 
 
 def _whole(row: Option, given: object, otherwise: str = "") -> int:
     if not isinstance(given, int) or isinstance(given, bool) or not row.least <= given <= row.most:
-        allowed = f"a whole number from {row.least:,} to {row.most:,}{otherwise}"
-        raise InvalidRule(f"{row.name} must be {allowed}, not {given!r}", row.name)
+        pattern = gettext_noop("{name} must be a whole number from {least:,} to {most:,}{otherwise}, not {given!r}")
+        told = {"name": row.name, "least": row.least, "most": row.most, "otherwise": otherwise, "given": given}
+        raise InvalidRule(gettext_lazy(pattern, **told), row.name)
     return given
 
 
@@ -188,39 +175,48 @@ def _number(row: Option, given: object) -> float:
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         if row.least <= given <= row.most:  # nor NaN
             return float(given)
-        hint = f"; {given:g} % is {given / 100:g}" if row.most == MAX_TIMES < given <= MAX_TIMES * 100 else ""
-    raise InvalidRule(f"{row.name} must be a number from {row.least} to {row.most}, not {given!r}{hint}", row.name)
+        hint = in_percent(given) if row.most == MAX_TIMES < given <= MAX_TIMES * 100 else ""
+    pattern = gettext_noop("{name} must be a number from {least} to {most}, not {given!r}{hint}")
+    told = {"name": row.name, "least": row.least, "most": row.most, "given": given, "hint": hint}
+    raise InvalidRule(gettext_lazy(pattern, **told), row.name)
 
 
 def _switch(row: Option, given: object) -> bool:
     if not isinstance(given, bool):
-        raise InvalidRule(f"{row.name} must be True or False, not {given!r}", row.name)
+        fault = gettext_lazy("{name} must be True or False, not {given!r}", name=row.name, given=given)
+        raise InvalidRule(fault, row.name)
     return given
 
 
 def _name(row: Option, given: object) -> str:
     if not isinstance(given, str) or not 1 <= len(given) <= MAX_NAME or not given.isprintable():
-        raise InvalidRule(f"a name must have 1 to {MAX_NAME} printable characters", row.name)
+        raise InvalidRule(gettext_lazy("a name must have 1 to {most} printable characters", most=MAX_NAME), row.name)
     return given
 
 
-def _cost(row: Option, given: object, otherwise: str = " or the path of a function") -> int | str:
+OR_FUNCTION: Final = gettext_lazy(" or the path of a function")
+
+
+def _cost(row: Option, given: object, otherwise: str = OR_FUNCTION) -> int | str:
     return given if isinstance(given, str) and is_dotted(given) else _whole(row, given, otherwise)
 
 
 def _reserve(row: Option, given: object) -> int | str:
-    return given if given in (MEAN, "") else _cost(row, given, f", {MEAN!r} or the path of a function")
+    otherwise = gettext_lazy(", {mean!r} or the path of a function", mean=MEAN)
+    return given if given in (MEAN, "") else _cost(row, given, otherwise)
 
 
 def _path(row: Option, given: object) -> str:
     if given == "" or is_dotted(given):
         return str(given)
-    raise InvalidRule(f"{row.name} must be the path of a function, such as shop.limits.rows, not {given!r}", row.name)
+    pattern = gettext_noop("{name} must be the path of a function, such as shop.limits.rows, not {given!r}")
+    raise InvalidRule(gettext_lazy(pattern, name=row.name, given=given), row.name)
 
 
 def _zone(row: Option, given: object) -> str:
     if not isinstance(given, str):
-        raise InvalidRule(f"{row.name} must be a name like Europe/Berlin, not {given!r}", row.name)
+        fault = gettext_lazy("{name} must be a name like Europe/Berlin, not {given!r}", name=row.name, given=given)
+        raise InvalidRule(fault, row.name)
     zone(given)
     return given
 
@@ -233,36 +229,40 @@ def _key(row: Option, given: object) -> str:
     joined, found = joined_keys(), key_parts(given)
     for part in found:
         if part not in joined and not is_dotted(part):
-            allowed = f"{', '.join(joined)} and paths of functions"
-            raise InvalidRule(f"a key must join {allowed}, not {part!r}{did_you_mean(part, joined)}", row.name)
+            pattern = gettext_noop("a key must join {known} and paths of functions, not {part!r}{hint}")
+            told = {"known": ", ".join(joined), "part": part, "hint": did_you_mean(part, joined)}
+            raise InvalidRule(gettext_lazy(pattern, **told), row.name)
     if len(set(found)) < len(found):
-        raise InvalidRule(f"the key {given!r} has one of its parts twice", row.name)
+        raise InvalidRule(gettext_lazy("the key {given!r} has one of its parts twice", given=given), row.name)
     return given
 
 
 def _rate(row: Option, given: object) -> Rate:
     if not isinstance(given, Rate):
-        raise InvalidRule(f'a rate must be text such as "5/min", not {given!r}', row.name)
+        raise InvalidRule(gettext_lazy('a rate must be text such as "5/min", not {given!r}', given=given), row.name)
     return given
 
 
 def sequence(option: str, given: object) -> tuple[Any, ...]:
     """The given list or tuple as a tuple; raises InvalidRule for anything else."""
     if not isinstance(given, (list, tuple)):
-        raise InvalidRule(f"{option} must be a list, not {given!r}", option)
+        raise InvalidRule(gettext_lazy("{option} must be a list, not {given!r}", option=option, given=given), option)
     return tuple(given)
 
 
 def names(option: str, given: object) -> tuple[str, ...]:
     """A tuple of non-empty texts; raises InvalidRule for a bare text, which would be read letter by letter."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise InvalidRule(f"{option} must be a list of names, not {given!r}", option)
+        fault = gettext_lazy("{option} must be a list of names, not {given!r}", option=option, given=given)
+        raise InvalidRule(fault, option)
     found = tuple(given)
     if not found or not all(isinstance(name, str) and name.strip() for name in found):
-        raise InvalidRule(f"{option} needs at least one name and no empty ones, not {given!r}", option)
+        pattern = gettext_noop("{option} needs at least one name and no empty ones, not {given!r}")
+        raise InvalidRule(gettext_lazy(pattern, option=option, given=given), option)
     for name in found:
         if "," in name or name != name.strip():
-            raise InvalidRule(f"{option}: a name has no comma and no space around it, unlike {name!r}", option)
+            pattern = gettext_noop("{option}: a name has no comma and no space around it, unlike {name!r}")
+            raise InvalidRule(gettext_lazy(pattern, option=option, name=name), option)
     return found
 
 
@@ -274,7 +274,10 @@ def _methods(row: Option, given: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.upper() for name in _names(row, given)))
     for name in found:
         if name not in METHODS:
-            raise InvalidRule(f"there is no method {name!r}{did_you_mean(name, METHODS)}", row.name)
+            raise InvalidRule(
+                gettext_lazy("there is no method {name!r}{hint}", name=name, hint=did_you_mean(name, METHODS)),
+                row.name,
+            )
     return found
 
 
@@ -298,11 +301,19 @@ def _shares(row: Option, given: object) -> tuple[float, ...]:
     for share in found:
         is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
         if not (is_number and 0 < share <= MAX_TIMES):
-            hint = f" ({share:g} % is {share / 100:g})" if is_number and 0 < share <= 1000 else " (0.8 is 80 %)"
-            message = f"{row.name} must have shares of the limit, above 0 and up to {MAX_TIMES}{hint}, not {share!r}"
-            raise InvalidRule(message, row.name)
+            pattern = gettext_noop(
+                "{name} must have shares of the limit, above 0 and up to {most} ({hint}), not {given!r}"
+            )
+            hint = gettext_lazy("0.8 is 80 %")
+            if is_number and 0 < share <= 1000:
+                # No directive begins at the %, xgettext:no-python-format
+                hint = gettext_lazy("{percent:g} % is {share:g}", percent=share, share=share / 100)
+            raise InvalidRule(gettext_lazy(pattern, name=row.name, most=MAX_TIMES, hint=hint, given=share), row.name)
     if len(found) > MAX_WARNINGS:
-        raise InvalidRule(f"{row.name} must have at most {MAX_WARNINGS} shares", row.name)
+        raise InvalidRule(
+            gettext_lazy("{name} must have at most {most} shares", name=row.name, most=MAX_WARNINGS),
+            row.name,
+        )
     return tuple(sorted(set(map(float, found))))
 
 
@@ -310,7 +321,8 @@ def _statuses(row: Option, given: object) -> tuple[int, ...]:
     found = sequence(row.name, given)
     for status in found:
         if type(status) is not int or not 100 <= status <= 599:
-            raise InvalidRule(f"{row.name} must have HTTP statuses, from 100 to 599, not {status!r}", row.name)
+            pattern = gettext_noop("{name} must have HTTP statuses, from 100 to 599, not {status!r}")
+            raise InvalidRule(gettext_lazy(pattern, name=row.name, status=status), row.name)
     return tuple(sorted(set(found)))
 
 
@@ -318,8 +330,10 @@ def _results(row: Option, given: object) -> tuple[str, ...]:
     found = tuple(str(one) for one in sequence(row.name, given))
     for one in found:
         if one != CANCELLED and not RESULT.fullmatch(one):
-            wanted = f'HTTP statuses such as 304, classes such as "5xx", or "{CANCELLED}"'
-            raise InvalidRule(f"{row.name} must have {wanted}, not {one!r}", row.name)
+            pattern = gettext_noop(
+                '{name} must have HTTP statuses such as 304, classes such as "5xx", or "{cancelled}", not {given!r}'
+            )
+            raise InvalidRule(gettext_lazy(pattern, name=row.name, cancelled=CANCELLED, given=one), row.name)
     return tuple(sorted(set(found)))
 
 
@@ -345,41 +359,6 @@ KINDS: Final[dict[str, Callable[[Option, object], Any]]] = {
     "statuses": _statuses,
     "results": _results,
 }
-
-
-# What a description says of one option's value.
-
-
-def say_scopes(names: tuple[str, ...]) -> str:
-    """Where a rule applies: "everywhere", or the scopes' names."""
-    return "everywhere" if "*" in names else listed(list(dict.fromkeys(names)))
-
-
-def _on_scopes(names: tuple[str, ...]) -> str:
-    if "*" in names:
-        return ""
-    several = len(set(names)) > 1 or any(sign in names[0] for sign in "*?[")
-    return f"on {say_scopes(names)}" + (" together" if several else "")
-
-
-def _only_methods(names: tuple[str, ...]) -> str:
-    also = ["HEAD"] if "GET" in names and "HEAD" not in names else []  # GET is answered for HEAD too
-    return f"only {listed([*names, *also])}"
-
-
-def _only_for(entries: tuple[str, ...]) -> str:
-    said = [AUDIENCE_WORDS.get(entry) or "the {} {}".format(*entry.split(":", 1)) for entry in entries]
-    return f"only for {listed(said)}"
-
-
-def _each_counting(cost: int | str) -> str:
-    return f"each counting {cost:,}" if isinstance(cost, int) else f"each counting as much as {cost} says"
-
-
-def _reserving(reserve: int | str) -> str:
-    if isinstance(reserve, int):
-        return f"{reserve:,} reserved beforehand"
-    return "the usual reserved beforehand" if reserve == MEAN else f"as much reserved beforehand as {reserve} says"
 
 
 RESULT: Final = re.compile("[1-5]([0-9][0-9]|xx)")
@@ -422,7 +401,7 @@ class Options:
         "counts those by their address.",
     )
     scopes: tuple[str, ...] = option(
-        "names", ("*",), group=WHO, length=1000, words=_on_scopes,
+        "names", ("*",), group=WHO, length=1000, words=option_words.on_scopes,
         help="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of "
         "a route. * stands for any text, so * alone is everything. All of them draw on one budget.",
     )
@@ -431,13 +410,14 @@ class Options:
         help="What is counted. Several kinds draw on one budget.",
     )
     methods: tuple[str, ...] = option(
-        "methods", (), group=WHO, length=100, words=_only_methods, shape=_LIST.format("|".join(METHODS)),
+        "methods", (), group=WHO, length=100, words=option_words.only_methods, shape=_LIST.format("|".join(METHODS)),
         wanted="HTTP methods, such as POST, PUT",
         help="Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: "
         "every method.",
     )
     audience: tuple[str, ...] = option(
-        "audience", (), group=WHO, label="Audience", length=1000, words=_only_for, shape=_LIST.format(_AUDIENCE),
+        "audience", (), group=WHO, label="Audience", length=1000, words=option_words.only_for,
+        shape=_LIST.format(_AUDIENCE),
         wanted="the audience: anonymous, authenticated, staff, group:NAME, tenant:NAME",
         help="Only calls of these: anonymous, authenticated, staff, group:editors, tenant:acme. Empty: everybody.",
     )
@@ -497,7 +477,7 @@ class Options:
     )
     reserve: int | str = option(
         "reserve", "", group=AMOUNT, label="Reserve", never=("concurrency", "damper"), length=200, least=0,
-        words=_reserving,
+        words=option_words.reserving,
         shape="^(mean|0|[1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$",
         wanted="a whole number, mean, or the path of a function",
         help="For what is measured: how much of the budget a call takes beforehand. A number, the path of a function "
@@ -510,21 +490,21 @@ class Options:
         "Empty: those that the code spends.",
     )
     cost: int | str = option(
-        "cost", 1, group=AMOUNT, never=("concurrency",), length=200, words=_each_counting,
+        "cost", 1, group=AMOUNT, never=("concurrency",), length=200, words=option_words.each_counting,
         shape="^([1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$", wanted="a whole number, or the path of a function",
         help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
         "function that a rule in settings has too. 1 where the unit is measured: that is the cost.",
     )
     count_on: tuple[int, ...] = option(
         "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"), length=300,
-        words=lambda statuses: f"counting only answers of status {listed(list(map(str, statuses)))}",
+        words=option_words.counting_only,
         shape=_LIST.format("[1-5][0-9][0-9]"), wanted="HTTP statuses, such as 401, 403",
         help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
         "logins. Empty: all requests do.",
     )
     refund_on: tuple[str, ...] = option(
         "results", (), group=AMOUNT, label="Refund when it ends as", never=("concurrency", "damper"), length=300,
-        words=lambda results: f"not counting what ends as {listed(list(results))}",
+        words=option_words.not_counting,
         shape=_LIST.format("[1-5]([0-9][0-9]|xx)|cancelled"),
         wanted="HTTP statuses, such as 304, 5xx, cancelled",
         help="Requests that end so use up nothing: 304, 5xx, or cancelled by the client. Empty: all count.",
@@ -548,7 +528,7 @@ class Options:
     )
     warn_at: tuple[float, ...] = option(
         "shares", (), group=THEN, label="Warn at", never=("concurrency", "damper"), length=100,
-        words=lambda shares: f"warned of at {listed([f'{share * 100:,g} %' for share in shares])}",
+        words=option_words.warned_of,
         shape=_LIST.format("[0-9]{1,3}([.][0-9]+)?"), wanted="shares of the limit, such as 80 %, 100 %",
         help="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, "
         "for each of those who have a budget; what is done then is the site's own code. Empty: never.",

@@ -13,7 +13,7 @@ from math import floor
 from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.algorithms.base import listed, multiplied
+from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.decide import Flow
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.exceptions import InvalidOverride, InvalidRule
@@ -21,6 +21,7 @@ from django_throttle.core.key import KEY_KINDS, ident_tag
 from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule, has_too_many
+from django_throttle.core.texts import gettext_lazy, listed, text_of, with_commas
 
 
 def subject_kinds() -> tuple[str, ...]:
@@ -96,7 +97,9 @@ def network_of(subject: str) -> Network | None:
     try:
         return ip_network(address)
     except ValueError as error:
-        raise InvalidOverride(f"{address!r} is neither an address nor a network", "value") from error
+        raise InvalidOverride(
+            gettext_lazy("{address!r} is neither an address nor a network", address=address), "value"
+        ) from error
 
 
 def _rank(override: Override) -> tuple[int, int, int, int]:
@@ -111,33 +114,55 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     """What is wrong: an option, and why."""
     (kind, _, value), kinds = override.subject.partition(":"), subject_kinds()
     if kind not in kinds:
-        yield "kind", f"the kind must be one of {', '.join(kinds)}, not {kind!r}"
+        yield "kind", gettext_lazy("the kind must be one of {known}, not {kind!r}", known=", ".join(kinds), kind=kind)
     if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
-        yield "value", f"whom it is for must have 1 to {MAX_SUBJECT} printable characters"
+        yield (
+            "value",
+            gettext_lazy("whom it is for must have 1 to {most} printable characters", most=MAX_SUBJECT),
+        )
     try:
         names("rules", override.rules)
     except InvalidRule as error:
-        yield "rules", str(error)
+        yield "rules", text_of(error)
     if override.effect not in EFFECTS:
-        yield "effect", f"the effect must be one of {', '.join(EFFECTS)}, not {override.effect!r}"
+        yield (
+            "effect",
+            gettext_lazy(
+                "the effect must be one of {known}, not {effect!r}", known=", ".join(EFFECTS), effect=override.effect
+            ),
+        )
     yield from _amount_faults(override)
 
 
 def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
     factor, rates, limit = override.factor, override.rates, override.limit
     if override.effect != "multiply" and factor is not None:
-        yield "factor", "a factor belongs to an override that multiplies"
+        yield "factor", gettext_lazy("a factor belongs to an override that multiplies")
     is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
     if override.effect == "multiply" and not (is_number and 0 < (factor or 0) <= MAX_FACTOR):
-        yield "factor", f"a factor must be more than 0 and at most {MAX_FACTOR:,}, not {factor!r}"
+        yield (
+            "factor",
+            gettext_lazy(
+                "a factor must be more than 0 and at most {most:,}, not {factor!r}",
+                most=MAX_FACTOR,
+                factor=factor,
+            ),
+        )
     if override.effect != "replace" and (rates or limit is not None):
-        yield "rate" if rates else "limit", "a rate or a limit belongs to an override that replaces"
+        yield "rate" if rates else "limit", gettext_lazy("a rate or a limit belongs to an override that replaces")
     if override.effect == "replace" and not rates and limit is None:
-        yield "rate", "it needs a rate or a limit, which holds instead of the rule's"
+        yield "rate", gettext_lazy("it needs a rate or a limit, which holds instead of the rule's")
     if has_too_many(rates):
-        yield "rate", f"at most {MAX_RATES} rates, each with another window"
+        yield "rate", gettext_lazy("at most {most} rates, each with another window", most=MAX_RATES)
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
-        yield "limit", f"a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit!r}"
+        yield (
+            "limit",
+            gettext_lazy(
+                "a limit must be a whole number from 1 to {most:,}, not {limit!r}",
+                most=MAX_LIMIT,
+                limit=limit,
+            ),
+        )
 
 
 Apply = Callable[[Rule, Override], Rule | None]
@@ -261,20 +286,21 @@ def describe_effect(override: Override) -> str:
     """Such as "blocked", "exempt from api" or "3 × the limit of api and search"."""
     rules = rules_in_words(override.rules)
     if override.effect == "block":
-        return "blocked" if override.names_every_rule else f"blocked from what {rules} covers"
+        covered = gettext_lazy("blocked from what {rules} covers", rules=rules)
+        return gettext_lazy("blocked") if override.names_every_rule else covered
     if override.effect == "exempt":
-        return f"exempt from {rules}"
+        return gettext_lazy("exempt from {rules}", rules=rules)
     if override.effect == "multiply":
-        return f"{override.factor:,.15g} × the limit of {rules}"
-    limits = [", ".join(map(str, override.rates))] if override.rates else []
-    limits += [f"{override.limit:,} at once"] if override.limit is not None else []
-    return f"{' and '.join(limits)} instead of the limit of {rules}"
+        return gettext_lazy("{factor:,.15g} × the limit of {rules}", factor=override.factor, rules=rules)
+    limits = [with_commas(list(map(str, override.rates)))] if override.rates else []
+    limits += [gettext_lazy("{limit:,} at once", limit=override.limit)] if override.limit is not None else []
+    return gettext_lazy("{limits} instead of the limit of {rules}", limits=listed(limits), rules=rules)
 
 
 def rules_in_words(rules: Iterable[str]) -> str:
     """The rules by their names and patterns: "every rule", or "api and search"."""
     distinct = list(dict.fromkeys(rules))
-    return "every rule" if EVERY_RULE in distinct else listed(distinct)
+    return gettext_lazy("every rule") if EVERY_RULE in distinct else listed(distinct)
 
 
 # Candidates: edited rules that count beside the live ones, and hold for a share of idents already.

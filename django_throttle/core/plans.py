@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import Rate
+from django_throttle.core.texts import gettext_lazy, text_of
 
 MAX_PLANS: Final = 20
 OPTION: Final = "plans"
@@ -49,13 +50,18 @@ def read_plans(given: object, check_who: Callable[[str], None]) -> tuple[str, ..
     elif isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
         found = [read_plan(line) for line in given]
     else:
-        raise InvalidRule(f'plans must be a dictionary such as {{"group:premium": "1000/min"}}, not {given!r}', OPTION)
+        raise InvalidRule(
+            gettext_lazy(
+                'plans must be a dictionary such as {{"group:premium": "1000/min"}}, not {given!r}', given=given
+            ),
+            OPTION,
+        )
     for one in found:
         check_who(one.who)
     if len({one.who for one in found}) < len(found):
-        raise InvalidRule("plans have one of their callers twice", OPTION)
+        raise InvalidRule(gettext_lazy("plans have one of their callers twice"), OPTION)
     if len(found) > MAX_PLANS:
-        raise InvalidRule(f"a rule has at most {MAX_PLANS} plans", OPTION)
+        raise InvalidRule(gettext_lazy("a rule has at most {most} plans", most=MAX_PLANS), OPTION)
     return tuple(map(str, found))
 
 
@@ -63,23 +69,36 @@ def read_plan(line: object) -> PlanLimits:
     """One line; raises InvalidRule."""
     who, sign, amount = line.rpartition("=") if isinstance(line, str) else ("", "", "")
     if not sign or not who.strip():
-        raise InvalidRule(f"a plan is written like group:premium = 1000/min, unlike {line!r}", OPTION)
+        raise InvalidRule(
+            gettext_lazy("a plan is written like group:premium = 1000/min, unlike {line!r}", line=line), OPTION
+        )
     return _read(who.strip(), amount.strip())
 
 
 def _read(who: object, amount: object) -> PlanLimits:
     if not isinstance(who, str):
-        raise InvalidRule(f"a plan is for an audience or what a function says, not {who!r}", OPTION)
+        raise InvalidRule(
+            gettext_lazy("a plan is for an audience or what a function says, not {who!r}", who=who), OPTION
+        )
     if len(who.splitlines()) != 1 or "=" in who or who != who.strip():
-        raise InvalidRule(f"a plan is for whom, in one line and without =, unlike {who!r}", OPTION)
+        raise InvalidRule(
+            gettext_lazy("a plan is for whom, in one line and without =, unlike {who!r}", who=who), OPTION
+        )
     given = _options(who, amount)
     for name in given:
         if name not in AMOUNTS:
-            raise InvalidRule(f"plan {who!r} has {', '.join(AMOUNTS)} only, not {name!r}", OPTION)
+            raise InvalidRule(
+                gettext_lazy(
+                    "plan {who!r} has {known} only, not {name!r}", who=who, known=", ".join(AMOUNTS), name=name
+                ),
+                OPTION,
+            )
     rates = given.get("rates") or ([] if given.get("rate") is None else [given["rate"]])
     limit, burst = (_whole(who, name, given.get(name)) for name in ("limit", "burst"))
     if bool(rates) == (limit is not None):
-        raise InvalidRule(f"plan {who!r} needs a rate such as 1000/min, or for concurrency a limit", OPTION)
+        raise InvalidRule(
+            gettext_lazy("plan {who!r} needs a rate such as 1000/min, or for concurrency a limit", who=who), OPTION
+        )
     return PlanLimits(who, tuple(_rate(who, one) for one in rates), limit, burst)
 
 
@@ -93,7 +112,9 @@ def _options(who: str, amount: object) -> Mapping[str, Any]:
         return {"rate": amount}
     shaped = SHAPE.fullmatch(amount.strip()) if isinstance(amount, str) else None
     if shaped is None:
-        raise InvalidRule(f"plan {who!r} needs a rate such as 1000/min, not {amount!r}", OPTION)
+        raise InvalidRule(
+            gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {amount!r}", who=who, amount=amount), OPTION
+        )
     text, burst = shaped["amount"], shaped["burst"]
     found = {} if burst is None else {"burst": int(burst)}
     return found | ({"limit": int(text)} if text.isdecimal() else {"rates": text.split(",")})
@@ -101,7 +122,12 @@ def _options(who: str, amount: object) -> Mapping[str, Any]:
 
 def _whole(who: str, name: str, given: object) -> int | None:
     if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-        raise InvalidRule(f"plan {who!r}: {name} must be a whole number from 1 on, not {given!r}", OPTION)
+        raise InvalidRule(
+            gettext_lazy(
+                "plan {who!r}: {name} must be a whole number from 1 on, not {given!r}", who=who, name=name, given=given
+            ),
+            OPTION,
+        )
     return given
 
 
@@ -109,8 +135,10 @@ def _rate(who: str, given: object) -> Rate:
     if isinstance(given, Rate):
         return given
     if not isinstance(given, str):
-        raise InvalidRule(f"plan {who!r} needs a rate such as 1000/min, not {given!r}", OPTION)
+        raise InvalidRule(
+            gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {given!r}", who=who, given=given), OPTION
+        )
     try:
         return Rate.parse("".join(given.split()).lower(), calendar=True)
     except ValueError as error:
-        raise InvalidRule(f"plan {who!r}: {error}", OPTION) from None
+        raise InvalidRule(gettext_lazy("plan {who!r}: {fault}", who=who, fault=text_of(error)), OPTION) from None

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django_throttle.core.exceptions import InvalidRate, InvalidRule
+from django_throttle.core.texts import gettext_lazy
 
 # A header field's integer has 15 digits (RFC 9651, 3.3.1), and Lua adds up several of these without losing one.
 MAX_LIMIT: Final = 999_999_999_999_999
@@ -41,7 +42,7 @@ MONTH: Final = "month"
 # The longest month: the window that header fields and keys of a monthly budget have.
 _MONTH_SECONDS: Final = 31 * 86_400
 _SHAPE: Final = re.compile(r"([0-9]{1,30})/([0-9]{0,11})([a-z]{1,12})")
-_HELP: Final = "write a rate like 100/min, 5/10m, 10/s or 1000/day"
+_HELP: Final = gettext_lazy("write a rate like 100/min, 5/10m, 10/s or 1000/day")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +59,55 @@ class Rate:
 
     def __post_init__(self) -> None:
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
-            raise InvalidRate(f"a limit must be a whole number from 1 to {MAX_LIMIT:,}, not {self.limit!r}")
+            raise InvalidRate(
+                gettext_lazy(
+                    "a limit must be a whole number from 1 to {most:,}, not {limit!r}",
+                    most=MAX_LIMIT,
+                    limit=self.limit,
+                )
+            )
         if isinstance(self.window, bool) or not isinstance(self.window, (int, float)):
-            raise InvalidRate(f"a window must be a number of seconds, not {self.window!r}")
+            raise InvalidRate(gettext_lazy("a window must be a number of seconds, not {window!r}", window=self.window))
         if not MIN_WINDOW <= self.window <= MAX_WINDOW:  # also refuses NaN
-            raise InvalidRate(f"a window is from {MIN_WINDOW} to {MAX_WINDOW} seconds, not {self.window!r}")
+            raise InvalidRate(
+                gettext_lazy(
+                    "a window is from {least} to {most} seconds, not {window!r}",
+                    least=MIN_WINDOW,
+                    most=MAX_WINDOW,
+                    window=self.window,
+                )
+            )
         if self.window_us % 1000 or self.window_us / 1_000_000 != self.window:
-            raise InvalidRate(f"a window must be a whole number of milliseconds, not {self.window!r} seconds")
+            raise InvalidRate(
+                gettext_lazy(
+                    "a window must be a whole number of milliseconds, not {window!r} seconds", window=self.window
+                )
+            )
 
     @classmethod
-    def parse(cls, text: str, *, calendar: bool = False) -> Rate:
+    def parse(cls, text: str, *, calendar: bool = False, typed: str | None = None) -> Rate:
         """Read ``"100/min"``: a limit, a slash, an optional multiple and a unit from ms to week.
 
-        With ``calendar``, ``"1000/month"`` too. Raises InvalidRate for anything else;
+        With ``calendar``, ``"1000/month"`` too. Raises InvalidRate for anything else, which quotes what was
+        ``typed`` where that is given;
         ``Rate.parse(str(rate)) == rate`` for every parsed rate.
         """
         match = _SHAPE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise InvalidRate(f"{_shortened(text)} is not a rate: {_HELP}")
+            raise InvalidRate(
+                gettext_lazy(
+                    "{text} is not a rate: {help}", text=_shortened(text if typed is None else typed), help=_HELP
+                )
+            )
         limit, multiple, name = match.groups()
         if calendar and name == MONTH and not multiple:
             return cls(int(limit), _MONTH_SECONDS, monthly=True)
         if name in ("month", "months", "year", "years"):
-            by_calendar = "set algorithm to fixed_window, or " if name == MONTH and not multiple else ""
-            raise InvalidRate(f"a {name} has no fixed length: {by_calendar}{_HELP}")
+            by_calendar = name == MONTH and not multiple
+            advice = gettext_lazy("set algorithm to fixed_window, or {help}", help=_HELP) if by_calendar else _HELP
+            raise InvalidRate(gettext_lazy("a {name} has no fixed length: {advice}", name=name, advice=advice))
         if name not in _TYPED:
-            raise InvalidRate(f"{name!r} is not a unit of time: {_HELP}")
+            raise InvalidRate(gettext_lazy("{name!r} is not a unit of time: {help}", name=name, help=_HELP))
         milliseconds = int(multiple or 1) * _TYPED[name].milliseconds
         return cls(int(limit), milliseconds / 1000 if name in UNITS[-1].typed.split() else milliseconds // 1000)
 
@@ -137,7 +161,9 @@ def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidRule(f"there is no time zone {name!r}; write one like Europe/Berlin", "timezone") from error
+        raise InvalidRule(
+            gettext_lazy("there is no time zone {name!r}; write one like Europe/Berlin", name=name), "timezone"
+        ) from error
 
 
 def bounds(period: str, zone_name: str, now: int) -> Bounds:

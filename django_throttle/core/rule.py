@@ -16,6 +16,7 @@ from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.option_words import in_percent
 from django_throttle.core.options import (
     CANCELLED,
     HELD,
@@ -31,6 +32,7 @@ from django_throttle.core.options import (
 )
 from django_throttle.core.plans import PlanLimits, read_plan
 from django_throttle.core.rate import MAX_LIMIT, Rate, RateLimit, period_of
+from django_throttle.core.texts import gettext_lazy, gettext_noop, in_sentence, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Rule(Options):
             self._check()
             self._set("by_plan", tuple(_planned(self)))
         except InvalidRule as error:
-            raise InvalidRule(f"rule {str(self.name)[:MAX_NAME]!r}: {error}", error.option) from None
+            raise InvalidRule(text_of(error), error.option, str(self.name)[:MAX_NAME]) from None
         self._derive()
 
     def _check(self) -> None:
@@ -131,11 +133,15 @@ class Rule(Options):
         Raises InvalidRule for an option that does not exist, naming the nearest one that does.
         """
         if not isinstance(options, Mapping):
-            raise InvalidRule(f"rule {name!r}: options must be a mapping, not {type(options).__name__}")
+            fault = gettext_lazy("options must be a mapping, not {kind}", kind=type(options).__name__)
+            raise InvalidRule(fault, rule=name)
         known = [option for option in table(cls) if option != "name"]
         for option in options:
             if option not in known:
-                raise InvalidRule(f"rule {name!r}: there is no option {option!r}{did_you_mean(option, known)}")
+                hint = did_you_mean(option, known)
+                raise InvalidRule(
+                    gettext_lazy("there is no option {option!r}{hint}", option=option, hint=hint), rule=name
+                )
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:
@@ -210,22 +216,23 @@ def _planned(rule: Rule) -> Iterator[tuple[str, Rule]]:
     if not rule.plans:
         return
     if rule.action == "defer":
-        raise InvalidRule("what is done later is promised a place in a queue of one speed: leave plans out", "plans")
+        raise InvalidRule(
+            gettext_lazy("what is done later is promised a place in a queue of one speed: leave plans out"), "plans"
+        )
     windows = sorted(rate.window for rate in rule.all_rates)
     for plan in map(read_plan, rule.plans):
         if bool(plan.rates) == rule.is_concurrency:
-            wanted = "a limit, the number held at once" if rule.is_concurrency else "a rate, such as 1000/min"
-            raise InvalidRule(f"plan {plan.who!r} needs {wanted}", "plans")
+            limit = gettext_lazy("plan {who!r} needs a limit, the number held at once", who=plan.who)
+            rate = gettext_lazy("plan {who!r} needs a rate, such as 1000/min", who=plan.who)
+            raise InvalidRule(limit if rule.is_concurrency else rate, "plans")
         if sorted(rate.window for rate in plan.rates) != windows:
             mine = " and ".join(str(rate).partition("/")[2] for rate in rule.all_rates)
-            raise InvalidRule(
-                f"plan {plan.who!r} needs the window of the rule ({mine}), so that counts are kept", "plans"
-            )
+            pattern = gettext_noop("plan {who!r} needs the window of the rule ({mine}), so that counts are kept")
+            raise InvalidRule(gettext_lazy(pattern, who=plan.who, mine=mine), "plans")
         try:
             yield plan.who, _with_limits(replace(rule, plans=(), plan_of=plan.who), plan)
         except InvalidRule as error:
-            fault = str(error).removeprefix(f"rule {rule.name!r}: ")
-            raise InvalidRule(f"plan {plan.who!r}: {fault}", "plans") from None
+            raise InvalidRule(gettext_lazy("plan {who!r}: {fault}", who=plan.who, fault=error.fault), "plans") from None
     yield "", replace(rule, plans=())
 
 
@@ -245,24 +252,34 @@ def _amount_faults(rule: Rule) -> Faults:
     rates, algorithm = rule.all_rates, ALGORITHMS[rule.algorithm]
     if rule.is_concurrency:
         if rates:
-            yield "rate", "a concurrency rule has a limit, the number held at once, instead of a rate"
+            yield "rate", gettext_lazy("a concurrency rule has a limit, the number held at once, instead of a rate")
         if rule.limit is None:
-            yield "limit", f"it needs a limit: limit must be a whole number from 1 to {MAX_LIMIT:,}"
+            yield (
+                "limit",
+                gettext_lazy("it needs a limit: limit must be a whole number from 1 to {most:,}", most=MAX_LIMIT),
+            )
         return
     if not rates and rule.limit is not None:
-        instead = "add algorithm: concurrency, or write a rate instead, such as 100/min"
-        yield "algorithm", f"a limit without a rate is for what is held at once: {instead}"
+        yield (
+            "algorithm",
+            gettext_lazy(
+                "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate "
+                "instead, such as 100/min"
+            ),
+        )
     if not rates:
-        yield "rate", "it needs a rate, such as 100/min"
+        yield "rate", gettext_lazy("it needs a rate, such as 100/min")
     if rule.limit is not None and not isinstance(rule.limit, RateLimit):
-        yield "limit", "give a rate or a limit, not both: only a concurrency rule has a limit of its own"
+        yield "limit", gettext_lazy("give a rate or a limit, not both: only a concurrency rule has a limit of its own")
     if rule.rates and rule.rate is not None:
-        yield "rate", "give rate or rates, not both"
+        yield "rate", gettext_lazy("give rate or rates, not both")
     if has_too_many(rates):
-        yield "rate", f"at most {MAX_RATES} rates, each with another window"
+        yield "rate", gettext_lazy("at most {most} rates, each with another window", most=MAX_RATES)
     if max(rate.limit for rate in rates) > algorithm.max_limit:
-        most = f"the limit of a {algorithm.label.lower()} is at most {algorithm.max_limit:,}"
-        yield "rate", f"{most}; {algorithm.takes_more}" if algorithm.takes_more else most
+        label = in_sentence(algorithm.label)
+        most = gettext_lazy("the limit of a {label} is at most {most:,}", label=label, most=algorithm.max_limit)
+        more = gettext_lazy("{most}; {more}", most=most, more=gettext_lazy(algorithm.takes_more))
+        yield "rate", more if algorithm.takes_more else most
 
 
 def has_too_many(rates: tuple[Rate, ...]) -> bool:
@@ -270,10 +287,10 @@ def has_too_many(rates: tuple[Rate, ...]) -> bool:
     return len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates)
 
 
-_CONCURRENCY: Final = (
+_CONCURRENCY: Final = gettext_lazy(
     "a concurrency rule counts 'connection' (open WebSockets), 'inflight' (requests being answered) or both"
 )
-_RATES: Final = "only a concurrency rule counts what is open; a rate counts what happens"
+_RATES: Final = gettext_lazy("only a concurrency rule counts what is open; a rate counts what happens")
 _MEANT: Final = {"connect": "connection", "connection": "connect", "request": "inflight", "inflight": "request"}
 FRAMES: Final = frozenset(("message", "send"))
 WEIGHED: Final = frozenset(("request", "message", "send"))
@@ -283,18 +300,19 @@ MEASURABLE: Final = frozenset(("request", "message", "task"))
 def _event_faults(rule: Rule) -> Faults:
     for event in rule.events:
         if (event in HELD) != rule.is_concurrency:
-            other = f"; did you mean {_MEANT[event]!r}?" if event in _MEANT else ""
-            yield "events", f"{_CONCURRENCY if rule.is_concurrency else _RATES}, not {event!r}{other}"
+            hint = gettext_lazy("; did you mean {near!r}?", near=_MEANT[event]) if event in _MEANT else ""
+            wanted = _CONCURRENCY if rule.is_concurrency else _RATES
+            yield "events", gettext_lazy("{wanted}, not {event!r}{hint}", wanted=wanted, event=event, hint=hint)
     # Nothing but an HTTP request has a method and a status: other events would silently count never, or always.
     if rule.methods and rule.events not in (("request",), ("inflight",)):
-        yield "methods", "methods belong to rules of HTTP requests (event request or inflight) only"
+        yield "methods", gettext_lazy("methods belong to rules of HTTP requests (event request or inflight) only")
     for option in ("count_on", "refund_on"):
         if getattr(rule, option) and rule.events != ("request",):
-            yield option, f"{option} belongs to rules of HTTP requests (event request) only"
+            yield option, gettext_lazy("{option} belongs to rules of HTTP requests (event request) only", option=option)
     if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
-        yield "unit", "only requests and messages have bytes that can be counted"
+        yield "unit", gettext_lazy("only requests and messages have bytes that can be counted")
     if rule.at_limit != "reject" and "connection" not in rule.events:
-        yield "at_limit", "at_limit closes WebSockets: add the event connection"
+        yield "at_limit", gettext_lazy("at_limit closes WebSockets: add the event connection")
 
 
 def _most_at_once(rule: Rule) -> int | None:
@@ -307,69 +325,99 @@ def _most_at_once(rule: Rule) -> int | None:
 def _action_faults(rule: Rule) -> Faults:
     algorithm, limits = ALGORITHMS[rule.algorithm], [rate.limit for rate in rule.all_rates]
     if rule.is_queue and "max_delay" not in algorithm.takes:
-        yield "action", "only a leaky bucket can delay: it is a queue that drains evenly"
+        yield "action", gettext_lazy("only a leaky bucket can delay: it is a queue that drains evenly")
     if rule.is_queue and rule.enforce_at != 1:
-        one = "a queue of calls that wait has one limit"
-        yield "enforce_at", f"refuse at (enforce_at) belongs to rules that refuse: {one}"
+        yield (
+            "enforce_at",
+            gettext_lazy(
+                "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit"
+            ),
+        )
     # A rule that only records may have the wait that it will have later.
     if rule.max_delay is not None and rule.action == "reject":
-        yield "max_delay", "a longest wait (max_delay) belongs to rules that delay"
+        yield "max_delay", gettext_lazy("a longest wait (max_delay) belongs to rules that delay")
     if rule.max_queue is not None and rule.action == "reject":
-        yield "max_queue", "a longest queue (max_queue) belongs to rules that delay or defer"
+        yield "max_queue", gettext_lazy("a longest queue (max_queue) belongs to rules that delay or defer")
     if rule.max_queue is not None and rule.burst is not None:
-        yield "max_queue", "give burst or max_queue, not both: each says how many may wait"
+        yield "max_queue", gettext_lazy("give burst or max_queue, not both: each says how many may wait")
     if rule.timezone is not None and not all(map(period_of, rule.all_rates)):
-        yield "rate", "a calendar window is one hour, day, week or month"
+        yield "rate", gettext_lazy("a calendar window is one hour, day, week or month")
     most = _most_at_once(rule)
     if most is not None and rule.factor > most:
-        yield "cost", f"one call costs {rule.factor:,}, more than the {most:,} that the rule allows at once"
+        yield (
+            "cost",
+            gettext_lazy(
+                "one call costs {factor:,}, more than the {most:,} that the rule allows at once",
+                factor=rule.factor,
+                most=most,
+            ),
+        )
     refused_at = multiplied(max([*limits, rule.burst or 0]), rule.enforce_at)
     if rule.enforce_at != 1 and refused_at > algorithm.max_limit:
-        countable = f"more than the {algorithm.max_limit:,} that can be counted"
-        yield "enforce_at", f"calls would be refused at {refused_at:,} only, {countable}"
+        pattern = gettext_noop("calls would be refused at {at:,} only, more than the {most:,} that can be counted")
+        yield "enforce_at", gettext_lazy(pattern, at=refused_at, most=algorithm.max_limit)
     if rule.warn_at and rule.warn_at[-1] > rule.enforce_at:
-        share = f"{rule.warn_at[-1]:g}"
-        percent = f"; {share} % is {rule.warn_at[-1] / 100:g}" if rule.warn_at[-1] >= 2 else ""
-        never = f"use never reaches {share} times the limit"
-        yield "warn_at", f"{never}: calls are refused at {rule.enforce_at:g}{percent}"
+        share = rule.warn_at[-1]
+        hint = in_percent(share) if share >= 2 else ""
+        pattern = gettext_noop("use never reaches {share:g} times the limit: calls are refused at {most:g}{hint}")
+        yield "warn_at", gettext_lazy(pattern, share=share, most=rule.enforce_at, hint=hint)
 
 
 def _measured_event_faults(rule: Rule) -> Faults:
     if not rule.is_measured:
         return
     if not MEASURABLE.issuperset(rule.events):
-        yield "unit", "only requests, messages and tasks are measured (events request, message, task)"
+        yield "unit", gettext_lazy("only requests, messages and tasks are measured (events request, message, task)")
     if rule.unit == "response_bytes" and rule.events != ("request",):
-        yield "unit", "response_bytes belongs to rules of HTTP requests (event request) only"
+        yield "unit", gettext_lazy("response_bytes belongs to rules of HTTP requests (event request) only")
     if rule.measure and rule.events != ("request",):
-        yield "measure", "measure is a function of a request and its response: leave it out, and spend instead"
+        yield (
+            "measure",
+            gettext_lazy("measure is a function of a request and its response: leave it out, and spend instead"),
+        )
     if rule.key == "connection":
-        yield "unit", "the budget of one connection counts calls or bytes"
+        yield "unit", gettext_lazy("the budget of one connection counts calls or bytes")
 
 
 def _measured_faults(rule: Rule) -> Faults:
     if not rule.is_measured:
         if rule.reserve != "":
-            yield "reserve", "only what is measured is reserved: choose a unit such as db_ms, or leave reserve out"
+            yield (
+                "reserve",
+                gettext_lazy("only what is measured is reserved: choose a unit such as db_ms, or leave reserve out"),
+            )
         if rule.measure:
-            yield "measure", "measure belongs to rules of unit units"
+            yield "measure", gettext_lazy("measure belongs to rules of unit units")
         return
     if rule.is_damper or rule.is_queue:
         yield (
             "unit",
-            "a damper and a queue count calls or bytes: what is measured comes late",
+            gettext_lazy("a damper and a queue count calls or bytes: what is measured comes late"),
         )
     if rule.refill == "interval":
-        yield "refill", "a bucket that is refilled all at once cannot owe what was measured: refill it continuously"
+        yield (
+            "refill",
+            gettext_lazy("a bucket that is refilled all at once cannot owe what was measured: refill it continuously"),
+        )
     if rule.count_denied:
-        yield "count_denied", "a refused call has used nothing that could be measured: leave count_denied out"
+        yield (
+            "count_denied",
+            gettext_lazy("a refused call has used nothing that could be measured: leave count_denied out"),
+        )
     if rule.cost != 1:
-        yield "cost", "what is measured is the cost: leave cost out, or write reserve"
+        yield "cost", gettext_lazy("what is measured is the cost: leave cost out, or write reserve")
     if rule.measure and rule.unit != "units":
-        yield "measure", "measure belongs to rules of unit units"
+        yield "measure", gettext_lazy("measure belongs to rules of unit units")
     most = _most_at_once(rule)
     if isinstance(rule.reserve, int) and most is not None and rule.reserve > most:
-        yield "reserve", f"a call reserves {rule.reserve:,}, more than the {most:,} that the rule allows at once"
+        yield (
+            "reserve",
+            gettext_lazy(
+                "a call reserves {reserve:,}, more than the {most:,} that the rule allows at once",
+                reserve=rule.reserve,
+                most=most,
+            ),
+        )
 
 
 SUB_SECONDS: Final = 6
@@ -377,41 +425,57 @@ SUB_SECONDS: Final = 6
 
 def _local_faults(rule: Rule) -> Faults:
     if rule.is_damper and rule.rate is None:
-        yield "rates", "a damper has one rate: write another rule for another one"
+        yield "rates", gettext_lazy("a damper has one rate: write another rule for another one")
     if rule.is_damper and rule.on_store_failure == "deny":
-        yield "on_store_failure", "a damper decides without the store: on_store_failure is local or allow, not deny"
+        yield (
+            "on_store_failure",
+            gettext_lazy("a damper decides without the store: on_store_failure is local or allow, not deny"),
+        )
     if rule.is_damper and rule.rate and rule.rate.limit * SUB_SECONDS < rule.rate.window:
-        yield "rate", "a damper holds a rate over seconds: its rate must be at least one call in six seconds"
+        yield (
+            "rate",
+            gettext_lazy("a damper holds a rate over seconds: its rate must be at least one call in six seconds"),
+        )
     if rule.prepaid and (rule.is_queue or rule.is_measured or rule.refill == "interval"):
-        what = "a queue, what is measured and a bucket that is refilled all at once"
-        yield "prepaid", f"{what} cannot be bought ahead: leave prepaid out"
+        yield (
+            "prepaid",
+            gettext_lazy(
+                "a queue, what is measured and a bucket that is refilled all at once cannot be bought ahead: leave "
+                "prepaid out"
+            ),
+        )
     if rule.prepaid and (rule.count_denied or rule.count_on or rule.refund_on):
-        each = "count_denied, count_on and refund_on ask Redis about each call"
-        yield "prepaid", f"{each}: leave them out, or prepaid"
+        yield (
+            "prepaid",
+            gettext_lazy("count_denied, count_on and refund_on ask Redis about each call: leave them out, or prepaid"),
+        )
 
 
 # What a budget that one process counts for one socket, without the store, cannot have.
 _MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
-    "warn_at": ((), "the budget of one connection ends with it, so it sends no warnings"),
-    "prepaid": (False, "the budget of one connection is never shared, so nothing is bought ahead"),
-    "on_store_failure": ("local", "the budget of one connection is counted without the store"),
+    "warn_at": ((), gettext_noop("the budget of one connection ends with it, so it sends no warnings")),
+    "prepaid": (False, gettext_noop("the budget of one connection is never shared, so nothing is bought ahead")),
+    "on_store_failure": ("local", gettext_noop("the budget of one connection is counted without the store")),
 }
 
 
 def _key_faults(rule: Rule) -> Faults:
     if rule.key in KEY_KINDS and KEY_KINDS[rule.key].needs_login and rule.audience == ("anonymous",):
-        yield "audience", "the key user leaves out visitors who are not logged in, so it would limit nobody"
+        yield (
+            "audience",
+            gettext_lazy("the key user leaves out visitors who are not logged in, so it would limit nobody"),
+        )
     if rule.key != "connection":
         return
     if not FRAMES.issuperset(rule.events):
-        yield "key", "the key connection takes the events message and send only"
+        yield "key", gettext_lazy("the key connection takes the events message and send only")
     for option, (default, why) in _MEANINGLESS_FOR_FRAMES.items():
         if getattr(rule, option) != default:
-            yield option, why
+            yield option, gettext_lazy(why)
     if rule.is_damper:
-        yield "algorithm", "a damper limits many callers together, so it cannot have the key connection"
+        yield "algorithm", gettext_lazy("a damper limits many callers together, so it cannot have the key connection")
     if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
-        yield "rate", "the windows of one connection start when it was opened, not with the calendar"
+        yield "rate", gettext_lazy("the windows of one connection start when it was opened, not with the calendar")
 
 
 _FAULTS: Final = (_event_faults, _action_faults, _measured_event_faults, _measured_faults, _local_faults, _key_faults)

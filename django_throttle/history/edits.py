@@ -11,6 +11,7 @@ from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 from django.db.models.signals import post_save, pre_delete, pre_save
+from django.utils.translation import gettext
 
 from django_throttle.history.lines import State, because, changes, keep, made
 
@@ -119,14 +120,14 @@ def revert(change: Any, *, confirmed: bool = False) -> str:
     the row as it was makes no sense any longer.
     """
     if not is_revertible(change):
-        raise ValidationError("This line is no edit of a row, so there is nothing to revert.")
+        raise ValidationError(gettext("This line is no edit of a row, so there is nothing to revert."))
     model = apps.get_model("django_throttle", KINDS[change.kind])
     using = router.db_for_write(model)
     with transaction.atomic(using=using), because(f"revert of change {change.pk}", action="reverted"):
         row = _present(model, change, using)
         now = None if row is None else state(row)
         if now == change.before:
-            raise ValidationError("It is as it was before this edit: there is nothing to revert.")
+            raise ValidationError(gettext("It is as it was before this edit: there is nothing to revert."))
         if now != change.after and not confirmed:
             raise ValidationError(_since(change.after, now), code=CHANGED)
         if change.before is None:
@@ -156,7 +157,7 @@ def _restore(row: Any, before: dict[str, Any], using: str) -> None:
 
 def _since(after: Any, now: Any) -> str:
     if now is None:
-        return "It has been removed since."
+        return gettext("It has been removed since.")
     if after is None:
-        return "There is one again since."
-    return f"It has been edited since: {'; '.join(changes(after, now))}."
+        return gettext("There is one again since.")
+    return gettext("It has been edited since: {changes}.").format(changes="; ".join(changes(after, now)))

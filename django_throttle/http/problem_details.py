@@ -12,6 +12,7 @@ from django.utils.translation import get_language, gettext, ngettext
 from django_throttle.core.decision import Decision, error_code, refusing
 from django_throttle.core.headers import names
 from django_throttle.core.texts import gettext_noop
+from django_throttle.translated import joined
 
 CONTENT_TYPE: Final = "application/problem+json"
 
@@ -38,14 +39,14 @@ def _detail(code: str, sentence: str, decision: Decision, seconds: int | None) -
     if seconds is not None:
         return _until(sentence, seconds, get_language())
     said = gettext(sentence)
-    return said if code == "blocked" else f"{said} {too_large(decision)}"
+    return said if code == "blocked" else joined([said, too_large(decision)])
 
 
 @lru_cache(maxsize=1024)
 def _until(sentence: str, seconds: int, language: str | None) -> str:
     """The sentence, and when to try again, in the language in force, which is ``language``."""
     again = ngettext("Try again in %(count)d second.", "Try again in %(count)d seconds.", seconds)
-    return f"{gettext(sentence)} {again % {'count': seconds}}"
+    return joined([gettext(sentence), again % {"count": seconds}])
 
 
 def is_too_large(decision: Decision) -> bool:

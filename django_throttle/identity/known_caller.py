@@ -13,6 +13,7 @@ from django_throttle.conf import conf
 from django_throttle.core.descriptions import who as whose
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import key_parts
+from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.identity.keys import combined, has_trait, ident_of, is_path, tenant_of
 
 
@@ -53,9 +54,10 @@ class KnownCaller:
     def why_not(self, key: str) -> str:
         """Why a rule of this key does not count the caller under this ident."""
         if key == "connection":
-            return "it counts each WebSocket by itself, in the process that has it open"
+            return gettext_lazy("it counts each WebSocket by itself, in the process that has it open")
         like = key if "." in key and "+" not in key else "+".join(key_parts(key))
-        return f"it counts {whose(key)}, so {self.name} is not who it counts: ask for {like}:…"
+        pattern = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {kind}:…")
+        return gettext_lazy(pattern, who=whose(key), caller=self.name, kind=like)
 
     def _tenant(self) -> object:
         path = conf().TENANT

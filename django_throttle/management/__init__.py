@@ -12,6 +12,7 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.observe.reports import printable as printable
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import RedisStore, get_store, why_in_memory
+from django_throttle.translated import gettext, translated
 
 
 def django_options() -> list[CommandParser]:
@@ -44,7 +45,7 @@ def remote_store(otherwise: str) -> RedisStore:
     try:
         store = get_store()
     except InvalidSetting as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(translated(error)) from error
     if not store.is_remote:
-        raise CommandError(f"{why_in_memory()}: {otherwise}")
+        raise CommandError(gettext("{why}: {otherwise}", why=why_in_memory(), otherwise=otherwise))
     return store

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 from django.utils import timezone
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle import history
 from django_throttle.core.descriptions import describe
@@ -99,10 +99,10 @@ class ThrottleCandidate(CheckedRow):
 
     def clean(self) -> None:
         if not 0 <= (self.share or 0) <= 1:
-            raise ValidationError({"share": "A share is from 0 to 1: 0.1 is 10 %."})
+            raise ValidationError({"share": gettext("A share is from 0 to 1: 0.1 is 10 %.")})
         live = ThrottleRule.objects.filter(name=self.name).first()
         if self.share and live is not None and live.key != self.as_row().key:
-            raise ValidationError({"share": "In steps only where it counts by the same key as the live rule."})
+            raise ValidationError({"share": gettext("In steps only where it counts by the same key as the live rule.")})
         super().clean()
 
     def promote(self) -> ThrottleRule:

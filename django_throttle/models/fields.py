@@ -17,11 +17,12 @@ from django.utils.functional import lazy
 from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy
 
-from django_throttle.core import Rate
+from django_throttle.core import Rate, texts
 from django_throttle.core.options import EVENTS, HELD, RATE_SHAPE, RATE_WANTED, Option, Options, table
 from django_throttle.core.plans import read_plan
 from django_throttle.core.rate import MAX_WINDOW
 from django_throttle.exceptions import InvalidRate, InvalidRule
+from django_throttle.translated import translated
 
 
 def split(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -42,12 +43,7 @@ def tidy_rates(text: str) -> str:
 
 
 def _parsed(typed: str) -> Rate:
-    squeezed = "".join(typed.split()).lower()
-    try:
-        return Rate.parse(squeezed, calendar=True)
-    except InvalidRate as error:
-        # The message quotes what was typed.
-        raise InvalidRate(str(error).replace(ascii(squeezed), ascii(typed), 1)) from None
+    return Rate.parse("".join(typed.split()).lower(), calendar=True, typed=typed)
 
 
 def is_text(given: str) -> bool:
@@ -113,7 +109,7 @@ class RatesField(Column, models.CharField):  # type: ignore[type-arg]
         try:
             return tidy_rates(text)
         except InvalidRate as error:
-            raise ValidationError(str(error), code="invalid") from error
+            raise ValidationError(translated(error), code="invalid") from error
 
     def get_prep_value(self, value: Any) -> Any:
         text = super(models.CharField, self).get_prep_value(value)
@@ -220,7 +216,7 @@ class PlansField(NamesField):
         try:
             return tuple(str(read_plan(line)) for line in lines)
         except InvalidRule as error:
-            raise ValidationError(str(error), code="invalid") from error
+            raise ValidationError(translated(error), code="invalid") from error
 
     def shown(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, (list, tuple)) else value
@@ -357,7 +353,7 @@ def add_columns(model: type[models.Model], of: type[Options]) -> None:
 
 
 def _translated_help(row: Option) -> str:
-    return row.full_help(gettext)
+    return translated(row.full_help())
 
 
 _help: Final = lazy(_translated_help, str)
@@ -393,7 +389,7 @@ class Check(CheckConstraint):
         self.says = says
 
     def get_violation_error_message(self) -> str:
-        return str(self.says)
+        return translated(self.says)
 
     def clone(self) -> Check:
         return copy(self)
@@ -417,7 +413,11 @@ def whole(prefix: str, field: str, least: float, most: float) -> Check:
 
 def rate_shape(prefix: str) -> Check:
     """The field ``rate`` is empty, or has rates."""
-    return Check(f"{prefix}_rate_shape", Q(rate="") | Q(rate__regex=RATE_SHAPE), f"Write {RATE_WANTED}.")
+    return Check(f"{prefix}_rate_shape", Q(rate="") | Q(rate__regex=RATE_SHAPE), _write(RATE_WANTED))
+
+
+def _write(wanted: str) -> str:
+    return texts.gettext_lazy("Write {wanted}.", wanted=texts.gettext_lazy(wanted))
 
 
 PREFIX: Final = "throttle"
@@ -441,14 +441,14 @@ def _of_option(row: Option) -> Iterator[Check]:
     name = row.name
     default = Q(**{name: "" if row.default in (None, (), "") else row.default})
     if row.kind == "choice" and not row.shape:
-        wanted = f"{name} must be one of {', '.join(row.choices)}."
+        wanted = texts.gettext_lazy("{name} must be one of {known}.", name=name, known=", ".join(row.choices))
         yield Check(f"{PREFIX}_{name}_known", Q(**{f"{name}__in": sorted(row.choices)}), wanted)
     if row.kind == "whole":
         yield whole(PREFIX, name, row.least, row.most)
         default = default if row.default is not None else Q(**{f"{name}__isnull": True})
     if row.shape:
         shaped = (default if row.default in (None, (), "") else Q()) | Q(**{f"{name}__regex": row.shape})
-        yield Check(f"{PREFIX}_{name}_shape", shaped, f"Write {row.wanted}.")
+        yield Check(f"{PREFIX}_{name}_shape", shaped, _write(row.wanted))
     if row.kind == "number" and row.default is not None:
         within = Q(**{f"{name}__range": (row.least, row.most)}) & ALSO.get(name, Q())
         says = format_lazy(gettext_lazy("{name} is from {least} to {most}."), name=name, least=row.least, most=row.most)
@@ -457,7 +457,9 @@ def _of_option(row: Option) -> Iterator[Check]:
     if row.owners and takers and name not in ("limit", "max_delay"):  # of which more is said below
         family = "bucket" if len(takers) > 1 else takers[0]
         condition = default | (_not_lacking(row) & ALSO.get(name, Q()))
-        yield Check(f"{PREFIX}_{name}_of_{family}", condition, f"{row.refuse('')}.")
+        yield Check(
+            f"{PREFIX}_{name}_of_{family}", condition, texts.gettext_lazy("{fault}.", fault=row.refuse("").fault)
+        )
 
 
 def _not_lacking(row: Option) -> Q:
@@ -500,7 +502,7 @@ TOGETHER: Final = (
         Q(methods="", count_on="", refund_on="")
         | Q(events="request")
         | Q(events="inflight", count_on="", refund_on=""),
-        "Methods and statuses belong to rules of HTTP requests alone.",
+        gettext_lazy("Methods and statuses belong to rules of HTTP requests alone."),
     ),
     Check(
         "throttle_quota_of_rate",

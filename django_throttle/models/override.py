@@ -17,7 +17,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle.conf import conf
-from django_throttle.core import Override, Rate, Rule
+from django_throttle.core import Override, Rate, Rule, texts
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.overrides import (
     EFFECTS,
@@ -47,6 +47,7 @@ from django_throttle.models.fields import (
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
+from django_throttle.translated import translated
 
 LABELS: Final = {
     **{name: kind.override for name, kind in KEY_KINDS.items() if kind.rank},
@@ -298,14 +299,24 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
     if row.kind == "group" and (warning := missing_group(row.value)):
         yield warning
     for kind in without_setting((row.kind,), conf()):
-        yield f"The setting {kind.setting} is empty: the override does nothing until it says how {row.kind}s are found."
+        pattern = gettext_noop(
+            "The setting {setting} is empty: the override does nothing until it says how {kind}s are found."
+        )
+        yield translated(texts.gettext_lazy(pattern, setting=kind.setting, kind=row.kind))
     if not named and not override.names_every_rule and not any(name.startswith(UNLISTED) for name in override.rules):
-        yield f"No rule is named {rules_in_words(override.rules)}: the override does nothing until there is one."
+        pattern = gettext_noop("No rule is named {rules}: the override does nothing until there is one.")
+        yield translated(texts.gettext_lazy(pattern, rules=rules_in_words(override.rules)))
     if override.effect in ("multiply", "replace"):
         unchanged = [rule.name for rule in named if apply_override(rule, override) is None]
         if unchanged:
-            holds = "holds as it is" if len(unchanged) == 1 else "hold as they are"
-            yield f"It does not fit {rules_in_words(unchanged)}, which {holds}: give what fits."
+            yield translated(
+                texts.ngettext_lazy(
+                    "It does not fit {rules}, which holds as it is: give what fits.",
+                    "It does not fit {rules}, which hold as they are: give what fits.",
+                    len(unchanged),
+                    rules=rules_in_words(unchanged),
+                )
+            )
 
 
 def _unlisted() -> set[str]:
@@ -321,5 +332,9 @@ def _unlisted() -> set[str]:
 
 def _missing(name: str, known: Iterable[str], unlisted: bool) -> str:
     if name.startswith(UNLISTED) and not unlisted:
-        return f"{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
-    return f"There is no rule {name!r}.{nearest(name, known)}"
+        pattern = gettext_noop(
+            "{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
+        )
+        return translated(texts.gettext_lazy(pattern, name=name))
+    missing = texts.gettext_lazy("There is no rule {name!r}.", name=name)
+    return translated(texts.sentences([missing, nearest(name, known)]))

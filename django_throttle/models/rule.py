@@ -5,7 +5,7 @@ Each row is read by the core, which says what is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from django.core.exceptions import ValidationError
@@ -13,9 +13,10 @@ from django.db import models, router, transaction
 from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle import rulebook
-from django_throttle.core import Rule
+from django_throttle.core import Rule, texts
 from django_throttle.core.descriptions import describe
 from django_throttle.core.edits import counts_in_words
+from django_throttle.core.plans import read_plan
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 from django_throttle.history import edits
 from django_throttle.models.fields import (
@@ -28,8 +29,10 @@ from django_throttle.models.fields import (
     split,
     stored,
 )
+from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import in_force
 from django_throttle.rulebook.sources import check_allowed, sentence
+from django_throttle.translated import translated
 
 M = TypeVar("M", bound=models.Model)
 
@@ -71,14 +74,14 @@ class CheckedRow(models.Model):
         try:
             self.read()
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
-            return self._sentence(error)
+            return sentence(error)
         return None
 
     @property
     def meaning(self) -> str:
         """What it means, in words; why it is not in force when it makes no sense."""
         fault = self.fault
-        return f"Not in force: {fault}" if fault else self.describe()
+        return texts.gettext_lazy("Not in force: {why}", why=fault) if fault else self.describe()
 
     def save_base(self, *args: Any, **options: Any) -> None:
         """As Django's, in one transaction with the history's line, which is written by a signal."""
@@ -106,12 +109,9 @@ class CheckedRow(models.Model):
         try:
             self.read()
         except InvalidRate as error:
-            raise ValidationError({"rate": str(error)}) from error
+            raise ValidationError({"rate": translated(error)}) from error
         except (InvalidRule, InvalidOverride) as error:
-            raise ValidationError({error.option or "algorithm": self._sentence(error)}) from error
-
-    def _sentence(self, error: Exception) -> str:
-        return sentence(getattr(self, "name", ""), error)
+            raise ValidationError({error.option or "algorithm": translated(sentence(error))}) from error
 
 
 class RuleRow(CheckedRow):
@@ -160,6 +160,13 @@ class RuleRow(CheckedRow):
         snapshot = rulebook.present()
         before = None if snapshot is None else snapshot.by_name(self.name)
         return "" if before is None else counts_in_words(before, self.as_rule())
+
+    def missing_groups(self) -> Iterator[str]:
+        """A sentence for each group of its audience or plans that is not there."""
+        for entry in (*self.audience, *(read_plan(line).who for line in self.plans)):
+            kind, _, name = entry.partition(":")
+            if kind == "group" and (warning := missing_group(name)):
+                yield warning
 
     def as_rule(self) -> Rule:
         """The core rule that this row describes; raises InvalidRule or InvalidRate."""

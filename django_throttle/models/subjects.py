@@ -17,10 +17,12 @@ from django.utils.translation import gettext
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import MAX_SUBJECT
+from django_throttle.core.texts import gettext_lazy, sentences
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.address import network, unmapped
 from django_throttle.identity.keys import api_key, ident_of, user_value
 from django_throttle.models.fields import is_text
+from django_throttle.translated import translated
 
 # The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
 HASHED: Final = "hash:"
@@ -135,13 +137,14 @@ def missing_group(name: str) -> str:
     known = list(apps.get_model("auth", "Group")._default_manager.values_list("name", flat=True))
     if name in known:
         return ""
-    return f"There is no group {name!r} yet, so nobody is in it.{nearest(name, known)}"
+    missing = gettext_lazy("There is no group {name!r} yet, so nobody is in it.", name=name)
+    return translated(sentences([missing, nearest(name, known)]))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The nearest of the known names, as a sentence; empty where none is near."""
     near = get_close_matches(name, sorted(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return gettext_lazy("Did you mean {near!r}?", near=near[0]) if near else ""
 
 
 def _as_pk(text: str) -> Any:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from django_throttle.core import Rule
+from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, ngettext_lazy, with_commas
 from django_throttle.recording.cells import Minute
 from django_throttle.recording.read import Sample
 from django_throttle.rulebook import Snapshot
@@ -39,21 +40,32 @@ class Hints:
 
     def _of(self, rule: Rule, recorded: Minute) -> Iterator[str]:
         if not recorded.calls and OF_SITE.issuperset(rule.events) and not self._covers_any(rule, self.scopes):
-            yield f"No route or consumer that was found has its scope ({', '.join(rule.scopes)})."
+            scopes = with_commas(rule.scopes)
+            yield gettext_lazy("No route or consumer that was found has its scope ({scopes}).", scopes=scopes)
         elif not recorded.calls and self.known >= SOON:
-            yield f"It has decided nothing in {_days(self.known)}: {self._why_nothing(rule)}."
+            why = self._why_nothing(rule)
+            yield gettext_lazy("It has decided nothing in {days}: {why}.", days=_days(self.known), why=why)
         if (other := stricter(self.snapshot, rule)) is not None:
-            yield f"It never refuses first: rule {other.name!r} counts the same calls, and is as strict or stricter."
+            pattern = gettext_noop(
+                "It never refuses first: rule {rule!r} counts the same calls, and is as strict or stricter."
+            )
+            yield gettext_lazy(pattern, rule=other.name)
         elif self.known >= LONG and recorded.calls and not recorded.refused and not recorded.shadowed:
-            yield f"It has refused nothing in {_days(self.known)}."
+            yield gettext_lazy("It has refused nothing in {days}.", days=_days(self.known))
         if self.known >= SOON and (number := refused_idents(self.sampled, rule.name)) > STRICT_IDENTS:
-            yield f"In the last day it refused more than {STRICT_SHARE:.0%} of the calls of about {number:,} callers."
+            pattern = gettext_noop(
+                "In the last day it refused more than {share:.0%} of the calls of about {count:,} callers."
+            )
+            yield gettext_lazy(pattern, share=STRICT_SHARE, count=number)
 
     def _why_nothing(self, rule: Rule) -> str:
         calls = {one.scope for one in self.sampled.whole if one.event in rule.events}
         if self._covers_any(rule, calls):
-            return f"there were calls in its scope, and none matched its key ({rule.key}), methods or audience"
-        return "its scope or key matches nobody"
+            pattern = gettext_noop(
+                "there were calls in its scope, and none matched its key ({key}), methods or audience"
+            )
+            return gettext_lazy(pattern, key=rule.key)
+        return gettext_lazy("its scope or key matches nobody")
 
     @staticmethod
     def _covers_any(rule: Rule, scopes: Sequence[str] | frozenset[str] | set[str]) -> bool:
@@ -71,5 +83,5 @@ def refused_idents(sampled: Sample, rule: str) -> int:
     return round(sum(refused[tag] > STRICT_SHARE * calls[tag] for tag in calls) / sampled.shares["whole"])
 
 
-def _days(span: timedelta) -> str:
-    return f"{span.days} day{'s' if span.days != 1 else ''}"
+def _days(span: timedelta) -> Text:
+    return ngettext_lazy("{count} day", "{count} days", span.days)

@@ -14,6 +14,7 @@ from django_throttle.checks.project import site_scopes
 from django_throttle.connections.process_identity import number
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.core.decision import Reason
+from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, ngettext_lazy, sentences
 from django_throttle.recording import own_records
 from django_throttle.recording.cells import MINUTE, Cell, Minute, add, minute_of, percentile, total
 from django_throttle.recording.hints import Hints
@@ -51,6 +52,19 @@ class RuleOverview(NamedTuple):
     def p99_ms(self) -> float:
         return percentile(self.day.times, 0.99) * 1000
 
+    @property
+    def in_words(self) -> Text:
+        """What it decided in the last day."""
+        if not self.day.calls:
+            return gettext_lazy("{rule!r}: no calls in the last day.", rule=self.name)
+        return gettext_lazy(
+            "{rule!r}: {calls:,} calls, {share:.1%} refused, 99 % decided in {p99:.2f} ms in the last day.",
+            rule=self.name,
+            calls=self.day.calls,
+            share=self.refused_share,
+            p99=self.p99_ms,
+        )
+
     def as_json(self) -> dict[str, Any]:
         spans = {name: {key: value for key, value in of.as_json().items() if key != "at"}
                  for name, of in (("hour", self.hour), ("day", self.day))}  # fmt: skip
@@ -76,11 +90,20 @@ class Overview:
     @property
     def in_words(self) -> str:
         """How many processes have the newest rules, how long the slowest took, and which have others or are silent."""
-        odd = [f"process {one.pid} on {one.host} {_STATES[one.state]}" for one in self.processes if one.state != "live"]
-        version = f"version {self.version[:8]} of the rules" if self.version else "the same rules"
-        said = f"{len(self._newest)} of {len(self.processes)} processes have {version} in force"
-        slowest = "" if self.slowest is None else f", the slowest {self.slowest:.1f} s after the edit"
-        return "; ".join([said + slowest, *odd])
+        told = {"some": len(self._newest), "every": len(self.processes), "version": self.version[:8]}
+        if self.version:
+            pattern = gettext_noop("{some} of {every} processes have version {version} of the rules in force")
+        else:
+            pattern = gettext_noop("{some} of {every} processes have the same rules in force")
+        said = gettext_lazy(pattern, **told)
+        if self.slowest is not None:
+            pattern = gettext_noop("{said}, the slowest {seconds:.1f} s after the edit")
+            said = gettext_lazy(pattern, said=said, seconds=self.slowest)
+        for one in self.processes:
+            if one.state in _ODD:
+                odd = gettext_lazy(_ODD[one.state], pid=one.pid, host=one.host)
+                said = gettext_lazy("{said}; {odd}", said=said, odd=odd)
+        return said
 
     @property
     def version(self) -> str:
@@ -102,12 +125,17 @@ class Overview:
     def store_in_words(self) -> str:
         """Circuit breakers, failures and times of the last five minutes."""
         open_now, calls = self.open_breakers, self.recent.calls
-        opened = f"{open_now or 'No'} circuit breaker{'s are' if open_now > 1 else ' is'} open."
+        opened = ngettext_lazy("{count} circuit breaker is open.", "{count} circuit breakers are open.", open_now)
+        opened = opened if open_now else gettext_lazy("No circuit breaker is open.")
         if not calls:
-            return f"{opened} Nothing was decided in the last five minutes."
-        p99 = percentile(self.recent.times, 0.99) * 1000
-        said = f"{calls:,} decisions in the last five minutes: {self.without_store / calls:.1%} without Redis"
-        return f"{opened} {said}, 99 % within {p99:.2f} ms."
+            return sentences([opened, gettext_lazy("Nothing was decided in the last five minutes.")])
+        said = gettext_lazy(
+            "{calls:,} decisions in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
+            calls=calls,
+            share=self.without_store / calls,
+            p99=percentile(self.recent.times, 0.99) * 1000,
+        )
+        return sentences([opened, said])
 
     @property
     def _newest(self) -> list[ProcessRules]:
@@ -131,7 +159,11 @@ class Overview:
         }
 
 
-_STATES: Final = {"silent": "is silent: it has stopped or died", "lags": "has other rules in force"}
+STATES: Final = {"live": gettext_lazy("live"), "lags": gettext_lazy("lags"), "silent": gettext_lazy("silent")}
+_ODD: Final = {
+    "silent": gettext_noop("process {pid} on {host} is silent: it has stopped or died"),
+    "lags": gettext_noop("process {pid} on {host} has other rules in force"),
+}
 
 
 def rule_names(search: str = "") -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from django.utils import timezone
 
 from django_throttle.core.overrides import candidate_name
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.recording import own_records, places
 from django_throttle.recording.cells import HOUR, Minute, minute_of, number_at, total, unpacked
 from django_throttle.recording.flush import packed
@@ -241,9 +242,14 @@ class Half(NamedTuple):
     calls: int
     refused: int
 
-    def __str__(self) -> str:
-        share = f", {self.refused / self.calls:.1%}" if self.calls else ""
-        return f"{self.refused:,} of {self.calls:,}{share}"
+    @property
+    def in_words(self) -> str:
+        if not self.calls:
+            return gettext_lazy("{refused:,} of {calls:,}", refused=self.refused, calls=self.calls)
+        share = self.refused / self.calls
+        return gettext_lazy(
+            "{refused:,} of {calls:,}, {share:.1%}", refused=self.refused, calls=self.calls, share=share
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,12 +271,12 @@ class Comparison:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Each number with its name, for a table."""
-        yield "Calls", f"{self.calls:,}"
-        yield "Both would refuse", f"{self.both:,}"
-        yield "Only the live rule would", f"{self.only_live:,}"
-        yield "Only the candidate would", f"{self.only_candidate:,}"
-        yield "Refused where the live rule holds", str(self.of_live)
-        yield "Refused where the candidate holds", str(self.of_candidate)
+        yield gettext_lazy("Calls"), gettext_lazy("{:,}", self.calls)
+        yield gettext_lazy("Both would refuse"), gettext_lazy("{:,}", self.both)
+        yield gettext_lazy("Only the live rule would"), gettext_lazy("{:,}", self.only_live)
+        yield gettext_lazy("Only the candidate would"), gettext_lazy("{:,}", self.only_candidate)
+        yield gettext_lazy("Refused where the live rule holds"), self.of_live.in_words
+        yield gettext_lazy("Refused where the candidate holds"), self.of_candidate.in_words
 
     def as_json(self) -> dict[str, Any]:
         return {

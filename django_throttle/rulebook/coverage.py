@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from django_throttle.call_facts import Facts, with_plan
 from django_throttle.core import Override, Rate, Rule
-from django_throttle.core.algorithms.base import listed
 from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS, is_dotted
+from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 
@@ -34,7 +34,11 @@ class Call:
 
     def __post_init__(self) -> None:
         if self.event and self.event not in EVENTS:
-            raise ValueError(f"the event is one of {', '.join(EVENTS)}, such as {EVENTS[0]}, not {self.event[:60]!r}")
+            known, given = ", ".join(EVENTS), self.event[:60]
+            fault = gettext_lazy(
+                "the event is one of {known}, such as request, not {given!r}", known=known, given=given
+            )
+            raise ValueError(fault)
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -77,8 +81,6 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
             continue
         planned = with_plan(rule, who)
         override, held = snapshot.overrides.deciding(planned, ranked)
-        assumed = [f"is {' or '.join(rule.audience)}"] if _is_unknown(rule, who) else []
-        assumed += [f"has no plan by {' or '.join(unasked)}"] if (unasked := _unasked(rule, planned, who)) else []
         charged = rule if held is None else held
         cost = 1 if charged.is_plain else rule_cost(charged, Facts(call.scope, call.events, who, size=1))
         yield Counting(
@@ -87,20 +89,32 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
             override,
             who.ident(rule.key) or who.name,
             cost,
-            f"if the caller {' and '.join(assumed)}" if assumed else "",
+            _assumed(rule, planned, who),
             planned.plan_of,
         )
 
 
+def _assumed(rule: Rule, planned: Rule, who: KnownCaller) -> str:
+    """What of the caller nobody can tell, in words; empty where all is known."""
+    audience = alternatives(rule.audience) if _is_unknown(rule, who) else ""
+    plans = alternatives(_unasked(rule, planned, who))
+    if audience and plans:
+        return gettext_lazy("if the caller is {audience} and has no plan by {plans}", audience=audience, plans=plans)
+    if plans:
+        return gettext_lazy("if the caller has no plan by {plans}", plans=plans)
+    return gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
+
+
 def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:
     if set(rule.events).isdisjoint(call.events):
-        return f"it counts {events_in_words(rule.events)}"
+        return gettext_lazy("it counts {events}", events=events_in_words(rule.events))
     if rule.methods and call.method and not takes_method(rule, call.method):
-        return f"it counts {listed(rule.methods)} only"
+        return gettext_lazy("it counts {methods} only", methods=listed(rule.methods))
     if rule.key == "connection" or who.ident(rule.key) is None:
         return who.why_not(rule.key)
     if rule.audience and not _is_unknown(rule, who) and not any(map(who.is_, rule.audience)):
-        return f"it is for {' or '.join(rule.audience)} only, and {who.name} is not"
+        pattern = gettext_noop("it is for {audience} only, and {caller} is not")
+        return gettext_lazy(pattern, audience=alternatives(rule.audience), caller=who.name)
     return ""
 
 

@@ -10,10 +10,12 @@ from typing import Any, Final, NoReturn
 from django.core.exceptions import ValidationError
 
 from django_throttle.core import Rule
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import stored
 from django_throttle.rulebook.sources import check_allowed, sentence
+from django_throttle.translated import gettext, translated
 
 FIELDS: Final = (*(option for option in stored(Rule) if option != "name"), "description")
 
@@ -30,19 +32,23 @@ class Diff:
     def lines(self) -> Iterator[str]:
         """One line for each rule that changes, under it one for each option: old → new."""
         for row in self.added:
-            yield f"+ {row.name}    {row.meaning}"
+            yield f"+ {row.name}    {translated(row.meaning)}"
         for old, new in self.changed:
-            yield f"~ {new.name}    {new.meaning}"
+            yield f"~ {new.name}    {translated(new.meaning)}"
             yield from (
                 f"    {field}: {_in_words(old, field)} → {_in_words(new, field)}" for field in _differing(old, new)
             )
         for row in self.removed:
-            yield f"- {row.name}    {row.meaning}"
+            yield f"- {row.name}    {translated(row.meaning)}"
 
     def summary(self) -> str:
         """The counts, in one line."""
-        return (
-            f"{len(self.added)} added, {len(self.changed)} changed, {len(self.removed)} removed, {self.same} unchanged"
+        return gettext(
+            "{added} added, {changed} changed, {removed} removed, {same} unchanged",
+            added=len(self.added),
+            changed=len(self.changed),
+            removed=len(self.removed),
+            same=self.same,
         )
 
     def apply(self) -> None:
@@ -77,10 +83,10 @@ def _differing(old: ThrottleRule, new: ThrottleRule) -> list[str]:
 def _in_words(row: ThrottleRule, field: str) -> str:
     value: Any = getattr(row, field)
     if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
+        return ", ".join(map(str, value)) or gettext("none")
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value) if value not in (None, "") else "none"
+        return gettext("yes") if value else gettext("no")
+    return str(value) if value not in (None, "") else gettext("none")
 
 
 MAX_BYTES: Final = 1_000_000
@@ -108,7 +114,7 @@ def load(raw: bytes) -> list[ThrottleRule]:
         try:
             rows.append(_row(name, options))
         except (InvalidRule, InvalidRate) as error:
-            faults.append(f"rule {name!r}: {sentence(name, error)}")
+            faults.append(gettext_lazy("rule {rule!r}: {fault}", rule=name, fault=sentence(error)))
     if faults:
         raise InvalidFile(*faults)
     return rows
@@ -128,35 +134,38 @@ def _options(row: ThrottleRule) -> dict[str, Any]:
 
 def _parse(raw: bytes) -> Mapping[str, Any]:
     if len(raw) > MAX_BYTES:
-        raise InvalidFile(f"the file is larger than {MAX_BYTES:,} bytes; rules are small")
+        raise InvalidFile(gettext_lazy("the file is larger than {most:,} bytes; rules are small", most=MAX_BYTES))
     try:
         found = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_constant)
     except InvalidFile:
         raise
     except UnicodeDecodeError as error:
-        raise InvalidFile("the file is not UTF-8 text") from error
+        raise InvalidFile(gettext_lazy("the file is not UTF-8 text")) from error
     except RecursionError as error:
-        raise InvalidFile("the file is nested too deeply") from error
+        raise InvalidFile(gettext_lazy("the file is nested too deeply")) from error
     except ValueError as error:  # JSONDecodeError, and numbers of more digits than Python reads
-        raise InvalidFile(f"the file is not JSON: {error}") from error
+        raise InvalidFile(gettext_lazy("the file is not JSON: {error}", error=error)) from error
     if not isinstance(found, dict):
-        raise InvalidFile('the file holds an object of rules: {"api": {"rate": "100/min"}}')
+        raise InvalidFile(
+            gettext_lazy("the file holds an object of rules: {example}", example='{"api": {"rate": "100/min"}}')
+        )
     return found
 
 
 def _row(name: str, options: object) -> ThrottleRule:
     if not isinstance(options, dict):
-        raise InvalidRule(f"rule {name!r}: its options are an object, not {type(options).__name__}")
+        kind = type(options).__name__
+        raise InvalidRule(gettext_lazy("its options are an object, not {kind}", kind=kind), rule=name)
     description = options.pop("description", "")
     if not isinstance(description, str):
-        raise InvalidRule(f"rule {name!r}: description must be text")
+        raise InvalidRule(gettext_lazy("description must be text"), rule=name)
     row = ThrottleRule.of(check_allowed(Rule.from_options(name, options)))
     row.description = description
     try:
         row.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
         faults = [f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()]
-        raise InvalidRule(f"rule {name!r}: {'; '.join(faults)}") from error
+        raise InvalidRule("; ".join(faults), rule=name) from error
     return row
 
 
@@ -165,9 +174,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidFile(f"{twice!r} is there twice")
+        raise InvalidFile(gettext_lazy("{name!r} is there twice", name=twice))
     return found
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise InvalidFile(f"{text} is not a number that a rule can have")
+    raise InvalidFile(gettext_lazy("{text} is not a number that a rule can have", text=text))

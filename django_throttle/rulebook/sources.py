@@ -22,8 +22,9 @@ from django.utils import timezone
 from django_throttle.conf import Conf, conf
 from django_throttle.core import Override, Rule
 from django_throttle.core.key import without_setting
-from django_throttle.core.options import MAX_NAME, key_parts
+from django_throttle.core.options import key_parts
 from django_throttle.core.overrides import Candidate, candidate_name
+from django_throttle.core.texts import gettext_lazy, gettext_noop, text_of
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 
 # The name of a rule or the number of an override, and what was made of it: a Rule, an Override, or what is wrong.
@@ -251,9 +252,9 @@ def _read(rows: Any, make: str, before: Rows = NO_ROWS) -> Rows:
     return {row: before[row] if row in before else made[row] for row in raw}
 
 
-def sentence(name: object, error: Exception) -> str:
+def sentence(error: Exception) -> str:
     """What is wrong, without the rule's name, which the core puts in front of it."""
-    return str(error).removeprefix(f"rule {str(name)[:MAX_NAME]!r}: ")
+    return error.fault if isinstance(error, InvalidRule) else text_of(error)
 
 
 def advice(error: Exception) -> str:
@@ -262,7 +263,9 @@ def advice(error: Exception) -> str:
     tables = (_model()._meta.db_table, _model("ThrottleOverride")._meta.db_table)
     lacking = isinstance(error, (OperationalError, ProgrammingError)) and any(table in text for table in tables)
     if lacking and "denied" not in text:
-        return f"its table of rules is missing or out of date: run `manage.py migrate` ({text})"
+        return gettext_lazy(
+            "its table of rules is missing or out of date: run `manage.py migrate` ({error})", error=text
+        )
     return text
 
 
@@ -287,7 +290,7 @@ def _made(name: Any, make: Callable[[], Any]) -> Made:
     try:
         return name, make()
     except (InvalidRule, InvalidRate, InvalidOverride) as error:
-        return name, sentence(name, error)
+        return name, sentence(error)
 
 
 def _divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, str]]:
@@ -347,10 +350,10 @@ def check_allowed(rule: Rule) -> Rule:
     named = {one for each in from_settings().rules.values() for one in each.functions} if rule.functions else ()
     for option, path in rule.functions:
         if (option, path) not in named:
-            message = f"rule {rule.name!r}: the {option} {path!r} is used by no rule in settings; name it there first"
-            raise InvalidRule(message, option)
+            pattern = gettext_noop("the {option} {path!r} is used by no rule in settings; name it there first")
+            raise InvalidRule(gettext_lazy(pattern, option=option, path=path), option, rule.name)
     for option, asked in (("key", key_parts(rule.key)), ("audience", rule.audience), ("plans", rule.plans)):
         for kind in without_setting(asked, conf()):
-            message = f"rule {rule.name!r}: the setting {kind.setting} does not say who the {kind.name} is"
-            raise InvalidRule(message, option)
+            pattern = gettext_noop("the setting {setting} does not say who the {kind} is")
+            raise InvalidRule(gettext_lazy(pattern, setting=kind.setting, kind=kind.name), option, rule.name)
     return rule

@@ -10,6 +10,7 @@ from django.dispatch import receiver
 
 from django_throttle import detect_test_run
 from django_throttle.conf import conf
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.redis import RedisStore
@@ -47,10 +48,10 @@ def get_store() -> AnyStore:
 def why_in_memory() -> str:
     """Why ``get_store`` counts in memory, to begin a sentence with."""
     if _pinned is not None:
-        return "This test counts in a store of its own, in memory"
+        return gettext_lazy("This test counts in a store of its own, in memory")
     if conf().STORE == "memory":
-        return 'DJANGO_THROTTLE["STORE"] is "memory"'
-    return 'Tests count in memory, as DJANGO_THROTTLE["TESTS_IN_MEMORY"] is True'
+        return gettext_lazy('DJANGO_THROTTLE["STORE"] is "memory"')
+    return gettext_lazy('Tests count in memory, as DJANGO_THROTTLE["TESTS_IN_MEMORY"] is True')
 
 
 def pin(store: AnyStore | None) -> AnyStore | None:

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from django_throttle.core import Rate, Rule, descriptions, options
+from django_throttle.core import Rate, Rule, descriptions
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
 from django_throttle.core.key import AUDIENCE_WORDS, AUDIENCES, KEY_KINDS
+from django_throttle.core.option_words import COUNTED, NOUNS
 from django_throttle.core.options import BUCKETS, EVENTS, HELD
 from tests.strategies import ACTIONS, FAILURE_POLICIES, KEYS
 
@@ -171,7 +172,7 @@ def test_sentence(options: dict[str, object], sentence: str) -> None:
 
 
 def test_nothing_that_a_rule_may_say_is_without_words() -> None:
-    assert set(options.NOUNS) == set(EVENTS)
+    assert set(NOUNS) == set(COUNTED) == set(EVENTS)
     assert all(kind.words for kind in KEY_KINDS.values())
     assert set(AUDIENCE_WORDS) == set(AUDIENCES)
 

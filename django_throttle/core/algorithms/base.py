@@ -237,8 +237,3 @@ def counted_us(rule: RuleLike) -> int:
     That of a prepaid rule is longer by the time for which units are kept, so that no true window has more in it.
     """
     return rate_of(rule).window_us + (hold_of(rule) if rule.prepaid else 0)
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words in a sentence: "a, b and c"."""
-    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

@@ -9,6 +9,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.texts import gettext_lazy
 
 
 class Window(Plan, ABC):
@@ -110,7 +111,9 @@ def plan(rule: RuleLike) -> Plan:
 
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
-    return (f"counted afresh every {every}" + (f" in {rule.timezone}" if rule.timezone else ""),)
+    if not rule.timezone:
+        return (gettext_lazy("counted afresh every {window}", window=every),)
+    return (gettext_lazy("counted afresh every {window} in {timezone}", window=every, timezone=rule.timezone),)
 
 
 FIXED_WINDOW: Final = base.Algorithm(

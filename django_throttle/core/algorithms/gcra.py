@@ -15,10 +15,11 @@ from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import MAX_LIMIT, Rate
+from django_throttle.core.texts import gettext_lazy, gettext_noop, listed
 
 # Twice a bucket is the largest sum that a script makes, and doubles are exact up to 2^53.
 LARGEST_BUCKET: Final = 2**52
-TOO_LONG: Final = "a burst of {:,} at this rate takes longer than a store can count; make it smaller"
+TOO_LONG: Final = gettext_noop("a burst of {:,} at this rate takes longer than a store can count; make it smaller")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def interval_bucket(rule: RuleLike) -> Plan:
     rate = base.rate_of(rule)
     plan = IntervalBucket(base.multiplied(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
     if -(-plan.limit // rate.limit) * rate.window_us >= LARGEST_BUCKET:
-        raise InvalidRule(TOO_LONG.format(plan.limit), "burst")
+        raise InvalidRule(gettext_lazy(TOO_LONG, plan.limit), "burst")
     return plan
 
 
@@ -107,7 +108,7 @@ FINEST: Final = 10**15
 # up to the largest bucket that need not come out exactly there are fewer, and it is by a thousandth.
 CLOSE: Final = 1_000_000
 MAX_BUCKET: Final = 2_000_000_000_000
-TOO_LARGE: Final = (
+TOO_LARGE: Final = gettext_noop(
     "a bucket of {:,} is more than can be counted at this rate; {:,} can, and a fixed or sliding window takes {:,}"
 )
 # The time of a unit is rounded up to what a store counts in; its window is not to become a second longer by that.
@@ -261,9 +262,9 @@ def _fineness(rate: Rate, burst: int) -> int:
     if exact <= FINEST and is_countable(exact):
         return exact
     if most < 1:
-        raise InvalidRule(TOO_LONG.format(burst), "burst")
+        raise InvalidRule(gettext_lazy(TOO_LONG, burst), "burst")
     if burst > MAX_BUCKET:
-        raise InvalidRule(TOO_LARGE.format(burst, MAX_BUCKET, MAX_LIMIT), "burst")
+        raise InvalidRule(gettext_lazy(TOO_LARGE, burst, MAX_BUCKET, MAX_LIMIT), "burst")
     return most
 
 
@@ -277,9 +278,10 @@ def token_bucket(rule: RuleLike) -> Plan:
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
     most = [rule.burst or part.limit or 0 for part in rule.parts]
-    bursts = f"bursts up to {base.listed([f'{burst:,}' for burst in dict.fromkeys(most)])}"
-    refilled = f"refilled all at once every {every}" if rule.refill == "interval" else ""
-    return "evenly spaced" if max(most) == 1 else bursts, refilled
+    bursts = listed([gettext_lazy("{:,}", burst) for burst in dict.fromkeys(most)])
+    refilled = gettext_lazy("refilled all at once every {window}", window=every) if rule.refill == "interval" else ""
+    spaced = gettext_lazy("evenly spaced") if max(most) == 1 else gettext_lazy("bursts up to {bursts}", bursts=bursts)
+    return spaced, refilled
 
 
 _bucket: Final = partial(base.Algorithm, shape=shape, max_multiplied=MAX_BUCKET, is_bucket=True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.texts import gettext_lazy, gettext_noop
 
 # A log keeps an entry for each call, of which there are as many as units at most; past this a strict sliding_window
 # holds the same cap in one value.
@@ -99,7 +100,7 @@ def plan(rule: RuleLike) -> Plan:
 
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
-    return (f"counted exactly in any {every}",)
+    return (gettext_lazy("counted exactly in any {window}", window=every),)
 
 
 SLIDING_LOG: Final = base.Algorithm(
@@ -109,6 +110,6 @@ SLIDING_LOG: Final = base.Algorithm(
     plan=plan,
     shape=shape,
     max_limit=MAX_LOG,
-    takes_more="a strict sliding window takes any",
+    takes_more=gettext_noop("a strict sliding window takes any"),
     layout="2",
 )

@@ -8,6 +8,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.texts import gettext_lazy
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ def plan(rule: RuleLike) -> Plan:
 
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
-    steps = f"moving on in {rule.resolution} steps" if rule.resolution != 1 else ""
-    return steps, f"never more in any {every}" if rule.strict else ""
+    steps = gettext_lazy("moving on in {steps} steps", steps=rule.resolution) if rule.resolution != 1 else ""
+    return steps, gettext_lazy("never more in any {window}", window=every) if rule.strict else ""
 
 
 SLIDING_WINDOW: Final = base.Algorithm(

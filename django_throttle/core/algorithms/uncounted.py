@@ -8,6 +8,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.texts import gettext_lazy, gettext_noop
 
 
 class Uncounted(Plan):
@@ -73,7 +74,10 @@ CONCURRENCY: Final = base.Algorithm(
 
 
 MAX_DAMPED: Final = 1_000_000_000_000  # sums of what is attempted stay whole numbers
-JUDGED: Final = {"fast": "judged by the last seconds", "average": "judged by the last 24 seconds"}
+JUDGED: Final = {
+    "fast": gettext_noop("judged by the last seconds"),
+    "average": gettext_noop("judged by the last 24 seconds"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def _plan_of_damper(rule: RuleLike) -> Plan:
 
 
 def _shape_of_damper(rule: RuleLike, every: str) -> tuple[str, ...]:
-    return "held to that by refusing a share of what is attempted", JUDGED[rule.estimator]
+    return gettext_lazy("held to that by refusing a share of what is attempted"), gettext_lazy(JUDGED[rule.estimator])
 
 
 DAMPER: Final = base.Algorithm(
@@ -100,6 +104,6 @@ DAMPER: Final = base.Algorithm(
     shape=_shape_of_damper,
     takes=("estimator",),
     max_limit=MAX_DAMPED,
-    takes_more="a fixed or sliding window takes more",
+    takes_more=gettext_noop("a fixed or sliding window takes more"),
     is_damper=True,
 )

@@ -16,6 +16,7 @@ from django_throttle.conf import conf
 from django_throttle.connections.process_identity import number, processes_of_host
 from django_throttle.connections.processes import BEATS, BeatReply, IndexLeases, ProcessRecords, Sweeper
 from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store
 from django_throttle.stores.redis import RedisStore
@@ -120,7 +121,7 @@ class Command(BaseCommand):
         parser.add_argument("--interval", type=_seconds, default=1.0, help="Seconds between two passes (default 1.0).")
 
     def handle(self, *, once: bool, interval: float, **options: Any) -> None:
-        refresher = HostRefresher(remote_store("connections live in one process and need no refreshing."))
+        refresher = HostRefresher(remote_store(gettext_lazy("connections live in one process and need no refreshing.")))
         if not once:
             self._repeat(refresher, interval)
             return

@@ -15,9 +15,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django_throttle.access_log import AccessLog, read
 from django_throttle.backtest import SPANS, RecordedCaller, Replayed, recorded_calls, replay, why_not
 from django_throttle.core.rule import Rule
+from django_throttle.core.texts import gettext_noop, with_commas
 from django_throttle.exceptions import StoreError
 from django_throttle.observe.reports import plain
 from django_throttle.rulebook import file
+from django_throttle.translated import gettext, ngettext, translated
 
 USUAL: Final = 10
 REDRAW_SECONDS: Final = 0.2
@@ -57,16 +59,16 @@ class Command(BaseCommand):
         usable = self._usable(rules, why_not)
         show = self._progress if self.stderr.isatty() and not options["json"] else lambda *_: None
         try:
-            told = read(log, lambda share: show("reading", share))
+            told = read(log, lambda share: show(gettext("reading"), share))
         except (OSError, EOFError, ValueError) as error:  # ValueError: a path with NUL
-            raise CommandError(f"cannot read {log!r}: {getattr(error, 'strerror', None) or error}") from error
+            raise CommandError(gettext("cannot read {name!r}: {why}", name=log, why=_why(error))) from error
         self._complain(told)
-        found = replay(usable, told.calls, together=together, progress=lambda share: show("deciding", share))
+        found = replay(usable, told.calls, together=together, progress=lambda share: show(gettext("deciding"), share))
         show("", 0.0)
         if options["json"]:
             self.stdout.write(json.dumps(_as_json(len(told.calls), found), indent=2))
             return
-        self.stdout.write(f"{_count(len(told.calls), 'call')}, {_period(told)}")
+        self.stdout.write(translated(with_commas([_calls(len(told.calls)), _period(told)])))
         for name, one in found.items():
             self.stdout.write("\n".join(_lines(name, one, len(told.calls), most)))
 
@@ -74,9 +76,9 @@ class Command(BaseCommand):
         try:
             told = recorded_calls(hours)
         except StoreError as error:
-            raise CommandError(f"Redis does not answer: {error}") from error
+            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
         if not told.calls:
-            raise CommandError("no requests were recorded in that time")
+            raise CommandError(gettext("no requests were recorded in that time"))
         found = replay(self._usable(rules, told.why_not), told.calls, together=together, caller=RecordedCaller)
         if as_json:
             answer = _as_json(len(told.calls), found)
@@ -84,10 +86,14 @@ class Command(BaseCommand):
                 answer["rules"][name]["estimate"] = dict(zip(ESTIMATE, told.estimate(one), strict=True))
             self.stdout.write(json.dumps({**answer, "share": told.share}, indent=2))
             return
-        self.stdout.write(f"{_count(len(told.calls), 'call')}, all those of {told.share:.2%} of the callers")
+        self.stdout.write(
+            gettext("{calls}, all those of {share:.2%} of the callers", calls=_calls(len(told.calls)), share=told.share)
+        )
         for name, one in found.items():
             likely, low, high = told.estimate(one)
-            whole = f"of all callers about {likely:,} (with 95 % confidence {low:,} to {high:,})"
+            # No directive begins at the %, xgettext:no-python-format
+            pattern = gettext_noop("of all callers about {likely:,} (with 95 % confidence {low:,} to {high:,})")
+            whole = gettext(pattern, likely=likely, low=low, high=high)
             self.stdout.write("\n".join([*_lines(name, one, len(told.calls), most), *[whole] * (told.share < 1)]))
 
     def _usable(self, path: str, why_not: Callable[[Rule], str | None]) -> list[Rule]:
@@ -95,26 +101,32 @@ class Command(BaseCommand):
         try:
             rows = file.load(Path(path).read_bytes())
         except file.InvalidFile as error:
-            raise CommandError("\n".join(error.faults)) from error
+            raise CommandError("\n".join(map(translated, error.faults))) from error
         except (OSError, ValueError) as error:  # ValueError: a path with NUL
-            raise CommandError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from error
+            raise CommandError(gettext("cannot read {name!r}: {why}", name=path, why=_why(error))) from error
         rules = [replace(row.as_rule(), enabled=True) for row in rows]
         for rule in rules:
             if why := why_not(rule):
-                self.stderr.write(f"{rule.name} is left out: {why}")
+                self.stderr.write(gettext("{name} is left out: {why}", name=rule.name, why=why))
         usable = [rule for rule in rules if why_not(rule) is None]
         if not usable:
-            raise CommandError(f"{path!r} has no rule that can be replayed")
+            raise CommandError(gettext("{path!r} has no rule that can be replayed", path=path))
         return usable
 
     def _complain(self, told: AccessLog) -> None:
         """Of lines that are no calls; a log without any call is an error."""
         if told.first_unread is not None:
             number, text = told.first_unread
-            lines = _count(told.unread, "line")
-            self.stderr.write(f"{lines} not understood, the first is line {number}: {text!r}")
+            lines = ngettext(
+                "{count:,} line not understood, the first is line {number}: {text!r}",
+                "{count:,} lines not understood, the first is line {number}: {text!r}",
+                told.unread,
+                number=number,
+                text=text,
+            )
+            self.stderr.write(lines)
         if not told.calls:
-            raise CommandError("the log has no calls")
+            raise CommandError(gettext("the log has no calls"))
 
     _drawn = 0.0
 
@@ -135,15 +147,26 @@ def _as_json(calls: int, found: Mapping[str, Replayed]) -> dict[str, Any]:
 
 
 def _lines(name: str, one: Replayed, calls: int, most: int) -> list[str]:
-    whose = f", of {_count(len(one.idents), 'identity', 'identities')}" if one.refused else ""
-    head = f"{name}: {one.refused:,} refused ({one.refused / calls:.1%}){whose}"
+    told = {"name": name, "refused": one.refused, "share": one.refused / calls}
+    head = gettext("{name}: {refused:,} refused ({share:.1%})", **told)
+    if one.refused:
+        head = ngettext(
+            "{name}: {refused:,} refused ({share:.1%}), of {count:,} identity",
+            "{name}: {refused:,} refused ({share:.1%}), of {count:,} identities",
+            len(one.idents),
+            **told,
+        )
     return [head, *(f"{number:>9,}  {plain(ident)}" for ident, number in one.idents.most_common(max(0, most)))]
 
 
 def _period(told: AccessLog) -> str:
     first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(told.calls[at].at)) for at in (0, -1))
-    return f"from {first} to {last} UTC"
+    return gettext("from {first} to {last} UTC", first=first, last=last)
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _calls(number: int) -> str:
+    return ngettext("{count:,} call", "{count:,} calls", number)
+
+
+def _why(error: Exception) -> object:
+    return getattr(error, "strerror", None) or error

@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import HOURS, RouteCost, dearest, fetch, in_short
+from django_throttle.translated import gettext, ngettext
 
 USUAL: Final = 20
+ELSEWHERE: Final = gettext_lazy("only each process knows what its requests used; see the page of costs there.")
 
 
 class Command(BaseCommand):
@@ -32,23 +35,24 @@ class Command(BaseCommand):
 
     def handle(self, *, by: str, most: int, **options: Any) -> None:
         if most < 1:
-            raise CommandError(f"--most is a number of routes, from 1, not {most}")
+            raise CommandError(gettext("--most is a number of routes, from 1, not {most}", most=most))
         try:
-            fields = fetch(remote_store("only each process knows what its requests used; see the page of costs there."))
+            fields = fetch(remote_store(ELSEWHERE))
         except StoreError as error:
-            raise CommandError(f"Redis does not answer: {error}") from error
+            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
         found = dearest(fields, by)[:most]
         if options["json"]:
             self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in found]}, indent=2))
             return
         if not found:
-            self.stdout.write(f"No requests were measured in the last {HOURS} hours.")
+            self.stdout.write(gettext("No requests were measured in the last {hours} hours.", hours=HOURS))
         for route in found:
             self.stdout.write("\n".join(_lines(route)))
 
 
 def _lines(route: RouteCost) -> list[str]:
-    head = f"{route.scope}: {route.calls:,} request{'s' * (route.calls != 1)}"
-    names = f"  {'':16}{'mean':>12}{'50 %':>12}{'95 %':>12}{'99 %':>12}"
+    requests = ngettext("{count:,} request", "{count:,} requests", route.calls)
+    head = gettext("{scope}: {requests}", scope=route.scope, requests=requests)
+    names = f"  {'':16}{gettext('mean'):>12}{'50 %':>12}{'95 %':>12}{'99 %':>12}"
     rows = [f"  {name:16}{''.join(f'{in_short(one):>12}' for one in route.spreads[name])}" for name in MEASURES]
     return [head, names, *rows]

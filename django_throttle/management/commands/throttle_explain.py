@@ -11,10 +11,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import Explanation, in_short
+from django_throttle.explain import VERDICTS, Explanation, in_short
 from django_throttle.management import printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
+from django_throttle.translated import gettext, translated
 from django_throttle.why_refused import Answer, answer
 
 ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it has open
@@ -40,11 +41,11 @@ class Command(BaseCommand):
         except ValidationError as error:
             raise CommandError("\n".join(map(printable, error.messages))) from error
         except (InvalidSetting, ValueError) as error:
-            raise CommandError(printable(str(error))) from error
+            raise CommandError(printable(translated(error))) from error
         except DatabaseError as error:
-            raise CommandError(f"users cannot be looked up: {error}") from error
+            raise CommandError(gettext("users cannot be looked up: {error}", error=error)) from error
         except StoreError as error:
-            raise CommandError(f"Redis does not answer, so nobody knows: {error}") from error
+            raise CommandError(gettext("Redis does not answer, so nobody knows: {error}", error=error)) from error
         if options["json"]:
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
@@ -55,24 +56,36 @@ class Command(BaseCommand):
 def _lines(found: Answer) -> Iterator[str]:
     told = found.explanation
     if told is None:
-        yield f"Nobody who can be asked has the tag {found.tag}; this was refused to it:"
+        yield gettext("Nobody who can be asked has the tag {tag}; this was refused to it:", tag=found.tag)
     else:
-        yield told.sentence
+        yield translated(told.sentence)
         yield from _rules(told)
     for times, one in found.alike:
-        what = f"{one.event} to {one.scope} by rule {one.rule!r} ({one.reason})"
-        yield f"  {one.outcome} {times} times, last {one.at:%Y-%m-%d %H:%M:%S %Z}: {what}"
+        yield "  " + gettext(
+            "{verdict} {times} times, last {at:%Y-%m-%d %H:%M:%S %Z}: {event} to {scope} by rule {rule!r} ({reason})",
+            verdict=VERDICTS.get(one.outcome, one.outcome),
+            times=times,
+            at=one.at,
+            event=one.event,
+            scope=one.scope,
+            rule=one.rule,
+            reason=one.reason,
+        )
     if found.open:
-        yield f"  open sockets: {found.open:,}"
+        yield "  " + gettext("open sockets: {count:,}", count=found.open)
 
 
 def _rules(told: Explanation) -> Iterator[str]:
     for one in told.rules:
-        window = f" in {one.outcome.window:g} s" if one.outcome.window else ""
-        full = f", full again in {in_short(one.outcome.reset_after)}" if one.outcome.reset_after else ""
-        assumed = f" ({one.counting.assumed})" if one.counting.assumed else ""
-        yield f"  {one.verdict:8} {one.outcome.rule}: {one.why}{window}{full}{assumed}"
+        why = one.why
+        if one.outcome.window:
+            why = gettext("{why} in {window:g} s", why=why, window=one.outcome.window)
+        if one.outcome.reset_after:
+            why = gettext("{why}, full again in {time}", why=why, time=in_short(one.outcome.reset_after))
+        if one.counting.assumed:
+            why = gettext("{why} ({assumed})", why=why, assumed=one.counting.assumed)
+        yield f"  {translated(VERDICTS[one.verdict]):8} {one.outcome.rule}: {translated(why)}"
     for other in told.others:
-        yield f"  -        {other.rule.name}: {other.why}"
+        yield f"  -        {other.rule.name}: {translated(other.why)}"
     for override in told.overrides:
-        yield f"  override {override.number} for {override.subject}"
+        yield "  " + gettext("override {number} for {subject}", number=override.number, subject=override.subject)

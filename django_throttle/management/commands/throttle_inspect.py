@@ -7,8 +7,10 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_throttle.connections.overview import Ident, Overview, looks
+from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store
+from django_throttle.translated import gettext, ngettext
 
 ANSWER_SECONDS: Final = 2.0  # in which every process that holds something should have answered
 USUAL: Final = 20
@@ -29,28 +31,37 @@ class Command(BaseCommand):
 
     def handle(self, *, search: str, most: int, **options: Any) -> None:
         try:
-            store = remote_store("nobody but each process knows what it holds.")
+            store = remote_store(gettext_lazy("nobody but each process knows what it holds."))
             *_, overview = looks(store, search, ANSWER_SECONDS)
         except StoreError as error:
-            raise CommandError(f"Redis does not answer: {error}") from error
+            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
         for line in _lines(overview, most):
             self.stdout.write(line)
 
 
 def _lines(overview: Overview, most: int) -> list[str]:
-    count = len(overview.processes)
-    found = [f"{_sockets(overview.open)} in {count} process{'es' * (count != 1)}"]
+    found = [
+        ngettext(
+            "{sockets} in {count} process",
+            "{sockets} in {count} processes",
+            len(overview.processes),
+            sockets=_sockets(overview.open),
+        )
+    ]
     for process in overview.processes:
-        silence = "has not answered" + " (it has no sockets, or is too busy)" * (not process.leases)
+        silence, idle = gettext("has not answered"), gettext("has not answered (it has no sockets, or is too busy)")
+        silence = silence if process.leases else idle
         answer = silence if process.open is None else _sockets(process.open)
-        leases = f"{process.leases:,} leases, of these and of requests in flight"
-        found.append(f"  {process.host} {process.pid}: {answer}; {leases}")
+        pattern = gettext_noop("{host} {pid}: {answer}; {leases:,} leases, of these and of requests in flight")
+        told = {"host": process.host, "pid": process.pid, "answer": answer, "leases": process.leases}
+        found.append("  " + gettext(pattern, **told))
     return found + [_line(ident) for ident in overview.idents[: max(0, most)]]
 
 
 def _sockets(number: int) -> str:
-    return f"{number:,} socket{'s' * (number != 1)} open"
+    return ngettext("{count:,} socket open", "{count:,} sockets open", number)
 
 
 def _line(ident: Ident) -> str:
-    return f"{ident.open:>7,}  {ident.shown}" + (f"  (in {ident.processes} processes)" if ident.processes > 1 else "")
+    several = "  " + gettext("(in {count} processes)", count=ident.processes) if ident.processes > 1 else ""
+    return f"{ident.open:>7,}  {ident.shown}{several}"

@@ -16,11 +16,13 @@ from django.utils.dateparse import parse_datetime
 from django_throttle import history
 from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
+from django_throttle.core.texts import with_commas
 from django_throttle.exceptions import InvalidRate
 from django_throttle.management import django_options, printable, shell_user
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
+from django_throttle.translated import gettext, translated
 
 USUAL: Final = "2h"
 
@@ -60,7 +62,9 @@ class Command(BaseCommand):
             with history.editing(shell_user(), "command", options.get("reason", "")):
                 do(options)
         except DatabaseError as error:
-            raise CommandError(f"the overrides in the database cannot be used: {sources.advice(error)}") from error
+            raise CommandError(
+                gettext("the overrides in the database cannot be used: {advice}", advice=sources.advice(error))
+            ) from error
 
     def add(self, options: dict[str, Any]) -> None:
         """Check it as the admin does, and put it in force."""
@@ -95,7 +99,9 @@ class Command(BaseCommand):
         for row in rows:
             self.stdout.write(_line(row))
         if not rows:
-            self.stdout.write("There are no overrides." if options["all"] else "No override is in force.")
+            self.stdout.write(
+                gettext("There are no overrides.") if options["all"] else gettext("No override is in force.")
+            )
 
     def end(self, options: dict[str, Any]) -> None:
         """End those that are in force; any other number is an error, and then none is ended."""
@@ -103,10 +109,10 @@ class Command(BaseCommand):
         rows = {row.pk: row for row in found.filter(pk__in=options["numbers"])}
         missing = [str(number) for number in options["numbers"] if number not in rows]
         if missing:
-            raise CommandError(f"nothing was ended: {', '.join(missing)} is not in force")
+            raise CommandError(gettext("nothing was ended: {numbers} is not in force", numbers=", ".join(missing)))
         found.filter(pk__in=rows).update(until=timezone.now())
         for row in rows.values():
-            self.stdout.write(f"ended: {_line(row)}")
+            self.stdout.write(gettext("ended: {line}", line=_line(row)))
 
 
 def _number(text: str) -> int:
@@ -124,7 +130,7 @@ def _effect(options: dict[str, Any]) -> dict[str, Any]:
     }
     effects = [effect for effect, is_chosen in chosen.items() if is_chosen]
     if len(effects) != 1:
-        raise CommandError("say what happens: one of --block, --exempt, --times, or --rate and --limit")
+        raise CommandError(gettext("say what happens: one of --block, --exempt, --times, or --rate and --limit"))
     return {"effect": effects[0], "factor": options["times"], "rate": options["rate"], "limit": options["limit"]}
 
 
@@ -139,11 +145,11 @@ def _until(options: dict[str, Any]) -> datetime | None:
     except ValueError:
         found = None
     if found is None:
-        raise CommandError(f"{options['until']!r} is not a moment: write 2030-01-31T18:00")
+        raise CommandError(gettext("{given!r} is not a moment: write 2030-01-31T18:00", given=options["until"]))
     if timezone.is_naive(found) and timezone.is_aware(now):
         found = timezone.make_aware(found)
     if found <= now:
-        raise CommandError(f"{found} has passed")
+        raise CommandError(gettext("{moment} has passed", moment=found))
     return found
 
 
@@ -152,13 +158,18 @@ def _seconds(lasting: str) -> float:
     try:
         return Rate.parse(f"1/{lasting}").window
     except InvalidRate as error:
-        raise CommandError(f"{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d") from error
+        raise CommandError(
+            gettext("{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d", lasting=lasting)
+        ) from error
 
 
 def _line(row: ThrottleOverride) -> str:
-    until = "without an end" if row.until is None else f"until {_local(row.until):%Y-%m-%d %H:%M:%S %Z}".rstrip()
+    until = gettext("without an end")
+    if row.until is not None:
+        until = gettext("until {moment}", moment=f"{_local(row.until):%Y-%m-%d %H:%M:%S %Z}".rstrip())
     by = f" ({row.created_by})" if row.created_by else ""
-    return printable(f"{row.pk}  {row}: {row.meaning}, {until}: {' '.join(row.reason.split())}{by}")
+    said = with_commas([f"{row.pk}  {row.named()}: {translated(row.meaning)}", until])
+    return printable(f"{translated(said)}: {' '.join(row.reason.split())}{by}")
 
 
 def _local(moment: datetime) -> datetime:

@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
 
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
 from django_throttle.management import remote_store, rules_in_force
 from django_throttle.observe.reports import plain, printable
 from django_throttle.recording.overview import overview, rule_names
+from django_throttle.translated import gettext, joined, translated
 
 USUAL: Final = 50
+ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see the page of rules at work there.")
 
 
 class Command(BaseCommand):
@@ -29,21 +32,28 @@ class Command(BaseCommand):
 
     def handle(self, *, search: str, most: int, **options: Any) -> None:
         if most < 1:
-            raise CommandError(f"--most is a number of rules, from 1, not {most}")
+            raise CommandError(gettext("--most is a number of rules, from 1, not {most}", most=most))
         try:
-            store = remote_store("only each process knows what it decided; see the page of rules at work there.")
+            store = remote_store(ELSEWHERE)
             rules_in_force()
             found = overview(store, rule_names(search)[:most])
         except StoreError as error:
-            raise CommandError(f"Redis does not answer: {error}") from error
+            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
         if options["json"]:
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
-        self.stdout.write(f"{found.in_words}. Slots held: {found.connections}.")
-        self.stdout.write(found.store_in_words)
+        self.stdout.write(
+            gettext("{processes}. Slots held: {slots}.", processes=found.in_words, slots=found.connections)
+        )
+        self.stdout.write(translated(found.store_in_words))
         for each in found.dampers:
-            self.stdout.write(f"Damper {each.rule!r} refuses {each.percent} of the calls of {plain(each.tag)}.")
+            self.stdout.write(
+                gettext(
+                    "Damper {rule!r} refuses {percent} of the calls of {caller}.",
+                    rule=each.rule,
+                    percent=each.percent,
+                    caller=plain(each.tag),
+                )
+            )
         for one in found.rules:
-            figures = f"{one.day.calls:,} calls, {one.refused_share:.1%} refused, 99 % decided in {one.p99_ms:.2f} ms"
-            figures = figures if one.day.calls else "no calls"
-            self.stdout.write(printable(" ".join([f"{one.name!r}: {figures} in the last day.", *one.hints])))
+            self.stdout.write(printable(joined([one.in_words, *one.hints])))

@@ -9,12 +9,14 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.management import printable, remote_store
 from django_throttle.models.override import misspelt
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.rulebook import sources
+from django_throttle.translated import gettext, ngettext, translated
 
 KINDS = ("user:42", "ip:203.0.113.9", "everyone")
 
@@ -34,10 +36,14 @@ class Command(BaseCommand):
             reading = sources.read()
             found = reading.rules
             if reading.failure is not None:
-                self.stderr.write(self.style.WARNING(f"only rules of the settings: {sources.advice(reading.failure)}"))
+                self.stderr.write(
+                    self.style.WARNING(
+                        gettext("only rules of the settings: {advice}", advice=sources.advice(reading.failure))
+                    )
+                )
             if wrong := misspelt(rules, found, unlisted=False):
                 raise CommandError("\n".join(wrong))
-            store = remote_store("each process counts by itself.")
+            store = remote_store(gettext_lazy("each process counts by itself."))
             typed, ident = ident, self._found(ident)
             named = [rule for rule in found if not rules or rule.name in rules]
             # A socket's own counters are nobody's in Redis; it empties them when it hears of the reset.
@@ -48,20 +54,39 @@ class Command(BaseCommand):
         except ValidationError as error:
             raise CommandError("\n".join(error.messages)) from error
         except (InvalidIdent, InvalidSetting) as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(translated(error)) from error
         except StoreError as error:
-            raise CommandError(f"nothing was reset, as Redis does not answer: {error}") from error
-        typed, ident = printable(typed), printable(ident)
+            raise CommandError(gettext("nothing was reset, as Redis does not answer: {error}", error=error)) from error
+        self._say(printable(typed), printable(ident), removed)
+
+    def _say(self, typed: str, ident: str, removed: int) -> None:
         if removed:
-            self.stdout.write(self.style.SUCCESS(f"{ident}: {removed} budget{'s' * (removed > 1)} full again"))
+            self.stdout.write(
+                self.style.SUCCESS(
+                    ngettext(
+                        "{ident}: {count} budget full again",
+                        "{ident}: {count} budgets full again",
+                        removed,
+                        ident=ident,
+                    )
+                )
+            )
         elif ident != typed:
-            self.stdout.write(f"{typed} ({ident}): nothing was counted")
+            self.stdout.write(gettext("{typed} ({ident}): nothing was counted", typed=typed, ident=ident))
         else:
-            self.stdout.write(f"{ident}: nothing was counted. Identities are written with their kind: {KINDS[0]}")
+            self.stdout.write(
+                gettext(
+                    "{ident}: nothing was counted. Identities are written with their kind: {example}",
+                    ident=ident,
+                    example=KINDS[0],
+                )
+            )
 
     def _found(self, typed: str) -> str:
         try:
             return typed_ident(typed)
         except DatabaseError as error:
-            self.stderr.write(self.style.WARNING(f"no user can be looked up: {sources.advice(error)}"))
+            self.stderr.write(
+                self.style.WARNING(gettext("no user can be looked up: {advice}", advice=sources.advice(error)))
+            )
             return typed

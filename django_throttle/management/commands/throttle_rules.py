@@ -18,6 +18,7 @@ from django_throttle import history
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
+from django_throttle.core.texts import gettext_lazy, listed, with_commas
 from django_throttle.exceptions import StoreError
 from django_throttle.management import django_options, printable, remote_store, shell_user
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
@@ -26,8 +27,10 @@ from django_throttle.recording.read import compared
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.file import Diff, compare
 from django_throttle.rulebook.sources import Reading
+from django_throttle.translated import gettext, ngettext, translated
 
 MOST_LINES: Final = 50
+ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see the page of candidates there.")
 
 
 class Command(BaseCommand):
@@ -83,24 +86,30 @@ class Command(BaseCommand):
         """One line for each rule in force or suspended, then what is skipped."""
         reading = _rules_read()
         rules = sorted(reading.rules, key=attrgetter("name"))
-        rows = [(rule.name, _source(rule, reading), describe(rule)) for rule in rules]
+        rows = [(rule.name, _source(rule, reading), translated(describe(rule))) for rule in rules]
         for line in _table(rows):
             self.stdout.write(line)
         for source, name, fault in sorted(reading.faults):
-            self.stderr.write(f"{name} ({source}) is skipped: {fault}")
+            self.stderr.write(
+                gettext("{name} ({source}) is skipped: {fault}", name=name, source=gettext_lazy(source), fault=fault)
+            )
         if not rows:
-            self.stdout.write("There are no rules.")
+            self.stdout.write(gettext("There are no rules."))
         if conf().SHADOW:
-            self.stderr.write("SHADOW is on in the settings: rules only record, and nothing is refused")
+            self.stderr.write(gettext("SHADOW is on in the settings: rules only record, and nothing is refused"))
 
     def check_rules(self, options: dict[str, Any]) -> None:
         """Print what is wrong with each invalid rule; fail when there is one."""
         reading = _rules_read()
         for source, name, fault in sorted(reading.faults):
-            self.stderr.write(f"{name} ({source}): {fault}")
+            self.stderr.write(
+                gettext("{name} ({source}): {fault}", name=name, source=gettext_lazy(source), fault=fault)
+            )
         if reading.faults:
-            raise CommandError(f"{_count(len(reading.faults), 'rule')} cannot be used")
-        self.stdout.write(f"{_count(len(reading.rules), 'rule')}, nothing wrong")
+            wrong = ngettext("{count} rule cannot be used", "{count} rules cannot be used", len(reading.faults))
+            raise CommandError(wrong)
+        right = ngettext("{count} rule, nothing wrong", "{count} rules, nothing wrong", len(reading.rules))
+        self.stdout.write(right)
 
     def export(self, options: dict[str, Any]) -> None:
         """Write the database's rules; the file can be imported, or pasted into settings."""
@@ -112,14 +121,16 @@ class Command(BaseCommand):
         try:
             Path(options["output"]).write_text(text, encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise CommandError(f"cannot write {options['output']!r}: {_why(error)}") from error
+            raise CommandError(
+                gettext("cannot write {name!r}: {why}", name=options["output"], why=_why(error))
+            ) from error
 
     def import_rules(self, options: dict[str, Any]) -> None:
         """Show what changes, and change it in one transaction."""
         try:
             wanted = file.load(_file_content(options["file"]))
         except file.InvalidFile as error:
-            raise CommandError("\n".join(("nothing was imported:", *error.faults))) from error
+            raise CommandError("\n".join((gettext("nothing was imported:"), *map(translated, error.faults)))) from error
         try:
             with transaction.atomic(using=sources.alias()):
                 present = {row.name: row for row in ThrottleRule.objects.select_for_update()}
@@ -131,29 +142,36 @@ class Command(BaseCommand):
             if not alike:
                 raise
             raise CommandError(
-                f"nothing was imported: {alike} are one name to this database, which ignores case"
+                gettext("nothing was imported: {alike} are one name to this database, which ignores case", alike=alike)
             ) from error
         self._print_changes(diff, dry_run=options["dry_run"])
 
     def candidates(self, options: dict[str, Any]) -> None:
         """What the admin's page of each candidate says."""
-        store = remote_store("only each process knows what it decided; see the page of candidates there.")
+        store = remote_store(ELSEWHERE)
         now, rows = timezone.now(), ThrottleCandidate.objects.using(sources.alias())
         if options["name"] is not None:
             rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
         try:
             found = [(row, compared(store, row.name, row.since, now)) for row in rows]
         except StoreError as error:
-            raise CommandError(f"Redis does not answer: {error}") from error
+            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
         if options["json"]:
             self.stdout.write(json.dumps([{**row.as_json(), **both.as_json()} for row, both in found], indent=2))
             return
         for row, both in found:
-            self.stdout.write(f"{row.name}: {row.meaning}, enforced for {row.share or 0:.6g} of all")
+            self.stdout.write(
+                gettext(
+                    "{name}: {meaning}, enforced for {share:.6g} of all",
+                    name=row.name,
+                    meaning=row.meaning,
+                    share=row.share or 0,
+                )
+            )
             for name, figure in both.rows():
-                self.stdout.write(f"  {name}: {figure}")
+                self.stdout.write("  " + gettext("{name}: {figure}", name=name, figure=figure))
         if not found:
-            self.stdout.write("There are no candidates.")
+            self.stdout.write(gettext("There are no candidates."))
 
     def log(self, options: dict[str, Any]) -> None:
         """One line for each edit, with the time, who, what and why."""
@@ -167,13 +185,14 @@ class Command(BaseCommand):
         for row in found:
             self.stdout.write(printable(row.sentence()))
         if not found:
-            self.stdout.write("Nothing was changed.")
+            self.stdout.write(gettext("Nothing was changed."))
 
     def _print_changes(self, diff: Diff, *, dry_run: bool) -> None:
         paint = {"+": self.style.SUCCESS, "-": self.style.ERROR, "~": self.style.WARNING}
         for line in diff.lines():
             self.stdout.write(paint.get(line[0], str)(line))
-        self.stdout.write(diff.summary() + (" (dry run: nothing was written)" if dry_run else ""))
+        summary = diff.summary()
+        self.stdout.write(gettext("{summary} (dry run: nothing was written)", summary=summary) if dry_run else summary)
 
 
 def _whole(text: str) -> int:
@@ -190,7 +209,7 @@ def _rules_read() -> Reading:
 
 
 def _unreadable(error: Exception) -> CommandError:
-    return CommandError(f"the rules in the database cannot be used: {sources.advice(error)}")
+    return CommandError(gettext("the rules in the database cannot be used: {advice}", advice=sources.advice(error)))
 
 
 def _equal_but_for_case(names: Iterable[str]) -> str:
@@ -198,7 +217,7 @@ def _equal_but_for_case(names: Iterable[str]) -> str:
     groups: dict[str, list[str]] = {}
     for name in sorted(names):
         groups.setdefault(name.casefold(), []).append(repr(name))
-    return ", ".join(" and ".join(group) for group in groups.values() if len(group) > 1)
+    return with_commas([listed(group) for group in groups.values() if len(group) > 1])
 
 
 def _file_content(name: str) -> bytes:
@@ -209,21 +228,19 @@ def _file_content(name: str) -> bytes:
         with Path(name).open("rb") as opened:
             return opened.read(file.MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise CommandError(f"cannot read {name!r}: {_why(error)}") from error
+        raise CommandError(gettext("cannot read {name!r}: {why}", name=name, why=_why(error))) from error
 
 
 def _why(error: OSError | ValueError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "a path cannot contain such characters"
+    return (
+        error.strerror or str(error) if isinstance(error, OSError) else gettext("a path cannot contain such characters")
+    )
 
 
 def _source(rule: Rule, reading: Reading) -> str:
     if rule.name not in reading.database.rules:
-        return "settings"
-    return "database, replaces settings" if rule.name in reading.settings.rules else "database"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        return gettext("settings")
+    return gettext("database, replaces settings") if rule.name in reading.settings.rules else gettext("database")
 
 
 def _table(rows: list[tuple[str, str, str]]) -> list[str]:
