@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from django_throttle.core.algorithms import Plan
-from django_throttle.core.commands import Answers, Charges, RuleSet
+from django_throttle.core.commands import Answers, RuleSet
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.plans import plan_name
@@ -172,14 +172,15 @@ class PlainFields:
             retry, remaining, reset = numbers[place : place + 3]
             if tolerance:
                 remaining = max(0, remaining - tolerance)
-            if reset and remaining < quota:
-                more = until_more(quota, int(remaining), int(reset)) if until_more else reset
-                if retry > 0:
-                    more = min(more, retry)
-                said.append(f"{text}{remaining:.0f};t={max(1, ceil(more / MICROSECONDS))}")
-            else:
+            if not reset or remaining >= quota:
                 said.append(f"{text}{remaining:.0f}")
-        return {"RateLimit-Policy": self.policy, "RateLimit": ", ".join(said)}
+                continue
+            if until_more is not None:
+                reset = max(1, until_more(quota, int(remaining), int(reset)))
+            if 0 < retry < reset:
+                reset = retry
+            said.append(f"{text}{remaining:.0f};t={ceil(reset / MICROSECONDS)}")
+        return {"RateLimit-Policy": self.policy, "RateLimit": said[0] if len(said) == 1 else ", ".join(said)}
 
 
 def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:
@@ -191,8 +192,11 @@ def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:
 def _plain_fields(
     rules: RuleSet, kinds: tuple[str, ...], keys: tuple[str, ...]
 ) -> tuple[PlainFields | None, PlainFields | None]:
-    """What clients are told who are logged in, and who are not; the same object where that makes no difference."""
-    sees = [_who_sees(kind, keys) for kind in kinds]
+    """What clients are told who are logged in, and who are not; the same object where that makes no difference.
+
+    ``kinds`` are those of the idents of the rules; one where all have the same.
+    """
+    sees = [_who_sees(kind, keys) for kind in kinds] * (len(rules.rules) if len(kinds) == 1 else 1)
 
     def fields(*seen: str) -> PlainFields | None:
         shown = tuple([place for place, rule in enumerate(rules.rules) if sees[place] in seen and not rule.is_shadow])
@@ -202,7 +206,7 @@ def _plain_fields(
     return known, fields("always") if "known" in sees else known
 
 
-def plain_fields(charges: Charges, keys: Sequence[str], is_known: Callable[[], bool]) -> PlainFields | None:
+def plain_fields(charges: Any, keys: Sequence[str], is_known: Callable[[], bool]) -> PlainFields | None:
     """The fields of plain decisions of these charges; None where there are none, or too many.
 
     ``keys`` and ``is_known`` are those of ``may_see``.
@@ -210,7 +214,7 @@ def plain_fields(charges: Charges, keys: Sequence[str], is_known: Callable[[], b
     idents = charges.idents
     first, count = idents[0], len(idents)
     if count == 1 or idents.count(first) == count:  # as of most calls
-        kinds = (first.partition(":")[0],) * count
+        kinds = first.partition(":")[:1]
     else:
         kinds = tuple([ident.partition(":")[0] for ident in idents])
     known, others = _plain_fields(charges.rules, kinds, tuple(keys))

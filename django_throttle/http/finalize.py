@@ -241,12 +241,13 @@ def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -
     """
     settings = conf()
     version, x_version = settings.RATELIMIT_HEADERS, settings.X_RATELIMIT_HEADERS
-    if version == x_version == OFF:
-        return {}
-    if len(decisions) == 1 and x_version == OFF and version in NAMED and (answered := decisions[0].answered):
-        charges: Any = answered[0].charges
-        if prepared := plain_fields(charges, settings.TELL_KEYS, is_known):
-            return prepared.say(answered[1])
+    if x_version == OFF:
+        if version == OFF:
+            return {}
+        if len(decisions) == 1 and version in NAMED and (answered := decisions[0].answered) is not None:
+            command, answers = answered
+            if prepared := plain_fields(command.charges, settings.TELL_KEYS, is_known):
+                return prepared.say(answers)
     found = policies(visible(decisions, partial(may_see, settings.TELL_KEYS, is_known)))
     said = rate_limit(found, version)
     if x_version == OFF:

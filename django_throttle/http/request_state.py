@@ -173,13 +173,21 @@ class RequestState:
         self._paid += tuple([decision.paid for decision in passed if decision.paid is not None])
         return self._paid
 
+    def note(self, decision: Decision, who: Who | None) -> None:
+        """Note what a door has decided, for this caller where it knows more of it."""
+        self.decisions += (decision,)
+        if who is not None:
+            self.callers += (who,)
+        if not decision.allowed:
+            self.has_refused = True
+
     def note_passed(self, decision: Decision, facts: Facts | None) -> None:
         """Note what a door has let pass, and what it is owed for that."""
         self._to_cost += ((decision, 1 if facts is None else facts.cost),)
         self._to_pay += (decision,)
         self.has_charged = True
-        charges: Any = None if decision.answered is None else decision.answered[0].charges
-        if charges is not None and (rules := charges.rules).is_plain:
+        answered: Any = decision.answered
+        if answered is not None and (rules := answered[0].charges.rules).is_plain:
             if rules.is_settled:
                 self._note_settled(decision.paid, facts)
             if rules.deferring:
@@ -326,19 +334,10 @@ def _readable(request: HttpRequest, stream: Any) -> int:
 
 def record_apart(request: HttpRequest, decision: Decision, who: Who | None = None) -> RequestState:
     """Note the decision of a drop-in, whose rule no other door applies; returns the request's state."""
-    state = _note(request, decision, who)
+    state = state_of(request)
+    state.note(decision, who)
     if decision.paid is not None:
         state.paid_apart = (*state.paid_apart, decision.paid)
-    return state
-
-
-def _note(request: HttpRequest, decision: Decision, who: Who | None) -> RequestState:
-    state = state_of(request)
-    state.decisions += (decision,)
-    if who is not None:
-        state.callers += (who,)
-    if not decision.allowed:
-        state.has_refused = True
     return state
 
 
@@ -349,7 +348,8 @@ def record(
 
     ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
     """
-    state = _note(request, decision, who)
+    state = state_of(request)
+    state.note(decision, who)
     if state.has_charged:
         state.forget(charged_for(request).mistaken(decision.outcomes))
     if decision.allowed:
