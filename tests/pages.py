@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 BLOCK = re.compile(r"^\.\. code-block:: python\n(?: {3}:.*\n)*\n((?:(?: {3}.*)?\n)+)", re.MULTILINE)
+SEEN = re.compile(r"^What the client sees\n-+\n(.*?)(?=^[^\n]+\n-+\n|\Z)", re.MULTILINE | re.DOTALL)
+ANSWER = re.compile(r"^\.\. code-block:: (?:http|json|text)\n\n((?:(?: {3}.*)?\n)+)", re.MULTILINE)
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -21,3 +24,17 @@ def shown(page: str) -> list[str]:
     (path,) = DOCS.rglob(f"{page}.rst")
     text = path.read_text(encoding="utf-8")
     return list(map(dedent, BLOCK.findall(text)))
+
+
+def seen(page: str) -> list[str]:
+    """The answers and frames that a page shows under "What the client sees"."""
+    (path,) = DOCS.rglob(f"{page}.rst")
+    part = SEEN.search(path.read_text(encoding="utf-8"))
+    return list(map(dedent, ANSWER.findall(part[1]))) if part else []
+
+
+def run(code: str, **names: Any) -> dict[str, Any]:
+    """Run code in which these names are there already; returns all of its names."""
+    found: dict[str, Any] = {"__name__": "shown", **names}
+    exec(code, found)
+    return found

@@ -117,7 +117,7 @@ KEPT = {"none": (0.95, 1.0), "some": (0.5, 1.0), "most": (0.0, 0.5)}  # of all s
 @pytest.mark.agent
 @pytest.mark.parametrize(("policy", "cache", "lost"), LOST)
 def test_beside_a_cache(policy: str, cache: str, lost: str, settings: Any, figure: Callable[..., None]) -> None:
-    """The table of docs/howto/deployment.rst, with beats of half a second and silent sockets."""
+    """The table of docs/howto/sites.rst, with beats of half a second and silent sockets."""
     settings.DJANGO_THROTTLE = {"BEAT_INTERVAL": BEAT, "DATABASE_RULES": False, "DEADLINE": 5.0}
     rate, reads = CACHES[cache]
     with RedisServer("--maxmemory", "6mb", "--maxmemory-policy", policy) as server, server.client() as redis:

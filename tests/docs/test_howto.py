@@ -23,15 +23,9 @@ from django_throttle.identity import HttpWho
 from django_throttle.management.commands.refresh_connections import Command
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
-from tests.pages import DOCS, shown
+from tests.pages import DOCS, run, shown
 
 enforce = pytest.fixture(enforcer)
-
-
-def run(code: str, **names: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"__name__": "shown", **names}
-    exec(code, found)
-    return found
 
 
 def put_in_force(enforce: Enforce, code: str, **names: Any) -> dict[str, Any]:

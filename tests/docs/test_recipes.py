@@ -25,19 +25,12 @@ from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.graphql_site import graphene_schema, schema
 from tests.other_side import other_side
-from tests.pages import shown
+from tests.pages import run, shown
 
 QUIET = {"DATABASE_RULES": False, "AGENT": False}
 (QUOTAS, TOLD), (OPERATIONS, GRAPHQL, VIEWS), (*_, ACCOUNT) = map(shown, ("quotas", "graphql", "logins"))
 (*PLANS, AUDIENCES), (CRM, CUSTOMER) = shown("plans"), shown("outgoing")
 LOGINS = " ".join(f'a{number}: login(name: "anna", password: "{number}") {{ ok }}' for number in range(100))
-
-
-def run(code: str, **names: Any) -> dict[str, Any]:
-    """Run code in which these names are there already; returns all of its names."""
-    found: dict[str, Any] = {"__name__": "shown", **names}
-    exec(code, found)
-    return found
 
 
 @pytest.fixture
