@@ -41,9 +41,8 @@ test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
 	@$(call run-tests,tests/outside -o timeout=900)
 
-PAIRS := 3.11/5.2 3.12/5.2 3.12/6.0 3.12/6.1 3.13/5.2 3.13/6.0 3.13/6.1
 outside-versions: $(VENV)/.with-test  ## Try the wheel, the tutorial and the commands on each Python and Django that is supported (PAIRS=3.13/6.1: there)
-	@for pair in $(PAIRS); do echo "== Python and Django $$pair"; \
+	@for pair in $(or $(PAIRS),$$($(BIN)/python -m tests.outside.pairs)); do echo "== Python and Django $$pair"; \
 		OUTSIDE_PYTHON=python$${pair%/*} OUTSIDE_DJANGO=$${pair#*/} $(BIN)/python -m pytest -q -n 2 --no-header \
 		tests/outside/test_environment.py tests/outside/test_quickstart.py tests/outside/test_commands.py || exit 1; done
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-# On which the wheel is tried, by ``make outside-versions``; else on what runs the tests, and the newest Django.
+# On which the wheel is tried, by ``make outside-versions`` and the gate; else what runs the tests, and the newest Django.
 BASE = os.environ.get("OUTSIDE_PYTHON") or sys.executable
 DJANGO = tuple(f"django=={one}.*" for one in os.environ.get("OUTSIDE_DJANGO", "").split())
 EXTRAS = "celery,channels,drf,graphql,httpx,opentelemetry,prometheus,tasks"
@@ -29,9 +29,9 @@ def build_wheel(folder: Path) -> Path:
     return path
 
 
-def make_environment(folder: Path, *requirements: str) -> Path:
+def make_environment(folder: Path, *requirements: str, base: str = BASE) -> Path:
     """A new environment in ``folder`` with these requirements, installed by one run of pip; returns its interpreter."""
-    run(BASE, "-m", "venv", "--without-pip", "--symlinks", str(folder), cwd=folder.parent)
+    run(base, "-m", "venv", "--without-pip", "--symlinks", str(folder), cwd=folder.parent)
     python = folder / "bin" / "python"
     if requirements:
         # A site imports a third of it, and keeps the bytecode of that.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
-from tests.outside.environments import MakeEnvironment
+from tests.outside.environments import make_environment
 from tests.outside.foreign import page, sources
 from tests.outside.foreign.runs import Comparison, comparing
 from tests.outside.foreign.suites import EXTRAS, REQUIREMENTS, SUITES
@@ -17,13 +19,14 @@ Comparisons = Mapping[str, Future[Comparison]]
 
 @pytest.fixture(scope="module")
 def comparisons(
-    request: pytest.FixtureRequest, make_environment: MakeEnvironment, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Comparisons]:
     """The suites that have been asked for, all under way."""
     folder = tmp_path_factory.mktemp("foreign")
     asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     sources.fetch()
-    python = make_environment(folder / "venv", *REQUIREMENTS, extras=EXTRAS)
+    # Each suite is that of one version, so the gate's pair of versions is not for them.
+    python = make_environment(folder / "venv", f"{wheel}[{EXTRAS}]", *REQUIREMENTS, base=sys.executable)
     with comparing([name for name in SUITES if name in asked], python, folder) as found:
         yield found
 
