@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-# On which the wheel is tried, by ``make outside-versions`` and the gate; else what runs the tests, and the newest Django.
+# On which the wheel is tried, by ``make outside-versions`` and the gate; else on what runs the tests,
+# and the newest Django.
 BASE = os.environ.get("OUTSIDE_PYTHON") or sys.executable
 DJANGO = tuple(f"django=={one}.*" for one in os.environ.get("OUTSIDE_DJANGO", "").split())
 EXTRAS = "celery,channels,drf,graphql,httpx,opentelemetry,prometheus,tasks"
