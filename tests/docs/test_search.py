@@ -90,6 +90,8 @@ SEARCHES = {
     "ninja": "reference/doors",
     "settings": "reference/settings",
     "limiter.acquire": "reference/api",
+    "manage.py": "reference/commands",
+    "redis keys": "reference/store",
 }
 
 

@@ -1,0 +1,38 @@
+"""Write ``scripts.inc``, the table of scripts that ``store.rst`` shows: ``python -m docs.scripts``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+FILE: Final = Path(__file__).with_name("scripts.inc")
+FOLDER: Final = Path(__file__).parents[1] / "django_throttle" / "stores" / "lua"
+PARTS: Final = ("Lines for other scripts", "A function for other scripts", "Variables for other scripts")
+HEAD: Final = """\
+.. written by python -m docs.scripts
+
+.. list-table::
+   :header-rows: 1
+   :widths: 20 80
+
+   * - Script
+     - What it does
+"""
+
+
+def script_table() -> str:
+    """Each script with the first sentence of its header; what is only a part of others is left out."""
+    told = {path.stem: _sentence(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.lua"))}
+    rows = [f"   * - ``{name}``\n     - {text}\n" for name, text in told.items() if not text.startswith(PARTS)]
+    return HEAD + "".join(rows)
+
+
+def _sentence(code: str) -> str:
+    comment = re.match(r"(?:--.*\n)+", code.lstrip())
+    text = " ".join(line.removeprefix("--").strip() for line in comment[0].splitlines()) if comment else ""
+    return re.sub(r"`([^`]+)`", r"``\1``", re.split(r"(?<=\.) |: |; ", text)[0].rstrip(".") + ".")
+
+
+if __name__ == "__main__":
+    FILE.write_text(script_table(), encoding="utf-8")
