@@ -58,5 +58,5 @@ def test_each_line_of_the_table_of_policies_has_its_test() -> None:
 
 
 def test_they_are_all_there() -> None:
-    assert len(PROXIES) == 5
+    assert len(PROXIES) == 6
     assert [header in PAGE for header in ("CF-Connecting-IP", "unix:/run/site.sock")] == [True, True]
