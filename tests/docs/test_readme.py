@@ -206,6 +206,12 @@ def test_the_two_commands_come_first() -> None:
     assert "make test" in first
 
 
+def test_it_is_short_and_shows_pictures_that_are_there() -> None:
+    assert len(README.splitlines()) <= 150
+    pictures = re.findall(r"!\[.+\]\((.+\.png)\)", README)
+    assert len(pictures) == 2 and all((ROOT / path).is_file() for path in pictures)
+
+
 def test_adding_it_takes_ten_lines() -> None:
     lines = [line for block in (SETTINGS, DOORS) for line in block.splitlines() if line.strip()]
     assert len(lines) <= 10
