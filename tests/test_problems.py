@@ -15,6 +15,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from django_throttle import drf
+from django_throttle.http.problem_details import wait_in_words
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.problems import answer
 from django_throttle.stores import RedisStore
@@ -76,7 +77,7 @@ def test_what_our_rules_refuse(enforce: Enforce) -> None:
         "type": QUOTA,
         "title": "Rate limit exceeded",
         "status": 429,
-        "detail": f"Rate limit exceeded. Try again in {refused['Retry-After']} seconds.",
+        "detail": f"Rate limit exceeded. Try again in {wait_in_words(int(refused['Retry-After']))}.",
         "violated-policies": ["api"],
         "reference": ident_for_logs("ip:127.0.0.1"),
     }
@@ -87,7 +88,7 @@ def test_of_several_throttles_all_that_refuse_and_the_longest_wait(enforce: Enfo
     APIClient().get("/several")
     refused = APIClient().get("/several")
     assert refused.json()["violated-policies"] == ["drf-second", "drf-minute"]
-    assert refused["Retry-After"] == "60" and "60 seconds" in refused.json()["detail"]
+    assert refused["Retry-After"] == "60" and "1 minute" in refused.json()["detail"]
 
 
 def test_what_can_never_pass_has_no_retry_after(enforce: Enforce) -> None:

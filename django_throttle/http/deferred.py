@@ -33,7 +33,8 @@ from django.views.decorators.http import require_safe
 
 from django_throttle import rulebook
 from django_throttle.core.decide import refund_charges
-from django_throttle.http.refusal import prefers_html, wait_in_words
+from django_throttle.http.problem_details import wait_in_words
+from django_throttle.http.refusal import prefers_html
 from django_throttle.http.request_state import django_request, state_of
 from django_throttle.identity import HttpWho
 from django_throttle.rulebook.snapshot import wall_clock

@@ -7,7 +7,7 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import Final
 
-from django.utils.translation import get_language, gettext, ngettext
+from django.utils.translation import get_language, gettext, ngettext_lazy
 
 from django_throttle.core.decision import Decision, error_code, refusing
 from django_throttle.core.headers import names
@@ -29,6 +29,27 @@ _QUOTA: Final = "quota-exceeded"
 _CAPACITY: Final = "temporary-reduced-capacity"
 
 
+UNITS: Final = (
+    (ngettext_lazy("%(count)d day", "%(count)d days", "count"), 86_400),
+    (ngettext_lazy("%(count)d hour", "%(count)d hours", "count"), 3600),
+    (ngettext_lazy("%(count)d minute", "%(count)d minutes", "count"), 60),
+    (ngettext_lazy("%(count)d second", "%(count)d seconds", "count"), 1),
+)
+
+
+def wait_in_words(seconds: int) -> str:
+    """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes, 3 days."""
+    return _wait_in(seconds, get_language())
+
+
+@lru_cache(maxsize=1024)
+def _wait_in(seconds: int, language: str | None) -> str:
+    # Rounded up to 1 or 2 units it would be far too long.
+    name, size = next(pair for pair in UNITS if seconds >= 3 * pair[1] or seconds % pair[1] == 0)
+    count = -(-seconds // size)
+    return str(name % {"count": count})
+
+
 def detail(decision: Decision, seconds: int | None) -> str:
     """One or two sentences for a person; ``seconds`` as in Retry-After."""
     code = error_code(decision)
@@ -45,8 +66,8 @@ def _detail(code: str, sentence: str, decision: Decision, seconds: int | None) -
 @lru_cache(maxsize=1024)
 def _until(sentence: str, seconds: int, language: str | None) -> str:
     """The sentence, and when to try again, in the language in force, which is ``language``."""
-    again = ngettext("Try again in %(count)d second.", "Try again in %(count)d seconds.", seconds)
-    return joined([gettext(sentence), again % {"count": seconds}])
+    again = gettext("Try again in %(wait)s.") % {"wait": wait_in_words(seconds)}
+    return joined([gettext(sentence), again])
 
 
 def is_too_large(decision: Decision) -> bool:

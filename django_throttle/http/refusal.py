@@ -18,43 +18,24 @@ from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils import timezone
-from django.utils.translation import get_language, ngettext_lazy
+from django.utils.translation import get_language
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code, refusing
 from django_throttle.core.headers import delay_seconds
 from django_throttle.http.finalize import put
-from django_throttle.http.problem_details import CONTENT_TYPE, problem
+from django_throttle.http.problem_details import CONTENT_TYPE, problem, wait_in_words
 from django_throttle.observe.reports import reference
 
 # Seconds: a share alone would be days for a client that waits for the next month.
 MOST_JITTER: Final = 60.0
-UNITS: Final = (
-    (ngettext_lazy("%(count)d day", "%(count)d days", "count"), 86_400),
-    (ngettext_lazy("%(count)d hour", "%(count)d hours", "count"), 3600),
-    (ngettext_lazy("%(count)d minute", "%(count)d minutes", "count"), 60),
-    (ngettext_lazy("%(count)d second", "%(count)d seconds", "count"), 1),
-)
 
 
 def retry_seconds(retry_after: float | None, chance: Callable[[], float] = random.random) -> int | None:
     """Retry-After in whole seconds, longer by a random share up to RETRY_JITTER, a minute at most; None for never."""
     most = min(conf().RETRY_JITTER, MOST_JITTER / retry_after) if retry_after else 0.0
     return delay_seconds(retry_after, most * chance())
-
-
-def wait_in_words(seconds: int) -> str:
-    """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes, 3 days."""
-    return _wait_in(seconds, get_language())
-
-
-@lru_cache(maxsize=1024)
-def _wait_in(seconds: int, language: str | None) -> str:
-    # Rounded up to 1 or 2 units it would be far too long.
-    name, size = next(pair for pair in UNITS if seconds >= 3 * pair[1] or seconds % pair[1] == 0)
-    count = -(-seconds // size)
-    return str(name % {"count": count})
 
 
 TEMPLATE: Final = "django_throttle/429.html"

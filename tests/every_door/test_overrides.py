@@ -256,7 +256,7 @@ class TestSockets:
         start, body = await handshake(extensions=DENIAL, client=(HERE, 1))
         assert start["status"] == 429
         assert dict(start["headers"])[b"retry-after"] == b"60"
-        assert json.loads(body["body"])["detail"] == "Access is blocked. Try again in 60 seconds."
+        assert json.loads(body["body"])["detail"] == "Access is blocked. Try again in 1 minute."
         assert (await socket(client=(HERE, 1)).connect())[0] is False
         assert held(store) == 0
         clock.to(60)

@@ -15,7 +15,8 @@ from django.urls import path
 from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
 from django_throttle.http.finalize import header_fields
-from django_throttle.http.refusal import retry_seconds, wait_in_words
+from django_throttle.http.problem_details import wait_in_words
+from django_throttle.http.refusal import retry_seconds
 from django_throttle.limiter import Limiter
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.stores import MemoryStore, RedisStore
@@ -235,7 +236,7 @@ class TestRetry:
         await refuse_handshake(scope, send, refused, close, by="http")
         seconds = int(dict(sent[0]["headers"])[b"retry-after"])
         assert 86_400 <= seconds <= 172_800
-        assert f"in {seconds} seconds" in json.loads(sent[1]["body"])["detail"]
+        assert f"in {wait_in_words(seconds)}." in json.loads(sent[1]["body"])["detail"]
 
     @pytest.mark.parametrize(
         ("seconds", "words"),

@@ -49,7 +49,7 @@ def test_a_store_that_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(None, "Access is blocked."), (60, "Access is blocked. Try again in 60 seconds.")]
+    ("seconds", "said"), [(None, "Access is blocked."), (60, "Access is blocked. Try again in 1 minute.")]
 )
 def test_a_block_is_about_no_quota(seconds: int | None, said: str) -> None:
     found = document(refused("*", seconds, reason=Reason.BLOCKED, window=None), seconds=seconds)

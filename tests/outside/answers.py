@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# The numbers that are others each time: seconds until something is there again.
-SECONDS = re.compile(r"(;t=|Retry-After: |in |\"retry_after\": )[\d.]+(?: second\b)?", re.IGNORECASE)
+# The numbers that are others each time: how long until something is there again.
+WAIT = re.compile(r"(;t=|Retry-After: |in |\"retry_after\": )[\d.]+(?: (?:second|minute|hour|day)s?\b)?", re.IGNORECASE)
 # What a site's own secret is in, or the clock of the wall.
 OTHERS = re.compile(r'(?<="reference": ")[0-9a-f]{8}|(?<="starts_at": ")[^"]+|(?<=Location: /later/)\S+')
 STATUS = re.compile(r"^(HTTP/[\d.]+ \d+).*")  # without the reason, which is the server's affair
@@ -15,7 +15,7 @@ HEADER = re.compile(r"^[A-Za-z-]+: ")
 
 def plain(line: str) -> str:
     """A line without what differs from run to run; names of header fields in lower case, as some servers send them."""
-    line = STATUS.sub(r"\1", SECONDS.sub(r"\1N", OTHERS.sub("N", line.rstrip())).replace("N seconds", "N"))
+    line = STATUS.sub(r"\1", WAIT.sub(r"\1N", OTHERS.sub("N", line.rstrip())))
     name, separator, value = line.partition(": ")
     return f"{name.lower()}: {value}" if separator and HEADER.match(line) else line
 
