@@ -29,8 +29,9 @@ SMALL, LARGE = 128, 192
 TURN: Final = 2**48  # of the time of a small record
 REQUEST_BYTES: Final = 17  # of a charge in a call, without the numbers of its plan
 MOST_CHARGES: Final = 32  # of one call: more travel as several, as if they were of several slots of a Cluster
-# Lua takes 200 local variables. Of more than so many numbered ones all are kept in a table, which takes longer.
-MOST_IN_LOCALS: Final = 140
+# Lua takes 200 local variables, and the sections of the algorithms have up to 70 at once. Of more than so many numbered
+# ones all are kept in a table, which takes longer.
+MOST_IN_LOCALS: Final = 116
 TOGETHER: Final = 6  # charges that are read, or written, at once: Lua has 250 registers
 
 

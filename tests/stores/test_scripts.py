@@ -10,11 +10,12 @@ import pytest
 from redis import Redis
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import charge
+from django_throttle.core.commands import charge, rule_set
 from django_throttle.core.decide import decide_charges
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
+from django_throttle.stores.packing import packing_of
 from django_throttle.stores.scripts import MOST_CHARGES, Form
 from tests.clock import FrozenClock
 from tests.records import Record, kept_id, of_rule, records, written
@@ -183,6 +184,52 @@ def test_a_count_too_large_for_a_small_record_is_cut(redis_url: str, raw: Redis)
         for _ in range(3):
             assert not Limiter([rule], store).acquire("user:1", 2**32 - 2).allowed
     assert inside(store, raw)[kept_id(rule.id)].numbers == (2**32 - 1,)
+
+
+def test_sub_windows_of_a_lowered_limit_forgive_nothing(redis_url: str, raw: Redis) -> None:
+    """Their sum is more than a small record takes."""
+    clock = FrozenClock()
+    before, after = (Rule("a", f"{limit}/h", resolution=6) for limit in (10**10, 5 * 10**8))
+    assert Form.of(before.plan).is_large and not Form.of(after.plan).is_large
+    stores = MemoryStore(clock), RedisStore(redis_url, clock=clock, deadline=5.0)
+    for _ in range(5):
+        assert all(Limiter([before], store).acquire("user:1", 15 * 10**8).allowed for store in stores)
+        clock.step(600)
+    for _ in range(6):
+        here, there = (Limiter([after], store).acquire("user:1") for store in stores)
+        assert (here.allowed, here.remaining) == (there.allowed, there.remaining) == (False, 0)
+        clock.step(300)
+
+
+def test_a_bucket_that_takes_longer_than_a_small_record_can_say_stays_empty(redis_url: str, raw: Redis) -> None:
+    clock = FrozenClock()
+    before, after = (Rule("a", "1000000/365d", algorithm="gcra", burst=burst) for burst in (5_000_000, 1_000_000))
+    for store in (MemoryStore(clock), RedisStore(redis_url, clock=clock, deadline=5.0)):
+        assert Limiter([before], store).acquire("user:1", 4_800_000).allowed
+        assert not Limiter([after], store).acquire("user:1").allowed
+
+
+KINDS: Any = [
+    {"rate": "97/h", "algorithm": "gcra"},
+    {"rate": "7/2s", "resolution": 5},
+    {"limit": 3, "algorithm": "concurrency"},
+    {"rate": "7/2s", "algorithm": "sliding_log"},
+    {"rate": "10/min"},
+    {"rate": "9000000000/min", "resolution": 3, "strict": True},
+    {"rate": "3/min", "algorithm": "token_bucket", "refill": "interval"},
+    {"rate": "10/month", "algorithm": "fixed_window"},
+]
+
+
+@pytest.mark.parametrize("idents", [1, 3, 6])
+@pytest.mark.parametrize("chosen", [KINDS, KINDS[1:3], KINDS[1:2], KINDS[:4], KINDS[5:]], ids=len)
+def test_every_mix_of_rules_has_a_script_that_redis_takes(chosen: Any, idents: int, raw: Redis) -> None:
+    """Lua has room for 200 local variables, and the sections of the algorithms take some of them."""
+    for number in range(4, 20):
+        rules = tuple(Rule(f"r{at}", **chosen[at % len(chosen)]) for at in range(number))
+        whose = tuple(at % min(idents, number) for at in range(number)) if idents > 1 else None
+        raw.script_load(packing_of(rule_set(rules), (1,) * number, whose, True).script.text)
+    raw.script_flush()
 
 
 def test_two_idents_of_a_call_have_a_value_each(store: RedisStore, raw: Redis) -> None:
