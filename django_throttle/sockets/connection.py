@@ -80,29 +80,30 @@ LOOK_AGAIN: Final = 0.05
 class Unaccepted:
     """The sockets of one event loop that nobody has accepted yet: one timer for all, as nearly all of them soon are."""
 
-    __slots__ = ("_due", "_timer")
+    __slots__ = ("_due", "_is_watched")
 
     def __init__(self) -> None:
         self._due: dict[Deadlines, float] = {}  # on the monotonic clock
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_watched = False  # by a timer, which is not kept: it refers to the loop
 
     def add(self, deadlines: Deadlines, seconds: float) -> None:
         """Have these pass in so many seconds, unless they are discarded."""
         self._due[deadlines] = monotonic() + seconds
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+        if not self._is_watched:
+            self._is_watched = True
+            asyncio.get_running_loop().call_later(seconds, self._look)
 
     def discard(self, deadlines: Deadlines) -> None:
         self._due.pop(deadlines, None)
 
     def _look(self) -> None:
-        self._timer, now = None, monotonic()
+        loop, now = asyncio.get_running_loop(), monotonic()
         for one in [one for one, due in self._due.items() if due <= now]:
             self.discard(one)
-            one.on_passed("not_accepted")
+            loop.call_soon(one.on_passed, "not_accepted")  # what one raises is no concern of the others
+        self._is_watched = bool(self._due)
         if self._due:
-            wait = min(self._due.values()) - now
-            self._timer = asyncio.get_running_loop().call_later(max(LOOK_AGAIN, wait), self._look)
+            loop.call_later(max(LOOK_AGAIN, min(self._due.values()) - now), self._look)
 
 
 _unaccepted: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Unaccepted]] = WeakKeyDictionary()

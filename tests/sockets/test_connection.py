@@ -14,6 +14,7 @@ import pytest
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import error_frames
+from django_throttle.sockets.connection import Deadlines
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held, opened, socket
 from tests.doors import Enforce, enforcer
 from tests.servers import slack
@@ -23,6 +24,20 @@ enforce = pytest.fixture(enforcer)
 
 
 class TestDeadlines:
+    def test_a_loop_that_has_ended_is_kept_by_nobody(self) -> None:
+        loops = []
+
+        async def opened() -> None:
+            loops.append(weakref.ref(asyncio.get_running_loop()))
+            deadlines = Deadlines(lambda why: None, lambda: 0.0)
+            deadlines.accept(0, 0)
+            deadlines.end()
+
+        for _ in range(3):
+            asyncio.run(opened())
+        gc.collect()
+        assert [loop() for loop in loops] == [None] * 3
+
     async def test_a_silent_socket_is_closed_and_told(self, enforce: Enforce) -> None:
         store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=0.3)
         line = await Line().open()
