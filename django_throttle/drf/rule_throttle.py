@@ -100,13 +100,11 @@ def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestStat
     kind: Any = type(view)
     if _is_async(kind):
         _finish_in_method(view, str(request.method).lower(), request)
-    view.finalize_response = partial(_finish_response, view, request, state, view.finalize_response)
+    view.finalize_response = partial(_finish_response, request, state, view.finalize_response)
     view.handle_exception = partial(_handle_refusal, request, view.handle_exception)
 
 
-def _finish_response(
-    view: Any, request: HttpRequest, state: RequestState, finalized: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, *args: Any, **kwargs: Any) -> Any:
     """The view's response; where an event loop runs, which must not be blocked, refund and release soon after.
 
     Whoever calls a view with this request again makes another call.
@@ -115,8 +113,6 @@ def _finish_response(
     if owed := finish_flow(request, response, state):
         run_soon(owed)
     state.begin_again()
-    view.__dict__.pop("finalize_response", None)  # which refers to the view: fewer cycles for the collector of garbage
-    view.__dict__.pop("handle_exception", None)
     return response
 
 

@@ -19,9 +19,11 @@ from rest_framework.test import APIClient, APIRequestFactory
 from rest_framework.views import APIView
 
 from django_throttle import drf
-from django_throttle.core import Decision
-from django_throttle.exceptions import Cause, InvalidRate, StoreError
+from django_throttle.core import Decision, Rule
+from django_throttle.exceptions import Cause, InvalidRate, Refused, StoreError
 from django_throttle.http.request_state import decisions_of
+from django_throttle.limiter import Limiter, admitted
+from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, enforcer
 
@@ -395,3 +397,31 @@ def test_a_view_answers_a_refusal_in_its_own_way(enforce: Enforce) -> None:
     view = BusyView.as_view()
     _, refused = [view(APIRequestFactory().get("/")) for _ in range(2)]
     assert (refused.status_code, refused.data["detail"].startswith("busy for ")) == (503, True)
+
+
+class Wrapped(SearchView):
+    """Makes another response of its own, after what REST framework has made; work of its own may be refused."""
+
+    work = staticmethod(lambda: None)
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        super().dispatch(request, *args, **kwargs)
+        try:
+            self.work()
+        except Refused as error:
+            return self.finalize_response(self.request, self.handle_exception(error))
+        return self.finalize_response(self.request, Response({"wrapped": True}))
+
+
+def test_a_view_may_finalize_a_second_response(enforce: Enforce) -> None:
+    enforce(api={"rate": "9/h", "scopes": ["search"], "key": "ip"})
+    response = Wrapped.as_view()(APIRequestFactory().get("/"))
+    assert (response.status_code, "RateLimit" in response) == (200, True)
+    limiter = Limiter([Rule("own", "1/h")], MemoryStore())
+
+    def refused() -> None:
+        for _ in range(2):
+            admitted(limiter.acquire("user:1"))
+
+    response = Wrapped.as_view(work=refused)(APIRequestFactory().get("/"))
+    assert (response.status_code, "Retry-After" in response) == (429, True)
