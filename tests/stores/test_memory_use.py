@@ -47,8 +47,8 @@ def bytes_an_ident(server: RedisServer, rule: Rule) -> float:
 @pytest.mark.parametrize(
     ("rule", "most"),
     [
-        (Rule("gcra", "100/h", algorithm="gcra"), 175),
-        (Rule("gcra with fractions", "7/h", algorithm="gcra"), 175),
+        (Rule("gcra", "100/h", algorithm="gcra"), 165),
+        (Rule("gcra with fractions", "7/h", algorithm="gcra"), 180),
         (Rule("sliding_window", "100/min"), 195),
     ],
     ids=lambda value: value.name if isinstance(value, Rule) else "",
