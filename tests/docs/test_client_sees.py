@@ -207,9 +207,12 @@ def publishing(site: Site) -> Iterator[str]:
 
     async def talk() -> Any:
         one = await opened(app, client=("203.0.113.9", 1), user=SimpleNamespace(pk=1, is_authenticated=True))
-        for _ in range(61):
+        for _ in range(25):
             await one.send_json_to({"text": "hello"})
+            assert await one.receive_json_from() == {"text": "hello"}
+        await one.send_json_to({"text": "hello"})
         frame = await one.receive_json_from()
+        assert await one.receive_nothing()
         await one.disconnect()
         return frame
 
