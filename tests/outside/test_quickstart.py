@@ -19,6 +19,7 @@ from tests.servers import RedisServer, need_binary, slack
 PAGE = page("quickstart.rst")
 COMMANDS = tuple(commands(PAGE))
 CLIENT = "python try_chat.py"
+(NOTED,) = (block.code.strip() for block in PAGE if block.language == "text")
 IN_A_SECOND = 1.1  # what is promised of a budget that is given back
 
 
@@ -50,6 +51,7 @@ class Row:
         (told,) = re.findall(r"(?i)^Retry-After: (\d+)", printed, re.MULTILINE)
         assert 1 <= int(told) <= 22, "two windows, and a tenth"
         assert f"available in {told} second" in printed
+        assert NOTED in self.project.log(self.server).read_text(encoding="utf-8")
         return int(told)
 
     def wait_as_told(self, told: int) -> dict[str, float]:
