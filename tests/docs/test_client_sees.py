@@ -30,7 +30,7 @@ from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
 from tests.inside import count_in
 from tests.outside.answers import assert_shown
-from tests.pages import DOCS, run, seen, shown
+from tests.pages import DOCS, block, run, seen, shown
 
 enforce = pytest.fixture(enforcer)
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -299,8 +299,13 @@ def overrides(site: Site) -> Iterator[str]:
 
 
 def proxy(site: Site) -> Iterator[str]:
-    site.enforce(api={"rate": "100/min", "key": "ip"}, NO_ADDRESS="refuse")
+    rule = {"rate": "100/min", "key": "ip"}
+    site.enforce(api=rule, **run(block("proxy", '"::1"'))["DJANGO_THROTTLE"])
     site.view("search")
+    one, other = ({"X-Forwarded-For": f"198.51.100.1, 203.0.113.{number}"} for number in (7, 8))
+    _, *answers = (Client().get("/search", headers=sent) for sent in (one, one, other))
+    yield from map(written, answers)
+    site.enforce(api=rule, NO_ADDRESS="refuse")
     yield written(Client(REMOTE_ADDR="").get("/search"))
 
 
@@ -344,8 +349,8 @@ def test_the_page_says_what_its_code_answers(
     page: str, enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = SCENARIOS[page](Site(enforce, settings, monkeypatch))
-    for block, answer in zip(seen(page), answers, strict=True):
-        assert_shown(laid_out(block), "\n".join(laid_out(answer)))
+    for told, answer in zip(seen(page), answers, strict=True):
+        assert_shown(laid_out(told), "\n".join(laid_out(answer)))
 
 
 def test_each_page_about_limiting_has_it() -> None:
