@@ -110,10 +110,10 @@ class TestQuickstart:
     """Its site is started, and acted on, by tests/outside."""
 
     def test_the_engine_and_its_lease(self, rules: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-        engine, lease = (code for code in QUICKSTART if "limiter" in code)
+        engine, lease = (code for code in QUICKSTART if "get_store()" in code)
         rules()
         names = run(engine, lease)
-        assert capsys.readouterr().out == "the report is rendered here\n"
+        assert capsys.readouterr().out == "reports: one at a time\nthe report is rendered here\n"
         assert names["decision"].allowed
         assert not run(engine)["decision"].allowed, "the third within a second"
         assert capsys.readouterr().out.startswith("mail burst: again in ")
