@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatchcase
+from shlex import quote
 from typing import Any, Final
 
 from django import forms
@@ -43,7 +44,7 @@ JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
 LIMITS_THESE_PAGES: Final = gettext_lazy(
     "Rule {row} limits the pages of this admin too, as its scopes cover them. If it refuses you, this command lets you "
-    "in for two hours: manage.py throttle_override add user {user} --exempt --rules {row} --reason admin"
+    "in for two hours: manage.py throttle_override add user {user} --exempt --rules {name} --reason admin"
 )
 
 
@@ -389,7 +390,8 @@ class ThrottleRuleAdmin(ListAdmin):
         for warning in obj.missing_groups():
             self.message_user(request, warning, messages.WARNING)
         if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
-            warning = str(LIMITS_THESE_PAGES).format(row=obj, user=request.user.get_username())
+            user, name = quote(request.user.get_username()), quote(obj.name)  # for a shell
+            warning = str(LIMITS_THESE_PAGES).format(row=obj, user=user, name=name)
             self.message_user(request, warning, messages.WARNING)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:

@@ -363,7 +363,7 @@ class TestForm:
         ("changed", "is_said"),
         [
             ({"scopes": "*"}, True),
-            ({"scopes": "admin:*"}, True),
+            ({"scopes": "admin:*", "name": "my rule; echo $HOME"}, True),
             ({"scopes": "search"}, False),
             ({"scopes": "*", "events": ["message"]}, False),
             ({"scopes": "*", "enabled": ""}, False),
@@ -376,12 +376,12 @@ class TestForm:
         page = operator.post(ADD, {**TYPED, **changed})
         assert page.status_code == 302
         told = [str(message) for message in get_messages(page.wsgi_request) if "manage.py" in str(message)]
-        assert [message.startswith("Rule api limits the pages of this admin too") for message in told] == [
-            True
-        ] * is_said
+        name = changed.get("name", "api")
+        said = [message.startswith(f"Rule {name} limits the pages of this admin too") for message in told]
+        assert said == [True] * is_said
         for message in told:  # the command works as it stands there
             call_command(*shlex.split(message.partition("manage.py ")[2]))
-            assert ThrottleOverride.objects.get().rules == ("api",)
+            assert ThrottleOverride.objects.get().rules == (name,)
 
     def test_a_function_can_be_joined_with_another_key_where_settings_name_it(
         self, operator: Client, settings: Any
