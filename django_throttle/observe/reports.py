@@ -27,6 +27,7 @@ from django_throttle.signals import layer_dropped, quota_warning, shadowed, stor
 decisions_log = logging.getLogger("django_throttle.decisions")
 
 LONGEST: Final = 200
+HARD_SPACES: Final = "\u00a0\u202f"  # in numbers and before colons of some languages
 record: Final = recorder  # told of every decision, of those that pass at once by whoever decides them
 
 refusal_throttle = LogThrottle(seconds=10.0)
@@ -97,7 +98,9 @@ def printable(text: str) -> str:
     """The text on one line, whatever clients and operators have put into it: control characters are escaped."""
     if text.isprintable():
         return text
-    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
+    return "".join(
+        [one if one.isprintable() or one in HARD_SPACES else one.encode("unicode_escape").decode() for one in text]
+    )
 
 
 _work: list[Callable[[], object]] = [log_left_out]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import translation
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
@@ -66,6 +67,15 @@ def test_the_words(enforce: Enforce, django_user_model: Any) -> None:
     assert second.startswith("  refused  api: 2 of 2 used") and " in 60 s, full again in" in second
     assert third == "  -        sockets: it counts open WebSockets"
     assert all("request to search by rule 'api' (exceeded)" in line for line in recent)
+
+
+@BOTH
+@pytest.mark.parametrize(("language", "said"), [("fr", "sur 4\xa0000"), ("es", "de 4\xa0000"), ("en", "of 4,000")])
+def test_numbers_are_written_as_the_language_has_them(enforce: Enforce, language: str, said: str) -> None:
+    enforce(api={"rate": "4000/min"})
+    with translation.override(language):
+        told = run("ip:192.0.2.1")
+    assert said in told and "\\x" not in told
 
 
 @BOTH
