@@ -20,8 +20,11 @@ from django_throttle.core.texts import gettext_lazy, in_sentence, sentences
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.explain import in_short
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.recording.overview import overview
 from django_throttle.rulebook import sources
+from django_throttle.stores import MemoryStore
 from django_throttle.translated import capitalised, gettext, joined, ngettext, translated
+from tests.recording.calls import call
 
 LANGUAGES = ("en", "de", "es", "fr", "ja")
 PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"})
@@ -73,6 +76,16 @@ def test_all_parts_of_a_description_are_translated() -> None:
 def test_plurals(count: int, said: tuple[str, ...]) -> None:
     found = in_every_language(describe(Rule("api", f"{count}/min", key="everyone")))
     assert tuple(found[language].partition(": ")[2] for language in LANGUAGES[1:]) == said
+
+
+def test_one_call_of_a_rule_is_one_call() -> None:
+    store = MemoryStore()
+    call(store, [Rule("api", "3/hour", algorithm="sliding_log")], "user:1", 1)
+    found = overview(store, ["api"])
+    said = in_every_language(found.rules[0].in_words)
+    assert said["en"].startswith("'api': 1 call, 0.0") and said["de"].startswith("'api': 1 Aufruf, ")
+    assert said["fr"].startswith("'api' : 1 appel, ") and said["fr"].endswith(" au cours des dernières 24 heures.")
+    assert " 1 Entscheidung in " in in_every_language(found.store_in_words)["de"]
 
 
 def test_what_is_wrong_is_translated_and_the_exception_is_not() -> None:

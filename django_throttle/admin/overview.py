@@ -11,9 +11,10 @@ from django.utils.translation import gettext
 
 from django_throttle.admin.page import shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.recording.cells import Minute
 from django_throttle.recording.overview import STATES, overview, rule_names
 from django_throttle.stores import get_store
-from django_throttle.translated import translated
+from django_throttle.translated import ngettext, translated
 
 OVERVIEW_URL: Final = "django_throttle_overview"
 PAGE_ROWS: Final = 50
@@ -40,7 +41,9 @@ def _found(asked: QueryDict) -> dict[str, Any]:
             "share": f"{one.refused_share:.1%}" if one.day.calls else "–",
             "p99": f"{one.p99_ms:.2f} ms" if one.day.calls else "–",
             "hour": bars(one.hour_points),
+            "hour_label": _label(one.hour),
             "day": bars(one.day_points),
+            "day_label": _label(one.day),
         }
         for one in found.rules
     ]
@@ -51,6 +54,16 @@ def _found(asked: QueryDict) -> dict[str, Any]:
     }
     size = {"width": WIDTH, "height": HEIGHT}
     return {"failure": "", "rows": rows, "found": found, "page": page, "search": search, **said, **size}
+
+
+def _label(of: Minute) -> str:
+    return ngettext(
+        "{calls:,} call, {allowed:,} allowed",
+        "{calls:,} calls, {allowed:,} allowed",
+        of.calls,
+        calls=of.calls,
+        allowed=of.allowed,
+    )
 
 
 def bars(points: list[tuple[int, int]], most: int = 0) -> list[dict[str, str]]:

@@ -57,8 +57,10 @@ class RuleOverview(NamedTuple):
         """What it decided in the last day."""
         if not self.day.calls:
             return gettext_lazy("{rule!r}: no calls in the last day.", rule=self.name)
-        return gettext_lazy(
+        return ngettext_lazy(
+            "{rule!r}: {calls:,} call, {share:.1%} refused, 99 % decided in {p99:.2f} ms in the last day.",
             "{rule!r}: {calls:,} calls, {share:.1%} refused, 99 % decided in {p99:.2f} ms in the last day.",
+            self.day.calls,
             rule=self.name,
             calls=self.day.calls,
             share=self.refused_share,
@@ -129,8 +131,10 @@ class Overview:
         opened = opened if open_now else gettext_lazy("No circuit breaker is open.")
         if not calls:
             return sentences([opened, gettext_lazy("Nothing was decided in the last five minutes.")])
-        said = gettext_lazy(
+        said = ngettext_lazy(
+            "{calls:,} decision in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
             "{calls:,} decisions in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
+            calls,
             calls=calls,
             share=self.without_store / calls,
             p99=percentile(self.recent.times, 0.99) * 1000,

@@ -15,7 +15,7 @@ from django_throttle.explain import VERDICTS, Explanation, in_short
 from django_throttle.management import printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
-from django_throttle.translated import gettext, translated
+from django_throttle.translated import gettext, ngettext, translated
 from django_throttle.why_refused import Answer, answer
 
 ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it has open
@@ -61,8 +61,10 @@ def _lines(found: Answer) -> Iterator[str]:
         yield translated(told.sentence)
         yield from _rules(told)
     for times, one in found.alike:
-        yield "  " + gettext(
+        yield "  " + ngettext(
+            "{verdict} once, {at:%Y-%m-%d %H:%M:%S %Z}: {event} to {scope} by rule {rule!r} ({reason})",
             "{verdict} {times} times, last {at:%Y-%m-%d %H:%M:%S %Z}: {event} to {scope} by rule {rule!r} ({reason})",
+            times,
             verdict=VERDICTS.get(one.outcome, one.outcome),
             times=times,
             at=one.at,
