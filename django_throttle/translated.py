@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from django.utils import translation
 from django.utils.formats import get_format
@@ -52,6 +52,9 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+SEPARATORS: Final = {",": "THOUSAND_SEPARATOR", ".": "DECIMAL_SEPARATOR"}
+
+
 class _Number:
     """A number whose separators are the language's, where the pattern has some."""
 
@@ -65,11 +68,17 @@ class _Number:
         if spec in ("", "g"):  # to be written as it is
             return said
         language = said_language()
-        separators = {",": "THOUSAND_SEPARATOR", ".": "DECIMAL_SEPARATOR"}
-        return "".join(get_format(separators[sign], language) if sign in separators else sign for sign in said)
+        separators = {sign: get_format(name, language) for sign, name in SEPARATORS.items()}
+        separators["%"] = translation.pgettext("behind a number, with a no-break space where one is due", "%")
+        return "".join(separators.get(sign, sign) for sign in said)
 
     def __repr__(self) -> str:
         return repr(self.number)
+
+
+def written(number: float, spec: str = ",") -> str:
+    """The number as this format has it, with the separators of the language in force."""
+    return format(_Number(number), spec)
 
 
 def said_language() -> str:

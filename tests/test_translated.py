@@ -23,7 +23,7 @@ from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRu
 from django_throttle.recording.overview import overview
 from django_throttle.rulebook import sources
 from django_throttle.stores import MemoryStore
-from django_throttle.translated import capitalised, gettext, joined, ngettext, translated
+from django_throttle.translated import capitalised, gettext, joined, ngettext, translated, written
 from tests.recording.calls import call
 
 LANGUAGES = ("en", "de", "es", "fr", "ja")
@@ -106,7 +106,8 @@ def test_what_is_wrong_is_translated_and_the_exception_is_not() -> None:
 def test_numbers_have_the_separators_of_the_language_and_what_is_typed_has_not() -> None:
     with translation.override("de"):
         assert gettext("{number:,}", number=1234567) == "1.234.567"
-        assert gettext("{share:.1%} {half:g} {plain}", share=0.125, half=0.5, plain=0.5) == "12,5% 0.5 0.5"
+        assert gettext("{share:.1%} {half:g} {plain}", share=0.125, half=0.5, plain=0.5) == "12,5\xa0% 0.5 0.5"
+        assert (written(1234.5, ",.1f"), written(0.5, ".0%")) == ("1.234,5", "50\xa0%")
     with translation.override("it"):  # all of it is English, though Django itself has a word for "group"
         assert translated(describe(PLANNED)) == SAID["en"]
 

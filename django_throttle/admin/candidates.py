@@ -23,7 +23,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.recording.read import compared
 from django_throttle.stores import get_store
-from django_throttle.translated import joined, translated
+from django_throttle.translated import joined, translated, written
 
 MOST_AFFECTED = 10
 WHOM = "<p>{}</p><ul>{}</ul>"
@@ -60,8 +60,8 @@ def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeS
                 bars.append((name, f"{x:.2f}", f"{HEIGHT - height:.2f}", f"{width * 0.4:.2f}", f"{height:.2f}"))
     live, candidate = sum(count for _, count, _ in points), sum(count for _, _, count in points)
     label = gettext("In the last hour the live rule would have refused {live} calls, the candidate {candidate}")
-    label = label.format(live=f"{live:,}", candidate=f"{candidate:,}")
-    caption = format_html(str(CAPTION), most=f"{most:,}")
+    label = label.format(live=written(live), candidate=written(candidate))
+    caption = format_html(str(CAPTION), most=written(most))
     return format_html(PICTURE, WIDTH, HEIGHT, label, format_html_join("", BAR, bars), caption)
 
 

@@ -13,7 +13,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import HOURS, dearest, fetch, in_short
 from django_throttle.stores import get_store
-from django_throttle.translated import translated
+from django_throttle.translated import translated, written
 
 URL_NAME: Final = "django_throttle_costs"
 PAGE_ROWS: Final = 200
@@ -41,7 +41,7 @@ def _rows(by: str) -> dict[str, Any]:
     routes = [
         {
             "scope": route.scope,
-            "calls": route.calls,
+            "calls": written(route.calls),
             "cells": [[in_short(number) for number in route.spreads[name]] for name in MEASURES],
         }
         for route in found[:PAGE_ROWS]

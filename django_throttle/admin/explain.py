@@ -23,7 +23,7 @@ from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import HASHED
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
-from django_throttle.translated import joined, translated
+from django_throttle.translated import joined, translated, written
 from django_throttle.why_refused import Answer, answer
 
 URL_NAME: Final = "django_throttle_explain"
@@ -110,6 +110,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
 def _row(one: Any) -> dict[str, Any]:
     number = one.counting.override.number if one.counting.override else None
     full = translated(in_short(one.outcome.reset_after)) if one.outcome.reset_after else gettext("now")
+    numbers = {"used": written(one.used), "limit": written(one.outcome.limit)}
     said = {"verdict": translated(VERDICTS[one.verdict]), "why": translated(one.why)}
     return {
         "one": one,
@@ -117,6 +118,7 @@ def _row(one: Any) -> dict[str, Any]:
         "full": full,
         "override": number,
         **said,
+        **numbers,
         "assumed": translated(one.counting.assumed),
     }
 

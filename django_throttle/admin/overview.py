@@ -14,7 +14,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.recording.cells import Minute
 from django_throttle.recording.overview import STATES, overview, rule_names
 from django_throttle.stores import get_store
-from django_throttle.translated import ngettext, translated
+from django_throttle.translated import ngettext, translated, written
 
 OVERVIEW_URL: Final = "django_throttle_overview"
 PAGE_ROWS: Final = 50
@@ -37,9 +37,10 @@ def _found(asked: QueryDict) -> dict[str, Any]:
     rows = [
         {
             "rule": one,
+            "calls": written(one.day.calls),
             "hints": [translated(hint) for hint in one.hints],
-            "share": f"{one.refused_share:.1%}" if one.day.calls else "–",
-            "p99": f"{one.p99_ms:.2f} ms" if one.day.calls else "–",
+            "share": written(one.refused_share, ".1%") if one.day.calls else "–",
+            "p99": f"{written(one.p99_ms, '.2f')} ms" if one.day.calls else "–",
             "hour": bars(one.hour_points),
             "hour_label": _label(one.hour),
             "day": bars(one.day_points),

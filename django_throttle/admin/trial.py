@@ -19,7 +19,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.translated import translated
+from django_throttle.translated import translated, written
 
 MOST_AFFECTED: Final = 10
 BARS: Final = {"hour": 60, "day": 48}
@@ -51,7 +51,7 @@ def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "span": span,
         "calls": len(told.calls),
-        "percent": f"{told.share:.2%}",
+        "percent": written(told.share, ".2%"),
         "share": told.share,
         "remarks": dict.fromkeys(text for side, rule in given.items() for text in _remarks(side, rule, told)),
         "sides": [_side(side, one, told) for side, one in found.items()],
@@ -95,7 +95,7 @@ def _side(side: str, one: Replayed, told: RecordedCalls) -> dict[str, Any]:
 
 def _about(estimate: tuple[int, int, int]) -> str:
     likely, low, high = estimate
-    return gettext("{likely} ({low} to {high})").format(likely=f"{likely:,}", low=f"{low:,}", high=f"{high:,}")
+    return gettext("{likely} ({low} to {high})").format(likely=written(likely), low=written(low), high=written(high))
 
 
 def _affected(found: Mapping[str, Replayed]) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def _pictures(found: Mapping[str, Replayed], span: str, end: float) -> list[dict
             "name": NAMES[side],
             "bars": bars([(0, height) for height in some], most),
             "label": gettext("{rule}: {sum} refused, {most} at most in one of {number} bars").format(
-                rule=NAMES[side], sum=f"{sum(some):,}", most=f"{max(some):,}", number=number
+                rule=NAMES[side], sum=written(sum(some)), most=written(max(some)), number=number
             ),
         }
         for side, some in heights.items()

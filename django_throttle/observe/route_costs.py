@@ -21,6 +21,7 @@ from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.sync_pool import text
 from django_throttle.stores.transport import batches
+from django_throttle.translated import written
 
 HOURS: Final = 24
 PERIOD: Final = 4 * 3600  # seconds that one hash is about
@@ -210,5 +211,5 @@ def _percentile(numbers: Mapping[int, int], place: int) -> float:
 
 
 def in_short(number: float) -> str:
-    """Such as "12,345", "57" or "0.3"."""
-    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.1f}"
+    """Such as "12,345", "57" or "0.3", with the separators of the language in force."""
+    return written(number, ",.0f" if number >= 100 or number == int(number) else ".1f")

@@ -17,6 +17,7 @@ from django_throttle.recording import places
 from django_throttle.recording.cells import MINUTE, Cell, add
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.sync_pool import text
+from django_throttle.translated import written
 
 SILENT_SECONDS: Final = 5.0  # a process that lives tells its rules every two
 FORGOTTEN_SECONDS: Final = 120.0
@@ -38,7 +39,7 @@ class Damped(NamedTuple):
 
     @property
     def percent(self) -> str:
-        return f"{self.factor:.1%}"
+        return written(self.factor, ".1%")
 
 
 class ProcessRules(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import CostFlusher, route_costs
@@ -56,6 +57,9 @@ def test_routes_with_what_they_used(enforce: Enforce, operator: Client) -> None:
     assert "&lt;b&gt;orders 3 12 12.5 · 12.5 · 12.5 1,500 " in found
     assert ("this process" if store.is_remote is False else "in all processes") in found
     assert all(f'href="?by={name}"' in page for name in MEASURES)
+    with translation.override("de"):
+        german = operator.get(PAGE).content.decode()
+    assert "12,5 · 12,5 · 12,5" in german and ">1.500<" in german
     by_rows = operator.get(f"{PAGE}?by=rows").content.decode()
     by_queries = operator.get(f"{PAGE}?by=queries").content.decode()
     assert by_rows.index("orders") < by_rows.index(">search<")

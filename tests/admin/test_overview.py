@@ -7,6 +7,7 @@ import os
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 
 from django_throttle import rulebook
 from django_throttle.admin.overview import bars
@@ -35,6 +36,9 @@ def test_rules_with_what_they_did(enforce: Enforce, client: Client) -> None:
     assert "&lt;b&gt;api" in page and "<b>api" not in page
     assert "25.0%" in page
     assert 'aria-label="4 calls, 3 allowed"' in page
+    with translation.override("de"):
+        german = client.get(PAGE).content.decode()
+    assert ">25,0\xa0%<" in german and 'aria-label="4 Aufrufe, 3 erlaubt"' in german
     unknown = 2 + isinstance(store, RedisStore)  # how long after an edit the process had its first rules
     assert page.count('<td class="number">–</td>') == unknown, "no share and no time of a rule without calls"
     if isinstance(store, RedisStore):
