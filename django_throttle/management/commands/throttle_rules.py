@@ -23,6 +23,7 @@ from django_throttle.exceptions import StoreError
 from django_throttle.management import django_options, printable, remote_store, shell_user
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
+from django_throttle.models.override import misspelt
 from django_throttle.recording.read import compared
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.file import Diff, compare
@@ -64,7 +65,7 @@ class Command(BaseCommand):
         beside.add_argument("--json", action="store_true", help="as JSON, with the refusals by minute")
         log = todo.add_parser("log", help="print who changed what, when and why, the newest first", parents=parents)
         log.add_argument("name", nargs="?", help="of one rule alone")
-        log.add_argument("--most", type=_whole, default=MOST_LINES, metavar="N", help=f"lines; else {MOST_LINES}")
+        log.add_argument("--most", type=_positive, default=MOST_LINES, metavar="N", help=f"lines; else {MOST_LINES}")
         log.add_argument("--json", action="store_true", help="as JSON, with the columns before and after")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
@@ -171,6 +172,7 @@ class Command(BaseCommand):
             for name, figure in both.rows():
                 self.stdout.write("  " + gettext("{name}: {figure}", name=name, figure=figure))
         if not found:
+            _exists(options["name"])
             self.stdout.write(gettext("There are no candidates."))
 
     def log(self, options: dict[str, Any]) -> None:
@@ -185,6 +187,7 @@ class Command(BaseCommand):
         for row in found:
             self.stdout.write(printable(row.sentence()))
         if not found:
+            _exists(options["name"])
             self.stdout.write(gettext("Nothing was changed."))
 
     def _print_changes(self, diff: Diff, *, dry_run: bool) -> None:
@@ -199,6 +202,18 @@ def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10):
         raise ArgumentTypeError(f"a whole number, not {text[:60]!r}")
     return int(text)
+
+
+def _positive(text: str) -> int:
+    if not (number := _whole(text)):
+        raise ArgumentTypeError("a whole number from 1, not '0'")
+    return number
+
+
+def _exists(name: str | None) -> None:
+    """Raises CommandError where a name is given that no rule has."""
+    if name is not None and (wrong := misspelt([name], sources.rules(), unlisted=False)):
+        raise CommandError("\n".join(wrong))
 
 
 def _rules_read() -> Reading:

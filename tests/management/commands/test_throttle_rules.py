@@ -141,6 +141,15 @@ class TestLog:
         assert run("log") == "Nothing was changed.\n"
         assert run("log", "api", "--json") == "[]\n"
 
+    def test_a_name_that_no_rule_has(self) -> None:
+        ThrottleRule.objects.create(name="search", rate="5/s")
+        with pytest.raises(CommandError, match=r"'serach'.*Did you mean 'search'"):
+            run("log", "serach")
+        with pytest.raises(CommandError, match="a whole number from 1"):
+            run("log", "--most", "0")
+        ThrottleRule.objects.all().delete()
+        assert len(run("log", "search").splitlines()) == 2, "the history of a rule that is gone"
+
 
 class TestCandidates:
     @pytest.fixture(autouse=True)
