@@ -95,6 +95,7 @@ def test_the_tag_of_a_log_line_leads_to_a_user(enforce: Enforce, django_user_mod
         (("00000000",), "has the tag 00000000"),
         (("ip:10.0.0.0/8",), "no budget of its own"),
         ((" ",), "names nobody"),
+        (("everyone", "--method", "PSOT"), "there is no method 'PSOT'; did you mean 'POST'?"),
         (("everyone", "--event", "dance"), "the event is one of request,"),
     ],
 )
