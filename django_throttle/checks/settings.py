@@ -197,7 +197,8 @@ def _redis(given: Given) -> Iterator[CheckMessage]:
         return
     elif address not in settings.CACHES:
         present = ", ".join(settings.CACHES)
-        yield mistake("E031", f"REDIS names {address!r}, which CACHES does not have; it has {present}")
+        hint = f"; for the server write redis://{address}" if re.fullmatch(r"[\w.-]+:[0-9]+", address) else ""
+        yield mistake("E031", f"REDIS names {address!r}, which CACHES does not have; it has {present}{hint}")
     elif not inherits([settings.CACHES[address].get("BACKEND")], *REDIS_CACHES):
         message = f"REDIS: the backend of the cache {address!r} is neither django-redis nor Django's for Redis"
         yield mistake("E032", message)
@@ -299,7 +300,8 @@ def _rules(given: Given) -> Iterator[CheckMessage]:
         for option, path in rule.functions:
             numbers = ("E005", "E006") if option == "key" else ("E061", "E062")
             given_to = ("request", "response") if option == "measure" else ("request",)
-            yield from _check_function(f"rule {rule.name!r}: the {option}", path, *numbers, given=given_to)
+            what = "function of plans" if option == "plans" else option
+            yield from _check_function(f"rule {rule.name!r}: the {what}", path, *numbers, given=given_to)
         if rule.is_measured and rule.unit != "units" and value_of(given, "METER") is False:
             message = f"rule {rule.name!r} counts {rule.unit}, which nothing measures as METER is off: reserves stay"
             yield warning("W082", message, "Switch METER on, or have the rule count calls.")

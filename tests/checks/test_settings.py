@@ -251,6 +251,20 @@ def test_a_module_that_fails_to_import_is_named_too(tmp_path: Path, monkeypatch:
     assert "cannot be imported (division by zero)" in message.msg
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"REDIS": "localhost:6379"}, "for the server write redis://localhost:6379"),
+        (
+            {"RULES": {"api": {"rate": "1/s", "plans": {"no.such.plan:x": "2/s"}}}},
+            "the function of plans 'no.such.plan'",
+        ),
+    ],
+)
+def test_a_message_says_what_to_write(given: Any, said: str) -> None:
+    assert any(said in message.msg for message in found(given, CACHES=LOCMEM))
+
+
 @pytest.mark.django_db
 def test_no_check_falls_over_what_another_says(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "DAPHNE", "django_throttle")  # as if it were installed
