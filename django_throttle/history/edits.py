@@ -101,7 +101,7 @@ def _line(before: Any, after: Any) -> Any:
         return None
     action = "added" if old is None else "removed" if new is None else "changed"
     words = "" if action == "changed" else row.meaning
-    return made(row.history_kind, str(row), action, words, row=row.pk, before=old, after=new)
+    return made(row.history_kind, row.history_name, action, words, row=row.pk, before=old, after=new)
 
 
 KINDS: Final = {"rule": "ThrottleRule", "override": "ThrottleOverride"}

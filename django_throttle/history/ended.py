@@ -40,7 +40,7 @@ def _tell_some(ends: dict[int, float | None]) -> None:
     told = set(lines.filter(once__in=list(found)).values_list("once", flat=True))
     for once, row in found.items():
         if once not in told:
-            record("override", str(row), "ran out", row.meaning, row=row.pk, once=once, using=using)
+            record("override", row.history_name, "ran out", row.meaning, row=row.pk, once=once, using=using)
 
 
 def _once(row: Any) -> str:

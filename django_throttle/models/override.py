@@ -207,7 +207,11 @@ class ThrottleOverride(CheckedRow):
         indexes = (models.Index(fields=("until",), name="throttle_override_until"),)
 
     def __str__(self) -> str:
-        return self.named(str)  # the history keeps it, so it is the same in every language
+        return self.named()
+
+    @property
+    def history_name(self) -> str:
+        return self.named(str)
 
     def named(self, translated: Callable[[str], str] = gettext) -> str:
         """Whom it is for, in the reader's language."""

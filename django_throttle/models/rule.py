@@ -69,6 +69,11 @@ class CheckedRow(models.Model):
     describe: Callable[..., str]
 
     @property
+    def history_name(self) -> str:
+        """What the history calls it, in every language alike."""
+        return str(self)
+
+    @property
     def fault(self) -> str | None:
         """Why this row is not in force; None when it makes sense."""
         try:
