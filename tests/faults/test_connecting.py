@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import socket
 import ssl
 import threading
@@ -169,9 +170,11 @@ def proxied(
         if given is not None:
             given.append(near)
         with near, socket.create_connection(("127.0.0.1", server.port)) as far:
-            while asked := near.recv(65536):
-                far.sendall(asked)
-                near.sendall(far.recv(65536))
+            while True:  # a script may be longer than what TLS carries at once
+                for one in select.select([near, far], [], [])[0]:
+                    if not (part := one.recv(65536)):
+                        return
+                    (far if one is near else near).sendall(part)
 
     return pass_on
 
