@@ -170,16 +170,17 @@ class PlainFields:
         numbers, said = answers.numbers, []
         for place, text, quota, tolerance, until_more in self.rows:
             retry, remaining, reset = numbers[place : place + 3]
+            left = int(remaining)
             if tolerance:
-                remaining = max(0, remaining - tolerance)
-            if not reset or remaining >= quota:
-                said.append(f"{text}{remaining:.0f}")
+                left = max(0, left - tolerance)
+            if not reset or left >= quota:
+                said.append(f"{text}{left}")
                 continue
             if until_more is not None:
-                reset = max(1, until_more(quota, int(remaining), int(reset)))
+                reset = max(1, until_more(quota, left, int(reset)))
             if 0 < retry < reset:
                 reset = retry
-            said.append(f"{text}{remaining:.0f};t={ceil(reset / MICROSECONDS)}")
+            said.append(f"{text}{left};t={ceil(reset / MICROSECONDS)}")
         return {"RateLimit-Policy": self.policy, "RateLimit": said[0] if len(said) == 1 else ", ".join(said)}
 
 

@@ -139,9 +139,8 @@ class HttpWho(Caller):
     def user(self) -> Any:
         if self._user is not None:
             return self._user
-        request = self.subject
-        lazy = type(getattr(request, "__dict__", {}).get("user")) is SimpleLazyObject
-        return None if lazy and _is_nobody(request) else getattr(request, "user", None)
+        user = getattr(self.subject, "user", None)
+        return None if type(user) is SimpleLazyObject and _is_nobody(self.subject) else user
 
     def read(self, name: str) -> Any:
         return getattr(self.subject, name, None)
