@@ -105,7 +105,7 @@ def cost_of(
         raise
     except Exception:
         if _log_throttle.due(f"raises {_name(said, name)}"):
-            logger.exception("%s raised this exception: the %s counts 1; mend the function", _name(said, name), what)
+            logger.exception("%s raised this exception: the %s counts 1; correct the function", _name(said, name), what)
         return 1
     if type(cost) is int and cost >= 0:
         return min(cost, TOO_COSTLY)
@@ -151,12 +151,12 @@ def _ask(path: str, subject: Any) -> Any:
         raise
     except Exception:
         if _log_throttle.due(f"plan {path}"):
-            logger.exception("%s raised this exception: callers have no plan by it; mend the function", path)
+            logger.exception("%s raised this exception: callers have no plan by it; correct the function", path)
         return None
     if not inspect.isawaitable(found):
         return found
     if inspect.iscoroutine(found):
         found.close()
     if _log_throttle.due(f"plan {path}"):
-        logger.error("%s must not be async: callers have no plan by it; mend the function", path)
+        logger.error("%s must not be async: callers have no plan by it; correct the function", path)
     return None

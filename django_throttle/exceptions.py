@@ -1,12 +1,12 @@
 """Every error this package raises, in one tree.
 
 ThrottleError
-├── InvalidRate       a rate text or number makes no sense
-├── InvalidRule       a rule's options make no sense, alone or together
-├── InvalidOverride   an override's options make no sense, alone or together
+├── InvalidRate       a rate text or number is invalid
+├── InvalidRule       a rule's options are invalid, alone or together
+├── InvalidOverride   an override's options are invalid, alone or together
 ├── InvalidCost       a cost is not a whole number in range
 ├── InvalidIdent      an ident is empty, too long or not text, or a key function returned none
-├── InvalidSetting    a DJANGO_THROTTLE setting makes no sense
+├── InvalidSetting    a DJANGO_THROTTLE setting is invalid
 ├── StoreError        the store did not answer; ``cause`` says why
 │   └── RepeatCommand      the store has learned something and will answer the same command now
 ├── CallRefused       a call to somebody else's server had no turn in time; in ``django_throttle.httpx``

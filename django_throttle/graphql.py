@@ -85,7 +85,7 @@ def graphql_cost(
     again. The largest of its ``list_arguments``, also in an input object or a variable, multiplies what is below it.
     ``__schema`` and ``__type`` cost ``introspection`` with all below them. An operation costs 1 at least, and so does
     what cannot be parsed. More than ``max_length`` characters of queries in a request cost more than any limit.
-    Raises ValueError for what makes no sense.
+    Raises ValueError for invalid options.
     """
     costs = dict(field_costs or {})
     if not (depth_factor > 0 and introspection >= 0 and max_length > 0 and all(cost >= 0 for cost in costs.values())):

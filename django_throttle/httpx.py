@@ -213,7 +213,7 @@ class ThrottledTransport(_Turns, httpx.BaseTransport):
     ``max_wait`` is the most seconds that a call waits for its turn; one that would wait longer raises CallRefused.
     ``retries`` is how often a call that is answered 429 or 503 is sent again: never unless given, as its caller may
     do so too. ``longest_pause`` is the most seconds that an answer can ask for. Raises TypeError or ValueError for
-    options that make no sense.
+    invalid options.
     """
 
     _default = httpx.HTTPTransport

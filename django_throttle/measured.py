@@ -55,7 +55,7 @@ def _measured(rule: Rule, *args: Any) -> int | None:
     except Exception as error:
         if _log_throttle.due(rule.measure):
             why = error if isinstance(error, InvalidCost) else f"it raised {type(error).__name__}"
-            line = "measure %s: %s; under rule %r what was reserved stays charged; mend the function"
+            line = "measure %s: %s; under rule %r what was reserved stays charged; correct the function"
             logger.exception(line, rule.measure, why, rule.name)
         return None
 

@@ -44,7 +44,7 @@ def throttled_task(rule: str, *, cost: Cost = 1, ident: Ident = EVERYONE, max_pu
     text, or a function of the task's arguments that returns a text, a number, a user, or None where the run is not
     limited. ``cost`` is a number or such a function. A run over the limit is put off ``max_put_off`` times at most, and
     then raises PutOffTooOften. What is called directly, and not by a worker, raises Refused.
-    Raises TypeError around what it cannot limit, and for options that make no sense.
+    Raises TypeError around what it cannot limit, and for invalid options.
     """
     check_options(rule, cost, ident, max_put_off)
 

@@ -101,7 +101,7 @@ class SocketControl:
         self.reporter.write()
 
     def carry_out(self, given: Mapping[ControlMessage, float]) -> None:
-        """Carry out these messages; one that makes no sense here is ignored. Raises StoreError."""
+        """Carry out these messages; one that is invalid here is ignored. Raises StoreError."""
         self._close_leases(message for message in given if message.kind == CLOSE and message.lease)
         about = {message: at for message, at in given.items() if message.kind in (CLOSE, RESET) and message.tag}
         if about:

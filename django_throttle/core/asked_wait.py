@@ -1,6 +1,6 @@
 """How long an answer asks its client to wait: ``Retry-After``, and the ``RateLimit`` fields of every draft.
 
-Tolerant, as what another server sends need not be well-formed: what makes no sense asks for nothing.
+Tolerant, as what another server sends need not be well-formed: what is invalid asks for nothing.
 """
 
 from __future__ import annotations

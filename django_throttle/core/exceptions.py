@@ -16,7 +16,7 @@ class InvalidRate(ThrottleError, ValueError):
 
 
 class InvalidRule(ThrottleError, ValueError):
-    """A rule's options make no sense, alone or together; ``option`` names the one to mend, where one is.
+    """A rule's options are invalid, alone or together; ``option`` names the one to correct, where one is.
 
     ``fault`` is the message without the name of the ``rule``.
     """
@@ -27,7 +27,7 @@ class InvalidRule(ThrottleError, ValueError):
 
 
 class InvalidOverride(ThrottleError, ValueError):
-    """An override's options make no sense, alone or together; ``option`` names the one to mend."""
+    """An override's options are invalid, alone or together; ``option`` names the one to correct."""
 
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class InvalidIdent(ThrottleError, ValueError):
 
 
 class InvalidSetting(ThrottleError, ValueError):
-    """A setting in DJANGO_THROTTLE makes no sense."""
+    """A setting in DJANGO_THROTTLE is invalid."""
 
 
 class Cause(StrEnum):

@@ -42,7 +42,7 @@ class Rule(Options):
     The options are the rows of the table. ``rate`` is a Rate or its text; ``rates`` are several, all to be kept.
     ``events`` are ("request",) unless given, ("connection",) for a concurrency rule. ``burst`` is the rate's limit
     unless given. A rule of several rates has as many ``parts``; any other is its own only one.
-    Raises InvalidRule or InvalidRate when the options make no sense, alone or together.
+    Raises InvalidRule or InvalidRate when the options are invalid, alone or together.
     """
 
     # No option: what tells the counts of this rule from those of the rule that an override has changed.

@@ -26,7 +26,7 @@ def state(row: models.Model) -> dict[str, Any]:
     for field in row._meta.concrete_fields:
         if not field.primary_key and field.name not in UNTOLD:
             value = field.value_from_object(row)
-            with suppress(ValidationError):  # a row that makes no sense is told as it is
+            with suppress(ValidationError):  # an invalid row is told as it is
                 value = field.to_python(value)
             if value != field.get_default():
                 found[field.name] = _as_json(value)
@@ -117,7 +117,7 @@ def revert(change: Any, *, confirmed: bool = False) -> str:
     """Put the row back to what it was before this line of the history; returns what that changed, in words.
 
     Raises ValidationError: where the row has changed since, unless ``confirmed``; where it is so already; and where
-    the row as it was makes no sense any longer.
+    the row as it was is no longer valid.
     """
     if not is_revertible(change):
         raise ValidationError(gettext("This line is no edit of a row, so there is nothing to revert."))

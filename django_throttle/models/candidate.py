@@ -66,7 +66,7 @@ class ThrottleCandidate(CheckedRow):
         for field in row._meta.concrete_fields:
             if field.name in self.options:
                 value = self.options[field.name]
-                with suppress(ValidationError):  # what makes no sense is said of the rule
+                with suppress(ValidationError):  # what is invalid is said of the rule
                     value = field.to_python(value)
                 setattr(row, field.attname, value)
         return row
@@ -106,7 +106,7 @@ class ThrottleCandidate(CheckedRow):
         super().clean()
 
     def promote(self) -> ThrottleRule:
-        """Put it in place of the live rule; raises ValidationError where it makes no sense any longer."""
+        """Put it in place of the live rule; raises ValidationError where it is no longer valid."""
         using = router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using), history.because("", action="promoted"):
             row = self.as_row()
@@ -119,7 +119,7 @@ class ThrottleCandidate(CheckedRow):
 
     @classmethod
     def promote_due(cls, using: str) -> None:
-        """Promote those whose time has come. One that makes no sense stays, and its time goes."""
+        """Promote those whose time has come. An invalid one stays, and its time goes."""
         with transaction.atomic(using=using), history.editing("its start time", "schedule"):
             rows: Any = cls._base_manager.using(using).select_for_update()
             for one in rows.filter(starts_at__lte=timezone.now()):

@@ -84,7 +84,7 @@ class CheckedRow(models.Model):
 
     @property
     def meaning(self) -> str:
-        """What it means, in words; why it is not in force when it makes no sense."""
+        """What it means, in words; why it is not in force when it is invalid."""
         fault = self.fault
         return texts.gettext_lazy("Not in force: {why}", why=fault) if fault else self.describe()
 
@@ -105,7 +105,7 @@ class CheckedRow(models.Model):
         self.full_clean()
 
     def clean(self) -> None:
-        """Refuse texts with NUL characters or surrogates, which databases do not store, and what makes no sense."""
+        """Refuse texts with NUL characters or surrogates, which databases do not store, and invalid options."""
         texts = (one for one in self._meta.concrete_fields if isinstance(one, (models.CharField, models.TextField)))
         wrong = [one.name for one in texts if not is_text(str(one.get_prep_value(one.value_from_object(self))))]
         if wrong:

@@ -121,7 +121,7 @@ def load(raw: bytes) -> list[ThrottleRule]:
 
 
 def _options(row: ThrottleRule) -> dict[str, Any]:
-    """The row's options that differ from the defaults; all of them, of a row that makes no sense."""
+    """The row's options that differ from the defaults; all of them, of an invalid row."""
     try:
         rule = row.as_rule()
         options = rule.as_options()

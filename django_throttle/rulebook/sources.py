@@ -326,7 +326,7 @@ def past_edits(seconds: float) -> list[tuple[float, Rule, Rule]]:
 
 
 def _past(line: Any, name: str) -> Rule | None:
-    """The rule before or after an edit; None where there was none, or it makes no sense any longer."""
+    """The rule before or after an edit; None where there was none, or it is no longer valid."""
     state = getattr(line, name)
     if line.row is None:  # of settings
         made = state and _made(line.name, partial(Rule.from_options, line.name, state))[1]

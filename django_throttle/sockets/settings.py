@@ -64,7 +64,7 @@ class SocketSettings:
     on_rule_change: str = "warn"
 
     def check(self) -> None:
-        """Raise InvalidSetting for what makes no sense here; the site's settings are not looked at."""
+        """Raise InvalidSetting for an invalid option; the site's settings are not looked at."""
         if not isinstance(self.scope, str) or not self.scope:
             raise InvalidSetting(f"the scope of sockets must be a name, not {self.scope!r}")
         if self.refuse is not None:

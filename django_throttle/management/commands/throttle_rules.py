@@ -43,7 +43,7 @@ class Command(BaseCommand):
         todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import|candidates|log")
         parents = django_options()
         todo.add_parser("list", help="print what each rule means, in words, and where it comes from", parents=parents)
-        todo.add_parser("check", help="exit with status 1 when a rule makes no sense, naming it", parents=parents)
+        todo.add_parser("check", help="exit with status 1 when a rule is invalid, naming it", parents=parents)
         export = todo.add_parser("export", help="write the database's rules as JSON", parents=parents)
         export.add_argument("--output", metavar="FILE", help="a file rather than standard output")
         export.add_argument("--all", action="store_true", help="also the rules that only settings have")
