@@ -109,7 +109,11 @@ def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, 
 
     Whoever calls a view with this request again makes another call.
     """
-    response = finalized(*args, **kwargs)
+    try:
+        response = finalized(*args, **kwargs)
+    except BaseException as error:
+        _finish_failed(request, error)
+        raise
     if owed := finish_flow(request, response, state):
         run_soon(owed)
     state.begin_again()
@@ -124,12 +128,17 @@ def _handle_refusal(request: HttpRequest, handled: Any, error: Exception) -> Any
             error = exception_of(error.decision)
         return handled(error)
     except BaseException as raised:
-        state, status = state_of(request), status_of_error(raised)
-        if (state.slots or state.counts_some or state.has_refused) and is_on_event_loop():
-            spawn(sync_to_async(finish_failed)(request, status))
-        else:
-            finish_failed(request, status)
+        _finish_failed(request, raised)
         raise
+
+
+def _finish_failed(request: HttpRequest, error: BaseException) -> None:
+    """Settle what is owed where the view has no response; soon after, where an event loop must not be blocked."""
+    state, status = state_of(request), status_of_error(error)
+    if (state.slots or state.counts_some or state.has_refused) and is_on_event_loop():
+        spawn(sync_to_async(finish_failed)(request, status))
+    else:
+        finish_failed(request, status)
 
 
 @lru_cache(maxsize=512)

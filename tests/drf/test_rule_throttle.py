@@ -425,3 +425,17 @@ def test_a_view_may_finalize_a_second_response(enforce: Enforce) -> None:
 
     response = Wrapped.as_view(work=refused)(APIRequestFactory().get("/"))
     assert (response.status_code, "Retry-After" in response) == (429, True)
+
+
+class Unfinished(SearchView):
+    def finalize_response(self, *args: Any, **kwargs: Any) -> Any:
+        raise LookupError("no response")
+
+
+def test_a_view_whose_response_cannot_be_finalized_keeps_no_slot(enforce: Enforce) -> None:
+    slots = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "ip"}
+    store = enforce(slots={**slots, "scopes": ["search"]})
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            Unfinished.as_view()(APIRequestFactory().get("/"))
+        assert len(store.leases) == 0
