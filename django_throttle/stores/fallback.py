@@ -119,23 +119,24 @@ class Remaining:
         with self._lock:
             calls = self._waiting[: len(self._waiting)]
             del self._waiting[: len(calls)]
-        noted, processes = self._noted, self._processes.sharing
-        for charges, answers, at in calls:
-            rules = charges.rules
-            if any(map(lt, answers.numbers[1::3], floors(rules, processes))):
-                noted[rules, charges.idents] = answers, at
-        self._left = None
-        if len(noted) > MAX_KNOWN:
-            for oldest in list(islice(noted, len(noted) - MAX_KNOWN + MAX_KNOWN // SWEEPS)):
-                noted.pop(oldest, None)
+            noted, processes = self._noted, self._processes.sharing
+            for charges, answers, at in calls:
+                rules = charges.rules
+                if any(map(lt, answers.numbers[1::3], floors(rules, processes))):
+                    noted[rules, charges.idents] = answers, at
+            self._left = None
+            if len(noted) > MAX_KNOWN:
+                for oldest in list(islice(noted, len(noted) - MAX_KNOWN + MAX_KNOWN // SWEEPS)):
+                    del noted[oldest]
 
     def of(self, charge: Charge) -> LastRemaining | None:
         """What is left of the budget of a charge; None when nothing is known, or more has come back since."""
         if self._waiting:
             self._look()
-        if self._left is None:
-            self._left = self._read()
-        left = self._left.get((charge.rule.id, charge.ident))
+        with self._lock:
+            if self._left is None:
+                self._left = self._read()
+            left = self._left.get((charge.rule.id, charge.ident))
         return left if left is not None and left.until > time.monotonic() else None
 
     def _read(self) -> dict[tuple[str, str], LastRemaining]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Answers, Charge, rule_set
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.fallback import MAX_KNOWN, ProcessCount, Remaining, share_of
+from django_throttle.stores.fallback import MAX_KNOWN, MOST_WAITING, ProcessCount, Remaining, share_of
 from tests.strategies import rules
 
 MONTHLY = Rule("monthly", "1000/month", algorithm="fixed_window")
@@ -101,3 +104,41 @@ class TestRemaining:
             remaining.note(rule_set(self.RULES[:1]).charges((f"u{at}",), 1), Answers((0.0, 1.0, 9e9), 0.0))
         known = [remaining.of(Charge(self.RULES[0], f"u{at}", 1)) is not None for at in range(2 * MAX_KNOWN)]
         assert 0.9 * MAX_KNOWN < sum(known) <= MAX_KNOWN and known[-1]
+
+    def test_what_another_thread_notes_meanwhile_is_known_next(self) -> None:
+        rules, charge = rule_set(self.RULES[:1]), Charge(self.RULES[0], "u", 1)
+
+        class Interrupted(ProcessCount):
+            """Runs ``meanwhile`` as soon as somebody asks for the number of processes."""
+
+            meanwhile: Callable[[], object] | None = None
+
+            @property
+            def sharing(self) -> int:
+                work, self.meanwhile = self.meanwhile, None
+                if work:
+                    work()
+                return 2
+
+            @sharing.setter
+            def sharing(self, number: int) -> None: ...
+
+        processes = Interrupted(2, lambda: False)
+        remaining = Remaining(processes)
+
+        def note(units: float) -> None:
+            for _ in range(MOST_WAITING):
+                remaining.note(rules.charges(("u",), 1), Answers((0.0, units, 9e9), 0.0))
+
+        note(40.0)
+        thread = threading.Thread(target=note, args=(30.0,))
+
+        def overtake() -> None:
+            thread.start()
+            thread.join(0.2)
+
+        processes.meanwhile = overtake
+        remaining.of(charge)
+        thread.join()
+        left = remaining.of(charge)
+        assert left is not None and left.units == 30
