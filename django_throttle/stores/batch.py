@@ -308,20 +308,21 @@ MAX_RELEASES: Final = 100  # calls in one batch: they take Redis about a millise
 SOON: Final = 0.005  # seconds that a release may wait for decisions that it can travel with
 
 Told = Callable[[Outcome], object]  # with the replies, or what sending raised, or BatchFailed
+Releasing = tuple[Sequence[ScriptCall], Told]
 
 
 class _LoopReleases:
-    """The releases of one event loop that are to be sent; the first ``sent`` of them are on their way."""
+    """The releases of one event loop that are to be sent, and how many batches are on their way."""
 
     __slots__ = ("has_timer", "sent", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[Sequence[ScriptCall], Told]] = deque()
+        self.waiting: deque[Releasing] = deque()
         self.sent, self.has_timer = 0, False
 
 
 class Releases:
-    """Sends the releases of each event loop, one batch at a time."""
+    """Sends the releases of each event loop: one batch at a time, but always before decisions that come after them."""
 
     def __init__(self, context: RedisContext) -> None:
         self._context = context
@@ -352,13 +353,15 @@ class Releases:
         return mine is not None and bool(mine.waiting)
 
     def ready(self, loop: asyncio.AbstractEventLoop, until: float) -> list[_Trip]:
-        """What is to be sent now; nothing where nothing waits, or a batch is on its way."""
+        """What is to be sent now: a batch of what waits, if anything does."""
         mine = self._loops.get(loop)
-        if mine is None or mine.sent or not mine.waiting:
+        if mine is None or not mine.waiting:
             return []
-        some = next(_loads(islice(mine.waiting, MAX_RELEASES), MAX_RELEASES, len))
-        mine.sent, calls = len(some), [call for calls, _ in some for call in calls]
-        return [_Trip(self._context, calls, until, partial(self._end, mine, loop))]
+        count = len(next(_loads(islice(mine.waiting, MAX_RELEASES), MAX_RELEASES, len)))
+        some = [mine.waiting.popleft() for _ in range(count)]
+        mine.sent += 1
+        calls = [call for calls, _ in some for call in calls]
+        return [_Trip(self._context, calls, until, partial(self._end, loop, some))]
 
     def _add(self, calls: Sequence[ScriptCall], told: Told, loop: asyncio.AbstractEventLoop) -> _LoopReleases:
         mine = self._loops.get(loop)
@@ -372,17 +375,20 @@ class Releases:
         self._send(loop)
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loops[loop].sent:  # what waits goes once that has ended
+            return
         until = loop.time() + self._context.transport.seconds
         _post(self._context, self.ready(loop, until), until)
 
-    def _end(self, mine: _LoopReleases, loop: asyncio.AbstractEventLoop, outcome: Outcome) -> None:
+    def _end(self, loop: asyncio.AbstractEventLoop, some: list[Releasing], outcome: Outcome) -> None:
+        mine = self._loops[loop]
+        mine.sent -= 1
         if isinstance(outcome, BaseException):  # fail all: each would wait as long for the same error
-            failed, mine.waiting, mine.sent = mine.waiting, deque(), 0
+            failed, mine.waiting = [*some, *mine.waiting], deque()
             for at, (_, told) in enumerate(failed):
                 told(BatchFailed(outcome) if at and isinstance(outcome, Exception) else outcome)
             return
         self._has_script, replies = True, iter(outcome)
-        sent, mine.sent = [mine.waiting.popleft() for _ in range(mine.sent)], 0
-        for calls, told in sent:
+        for calls, told in some:
             told([next(replies) for _ in calls])
         self._send(loop)

@@ -117,3 +117,26 @@ async def test_one_that_nobody_waits_for_travels_with_the_next_decision(redis_ur
     await others.aacquire("user:2")
     await becomes(lambda: not store.leases.unconfirmed())
     assert server.info("stats")["total_reads_processed"] - before == 2, "both in one, and this question"
+
+
+async def test_one_that_comes_while_others_are_on_their_way_is_not_overtaken_either() -> None:
+    with RedisServer() as server:
+        store = RedisStore(server.url, deadline=5.0)
+        limiter = Limiter([Rule("one", limit=1, algorithm="concurrency", events=("connection",))], store)
+        others = Limiter([API], store)
+        mine, first, second = [(await limiter.aacquire(f"user:{at}")).lease for at in range(3)]
+        assert mine and first and second
+        await limiter.arelease(first)
+        await others.aacquire("user:9")  # the scripts are there now
+        server.pause()
+        store.release_soon(Release(second.id, second.holds))
+        before = asyncio.create_task(others.aacquire("user:9"))
+        for _ in range(5):  # turns of the loop: those two are on their way
+            await asyncio.sleep(0)
+        store.release_soon(Release(mine.id, mine.holds))
+        again = asyncio.create_task(limiter.aacquire("user:0"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        server.resume()
+        assert (await before).allowed and (await again).allowed
+        await becomes(lambda: not store.leases.unconfirmed())
