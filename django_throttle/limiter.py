@@ -27,7 +27,6 @@ from django_throttle.core.decide import (
     decide_charges,
     decide_without_store,
     drop_reported,
-    nothing_asked,
     passed,
     refund_charges,
     release_lease,
@@ -231,11 +230,11 @@ def end(
         reports.record.passed(charges, facts.scope, facts.method, facts.events, began)
         return decision
     if isinstance(answers, RepeatCommand):
-        flow = decide_charges(charges, whole=command.whole, denials=store.denials)
+        flow: Any = decide_charges(charges, whole=command.whole, denials=store.denials)
     elif isinstance(answers, StoreError):
         flow = decide_without_store(command, answers)
     else:
-        flow = nothing_asked(concluded(command, answers, store.denials, epoch))
+        flow = concluded(command, answers, store.denials, epoch)
     return decide_reported(flow, facts, True, charges, began)
 
 
@@ -246,7 +245,7 @@ def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
 
 
 def decide_reported(
-    decided: Flow[Decision],
+    decided: Any,
     facts: Facts,
     commit: bool = True,
     charges: Charges | None = None,
@@ -254,10 +253,10 @@ def decide_reported(
 ) -> Steps[Decision]:
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary.
 
-    It ``began`` now, or at a moment on the clock of perf_counter.
+    What is ``decided`` is a decision, or the flow of one. It ``began`` now, or at a moment on perf_counter's clock.
     """
     began = perf_counter() if began is None else began
-    decision = yield from decided
+    decision: Decision = decided if isinstance(decided, Decision) else (yield from decided)
     is_ordinary = decision.is_ordinary
     if is_ordinary and commit:
         if charges is None:

@@ -162,12 +162,6 @@ def passed(command: Decide, answers: Any) -> Decision | None:
     return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
 
 
-def nothing_asked(decision: Decision) -> Flow[Decision]:
-    """The flow of what is decided already."""
-    yield from ()
-    return decision
-
-
 def _with_crossings(decision: Decision, charges: Charges, answers: Sequence[Answer]) -> Decision:
     crossed = crossings(charges, answers, decision.outcomes)
     return decision._replace(crossed=crossed) if crossed else decision

@@ -148,7 +148,7 @@ def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, stat
     else:
         response.add_post_render_callback(state.note_end)  # type: ignore[attr-defined]
     # Only who still has to charge for the request holds it, as the request refers to what closes it.
-    found = partial(_itself, request) if state.unsettled or response.streaming else ref(request)
+    found = (lambda: request) if state.unsettled or response.streaming else ref(request)
     closing = _Closing(state, found, ref(response))
     response._resource_closers.append(closing)  # type: ignore[attr-defined]
     if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
@@ -185,10 +185,6 @@ class _Closing:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (len, ())  # which does nothing
-
-
-def _itself(request: HttpRequest) -> HttpRequest:
-    return request
 
 
 def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Refund]) -> Flow[None]:

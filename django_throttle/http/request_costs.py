@@ -51,13 +51,10 @@ def watch_stream(response: Any, meter: Meter, failed: Callable[[], object]) -> N
 
     ``failed`` is called where making them fails: a handler of ASGI then does not close the response.
     """
-    count = _as_it_is if response.has_header("Content-Length") else partial(_counted, meter, response.charset)
+    is_said = response.has_header("Content-Length")
+    count = (lambda part: part) if is_said else partial(_counted, meter, response.charset)
     parts = response._iterator
     response._iterator = (_AsyncParts if response.is_async else _parts)(parts, count, failed)
-
-
-def _as_it_is(part: Any) -> Any:
-    return part
 
 
 def _counted(meter: Meter, charset: str, part: Any) -> Any:

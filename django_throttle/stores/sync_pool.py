@@ -20,8 +20,6 @@ from django_throttle.stores.timeouts import Deadline, DeadlineSocket
 
 # Bytes; longer than the reply to any decision. Making room for more would take longer than reading.
 DECISION: Final = 1024
-
-
 # Seconds; a connection that was idle for longer is checked before use: the server may have closed it.
 IDLE_SECONDS: Final = 0.5
 
