@@ -198,14 +198,18 @@ def test_both_lanes_count_what_they_send_for_as_long_as_it_lasts(page: Page) -> 
         pace(page, lane, 25)
     wait_for(page, f"{seen('fieldset[data-lane=message] [data-count=refused]')} > 0", 10)
     page.wait_for_timeout(1500)
-    early, late = answers(page), {}
-    for _ in range(2):
+    early = late = answers(page)
+    rates: dict[str, float] = {}
+    # Messages refused in silence are counted some at a time: how many of them a span has depends on its ends.
+    for number in range(12):
         page.wait_for_timeout(2500)
-        before, late = late or early, answers(page)
+        before, late = late, answers(page)
         for lane in ("http", "message"):
             assert late[lane] > before[lane], f"the {lane} lane has stopped"
-    took = late["seconds"] - early["seconds"]
-    rates = {lane: (late[lane] - early[lane]) / took for lane in ("http", "message")}
+        took = late["seconds"] - early["seconds"]
+        rates = {lane: (late[lane] - early[lane]) / took for lane in ("http", "message")}
+        if number and all(22.5 <= rate <= 27.5 for rate in rates.values()):
+            break
     print(f"of 25 a second for {took:.0f} s: {rates['http']:.1f} requests and {rates['message']:.1f} messages counted")
     assert 22.5 <= rates["http"] <= 27.5
     assert 22.5 <= rates["message"] <= 27.5
