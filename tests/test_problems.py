@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from django.urls import path
+from django.utils.translation import get_language
 from rest_framework.exceptions import NotFound, Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -77,7 +78,7 @@ def test_what_our_rules_refuse(enforce: Enforce) -> None:
         "type": QUOTA,
         "title": "Rate limit exceeded",
         "status": 429,
-        "detail": f"Rate limit exceeded. Try again in {wait_in_words(int(refused['Retry-After']))}.",
+        "detail": f"Rate limit exceeded. Try again in {wait_in_words(int(refused['Retry-After']), get_language())}.",
         "violated-policies": ["api"],
         "reference": ident_for_logs("ip:127.0.0.1"),
     }

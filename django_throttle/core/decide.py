@@ -151,7 +151,8 @@ def concluded(command: Decide, answers: Sequence[Answer], remembered: Denials | 
     charges: Any = command.charges
     decision = decided(command, answers, _lease(command) if command.lease else None)
     if decision.allowed:
-        return _with_crossings(decision, charges, answers) if command.commit and charges.rules.warns else decision
+        crossed = crossings(charges, answers, decision.outcomes) if command.commit and charges.rules.warns else ()
+        return decision._replace(crossed=crossed) if crossed else decision
     if remembered is not None:
         remembered.note(charges, decision, epoch)
     return decision
@@ -160,11 +161,6 @@ def concluded(command: Decide, answers: Sequence[Answer], remembered: Denials | 
 def passed(command: Decide, answers: Any) -> Decision | None:
     """The decision of a call under plain rules; None unless the store has answered that it fits all of them."""
     return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
-
-
-def _with_crossings(decision: Decision, charges: Charges, answers: Sequence[Answer]) -> Decision:
-    crossed = crossings(charges, answers, decision.outcomes)
-    return decision._replace(crossed=crossed) if crossed else decision
 
 
 def reset_charges(charges: Sequence[Charge]) -> Flow[int]:

@@ -200,7 +200,7 @@ class Later(NamedTuple):
             "address": address,
             "look_again": None if ends else min(most, max(least, ceil(wait))),
             "percent": {QUEUED: min(99, int(100 * (1 - wait / total))), DONE: 100}.get(told["state"]),
-            "wait": wait_in_words(ceil(wait)) if wait else None,
+            "wait": wait_in_words(ceil(wait), get_language()) if wait else None,
             "when": timezone.now() + timedelta(seconds=wait + 59) if wait >= 60 else None,
         }
         return str(get_template(TEMPLATE).render(context))

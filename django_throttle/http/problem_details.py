@@ -37,13 +37,9 @@ UNITS: Final = (
 )
 
 
-def wait_in_words(seconds: int) -> str:
-    """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes, 3 days."""
-    return _wait_in(seconds, get_language())
-
-
 @lru_cache(maxsize=1024)
-def _wait_in(seconds: int, language: str | None) -> str:
+def wait_in_words(seconds: int, language: str | None) -> str:
+    """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes; ``language`` is that in force."""
     # Rounded up to 1 or 2 units it would be far too long.
     name, size = next(pair for pair in UNITS if seconds >= 3 * pair[1] or seconds % pair[1] == 0)
     count = -(-seconds // size)
@@ -66,7 +62,7 @@ def _detail(code: str, sentence: str, decision: Decision, seconds: int | None) -
 @lru_cache(maxsize=1024)
 def _until(sentence: str, seconds: int, language: str | None) -> str:
     """The sentence, and when to try again, in the language in force, which is ``language``."""
-    again = gettext("Try again in %(wait)s.") % {"wait": wait_in_words(seconds)}
+    again = gettext("Try again in %(wait)s.") % {"wait": wait_in_words(seconds, language)}
     return joined([gettext(sentence), again])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from pathlib import Path
@@ -101,9 +101,10 @@ def prefers_html(accept: str) -> bool:
 def _prefers_html(accept: str) -> bool:
     ranges: dict[str, tuple[float, int]] = {}
     for place, entry in enumerate(accept.lower().split(",", MAX_RANGES)[:MAX_RANGES]):
-        name, *parameters = [part.strip() for part in entry.split(";")]
-        if all(one.startswith("q=") for one in parameters):  # others say what none of ours is
-            ranges.setdefault(name, (_quality(parameters), -place))
+        name, parted, parameters = entry.partition(";")
+        quality = _quality(parameters) if parted else 1.0
+        if quality is not None:
+            ranges.setdefault(name.strip(), (quality, -place))
     html = _rank(ranges, HTML)
     return html[0] > 0 and all(html > _rank(ranges, kind) for kind in JSON)
 
@@ -117,13 +118,20 @@ def _rank(ranges: Mapping[str, tuple[float, int]], kind: str) -> tuple[float, in
     return 0.0, 0, 0
 
 
-def _quality(parameters: Sequence[str]) -> float:
-    """1 unless it says a number from 0 to 1."""
+def _quality(parameters: str) -> float | None:
+    """1 unless they say a number from 0 to 1; None where they say anything else, which none of our types has."""
+    last = parameters.strip()
+    if ";" in last:
+        *others, last = [part.strip() for part in last.split(";")]
+        if not all(one.startswith("q=") for one in others):
+            return None
+    if not last.startswith("q="):
+        return None
     try:
-        quality = float(parameters[-1][2:]) if parameters else 1.0
+        number = float(last[2:])
     except ValueError:
         return 1.0
-    return quality if 0 <= quality <= 1 else 1.0
+    return number if 0 <= number <= 1 else 1.0
 
 
 class _Said(NamedTuple):
@@ -158,13 +166,14 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
         return None
     origin = getattr(template, "origin", None)  # the templates of Django's engines have one
     is_ours = origin is not None and origin.name == OUR_TEMPLATE
+    language = get_language()
     wait = minute = largest = None
     unit = ""
     if seconds is None:
         if (refused := refusing(decision)) is not None:
             largest, unit = refused.largest, refused.unit
     else:
-        wait = wait_in_words(seconds)
+        wait = wait_in_words(seconds, language)
         if seconds < FAR_OFF and (seconds >= SHOWS_WHEN or not is_ours):
             minute = (int(timezone.now().timestamp()) + seconds + 59) // 60
         seconds = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds) - 1] if is_ours else seconds
@@ -175,7 +184,7 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
         page: str = template.render(said.context())
         return page
     zone = None if minute is None else timezone.get_current_timezone()
-    return _our_page(said, get_language(), zone).replace(stands, quoted)
+    return _our_page(said, language, zone).replace(stands, quoted)
 
 
 @lru_cache(maxsize=1)

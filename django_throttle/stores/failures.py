@@ -207,7 +207,9 @@ class Breaker:
             self._failed_at = now
             self._in_a_row += 1
             self._note(failed=True)
-            if self._in_a_row < FAILURES_IN_A_ROW and not self._half_failed():
+            calls = self._calls
+            half_failed = len(calls) >= SAMPLE_LEAST and 2 * sum(failed for _, failed in calls) >= len(calls)
+            if self._in_a_row < FAILURES_IN_A_ROW and not half_failed:
                 return False
             self._probes = 0
             self._opened = self._clock()
@@ -234,9 +236,6 @@ class Breaker:
         self._calls.append((now, failed))
         while self._calls and self._calls[0][0] < now - SAMPLE_SECONDS:
             self._calls.popleft()
-
-    def _half_failed(self) -> bool:
-        return len(self._calls) >= SAMPLE_LEAST and 2 * sum(failed for _, failed in self._calls) >= len(self._calls)
 
 
 class ClosedBreaker(Breaker):

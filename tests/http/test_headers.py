@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
+from django.utils.translation import get_language
 
 from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
@@ -236,7 +237,7 @@ class TestRetry:
         await refuse_handshake(scope, send, refused, close, by="http")
         seconds = int(dict(sent[0]["headers"])[b"retry-after"])
         assert 86_400 <= seconds <= 172_800
-        assert f"in {wait_in_words(seconds)}." in json.loads(sent[1]["body"])["detail"]
+        assert f"in {wait_in_words(seconds, get_language())}." in json.loads(sent[1]["body"])["detail"]
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -259,7 +260,7 @@ class TestRetry:
         ],
     )
     def test_in_words(self, seconds: int, words: str) -> None:
-        assert wait_in_words(seconds) == words
+        assert wait_in_words(seconds, get_language()) == words
 
 
 def test_a_failed_store_tells_of_no_quota(enforce: Enforce, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
