@@ -186,7 +186,7 @@ class PrepaidBudgets:
             for budget, paying, cost in taking:
                 paying.left -= cost
                 budget.demand += cost
-        return True
+            return True
 
     def held(self, charge: Charge) -> int:
         budget = self._known.get((charge.rule.id, charge.ident))

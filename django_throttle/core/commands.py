@@ -52,23 +52,9 @@ class RuleSet:
     """
 
     __slots__ = (
-        "counts_bytes",
-        "counts_some",
-        "deferring",
-        "evicts",
-        "has_dampers",
-        "has_leases",
-        "has_prepaid",
-        "is_counted",
-        "is_plain",
-        "is_quiet",
-        "is_settled",
-        "is_straight",
-        "leases",
-        "ones",
-        "rules",
-        "warns",
-    )
+        "counts_bytes", "counts_some", "deferring", "evicts", "has_dampers", "has_leases", "has_prepaid", "is_counted",
+        "is_plain", "is_quiet", "is_settled", "is_straight", "leases", "ones", "rules", "warns",
+    )  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules

@@ -44,30 +44,39 @@ INTERRUPTED: Final[Any] = object()
 
 
 class InterruptibleWaits:
-    """What the tasks of one application wait for: each for one thing at a time."""
+    """What the ``tasks`` of one application wait for: each for one thing at a time."""
 
-    __slots__ = ("_tasks",)
+    __slots__ = ("tasks",)
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any] | None] = set()
+        self.tasks: set[asyncio.Task[Any] | None] = set()
 
     async def on(self, work: Awaitable[Any]) -> Any:
         """Wait for this; returns INTERRUPTED when ``interrupt`` is called meanwhile."""
         task = asyncio.current_task()
-        before = task.cancelling() if task is not None else 0
-        self._tasks.add(task)
+        before = self.begin(task)
         try:
             return await work
-        except (asyncio.CancelledError, Exception):  # a server may have an error of its own for a frame that is cut
-            # As asyncio.timeout does it: a cancellation that is not ours goes on.
-            if task is None or task in self._tasks or task.uncancel() > before:
+        except BaseException as error:
+            if not self.was_cut(task, before, error):
                 raise
             return INTERRUPTED
         finally:
-            self._tasks.discard(task)
+            self.tasks.discard(task)
+
+    def begin(self, task: asyncio.Task[Any] | None) -> int:
+        """This task begins to wait; returns what ``was_cut`` asks for."""
+        self.tasks.add(task)
+        return 0 if task is None else task.cancelling()
+
+    def was_cut(self, task: asyncio.Task[Any] | None, before: int, error: BaseException) -> bool:
+        """Whether ``interrupt`` has raised this. As asyncio.timeout has it, another's cancellation goes on."""
+        # A server may have an error of its own for a frame that is cut.
+        may_be = task is not None and task not in self.tasks and isinstance(error, (asyncio.CancelledError, Exception))
+        return may_be and task.uncancel() <= before  # type: ignore[union-attr]
 
     def interrupt(self) -> None:
-        tasks, self._tasks = self._tasks, set()
+        tasks, self.tasks = self.tasks, set()
         for task in tasks:
             if task is not None:
                 task.cancel()
@@ -270,11 +279,17 @@ class Connection:
     async def next_event(self) -> Any:
         """The next event from the server; INTERRUPTED where the wait was cut short."""
         self._listening_since = monotonic()
+        waits, task = self.waits, asyncio.current_task()
+        before = waits.begin(task)  # and not ``waits.on``: on the hot path, here and in ``deliver``
         try:
-            event = await self.waits.on(self._receive())
-        except BaseException:  # the application has stopped waiting, and may come back
-            self._listened, self._listening_since = self._listened_for(), None
-            raise
+            event = await self._receive()
+        except BaseException as error:
+            if not waits.was_cut(task, before, error):  # the application has stopped waiting, and may come back
+                self._listened, self._listening_since = self._listened_for(), None
+                raise
+            event = INTERRUPTED
+        finally:
+            waits.tasks.discard(task)
         self._listening_since = None
         if event is not INTERRUPTED and event["type"] == "websocket.receive":
             self.received += 1
@@ -300,12 +315,17 @@ class Connection:
         is_first = self._sending_since is None
         if is_first:
             self._sending_since = monotonic()
+        waits, task = self.waits, asyncio.current_task()
+        before = waits.begin(task)
         try:
-            await self.waits.on(self._send(event))
-        except Exception:  # each server has its own for what comes after a close, which is our doing
-            if self.closed is None:
+            await self._send(event)
+        except BaseException as error:
+            # Each server has its own for what comes after a close, which is our doing.
+            is_after_ours = self.closed is not None and isinstance(error, Exception)
+            if not (waits.was_cut(task, before, error) or is_after_ours):
                 raise
         finally:
+            waits.tasks.discard(task)
             if is_first:
                 self._sending_since = None
 

@@ -35,7 +35,7 @@ class MatchedRules:
     """The charges for a frame that costs 1 and has one byte.
 
     ``own`` are of rules that count this socket alone, ``metered`` of those that the process decides by what it has
-    metered, ``shared`` are decided by the store. ``blocks`` are an operator's refusals. ``until`` is on the monotonic
+    metered, ``shared`` are decided by the store. ``blocks`` are an operator's refusals. ``until`` is on perf_counter's
     clock. ``sized``: a rule counts bytes. ``measures``: one is of a measured unit. ``delays``: an own rule makes frames
     wait. ``remembers``: what own rules refuse need not be counted. ``is_blocked``: a block refuses every frame. The
     next three name what there is. ``all`` is of own, metered and shared rules.
@@ -61,7 +61,7 @@ class MatchedRules:
 
     def __post_init__(self) -> None:
         own, metered, shared = self.own, self.metered, self.shared
-        self.until = monotonic() + MATCH_LIFETIME
+        self.until = perf_counter() + MATCH_LIFETIME
         self.sized = any(one.rule.unit == "bytes" for one in (*own, *metered, *shared))
         self.measures = any(one.rule.is_measured for one in shared)
         self.delays = any(one.rule.action == "delay" for one in own)
@@ -118,16 +118,8 @@ class FrameLimits:
     """
 
     __slots__ = (
-        "_claims",
-        "_counters",
-        "_events",
-        "_has_ended",
-        "_matched",
-        "_outer",
-        "_own_refusal",
-        "_scope",
-        "_who",
-    )
+        "_claims", "_counters", "_events", "_has_ended", "_matched", "_outer", "_own_refusal", "_scope", "_who",
+    )  # fmt: skip
 
     def __init__(
         self, scope: str, event: str, who: Who, own: counters.SocketCounters, outer: FrameLimits | None
@@ -143,16 +135,15 @@ class FrameLimits:
 
     def passes(self) -> bool:
         """Whether a frame that costs 1 passes without a wait, and nobody needs to know more; if so, it is charged."""
-        matched = self._matched
-        if matched is None or matched.snapshot is not rulebook.present() or monotonic() >= matched.until:
+        matched, began = self._matched, perf_counter()
+        if matched is None or matched.snapshot is not rulebook.present() or began >= matched.until:
             return False
         if matched.is_empty:
             return True
-        began = perf_counter()
-        passes = matched.is_quick and self._is_prepaid(matched.shared)
-        if passes:
-            reports.record.passed(matched.all, self._scope, "", self._events, began)
-        return passes
+        if not matched.is_quick or not self._is_prepaid(matched.shared):
+            return False
+        reports.record.passed(matched.all, self._scope, "", self._events, began)
+        return True
 
     async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
@@ -186,7 +177,7 @@ class FrameLimits:
 
     async def matched(self) -> MatchedRules:
         before, snapshot = self._matched, rulebook.present() or await rulebook.acurrent()
-        if before is not None and before.snapshot is snapshot and monotonic() < before.until:
+        if before is not None and before.snapshot is snapshot and perf_counter() < before.until:
             return before
         new = await match(self._scope, self._events, self._who, snapshot)
         if self._outer is not None:

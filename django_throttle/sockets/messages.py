@@ -122,7 +122,10 @@ class Outbound:
         if connection.closed is not None:
             connection.check_still_sending()
         elif event["type"] == "websocket.send":
-            await self._send_frame(event)
+            if self._unsent is None and not self._closing and connection.outgoing.passes():
+                await connection.deliver(event)
+            else:
+                await self._send_frame(event)
         elif event["type"] in _ENDING:
             await self._close(event)
         else:
@@ -132,8 +135,7 @@ class Outbound:
 
     async def _send_frame(self, event: Event) -> None:
         connection = self._connection
-        outgoing = connection.outgoing
-        decision = None if outgoing.passes() else await outgoing.admit(event)
+        decision = await connection.outgoing.admit(event)
         unsent = self._unsent
         if decision is not None and not decision.allowed:
             if connection.has_ended:  # nobody is there to be told, now or later
