@@ -41,7 +41,8 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     A tag is looked up among open sockets, users and the subjects of overrides. Raises StoreError where it cannot be.
     """
     text = typed.strip()
-    if TAG.fullmatch(text.lower()) and (found := _by_tag(text.lower(), snapshot, store)):
+    tagged = (ident for ident in _candidates(snapshot, store) if ident_for_logs(ident) == text.lower())
+    if TAG.fullmatch(text.lower()) and (found := next(tagged, None)):
         return KnownCaller(found)
     if not text or len(text) > LONGEST or not text.isprintable():
         raise ValidationError(translated(_with_examples(gettext_lazy("This names nobody."))))
@@ -75,10 +76,6 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
 
 def _with_examples(fault: str) -> str:
     return sentences([fault, gettext_lazy(EXAMPLES)])
-
-
-def _by_tag(tag: str, snapshot: Snapshot, store: AnyStore) -> str | None:
-    return next((ident for ident in _candidates(snapshot, store) if ident_for_logs(ident) == tag), None)
 
 
 def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:

@@ -39,16 +39,13 @@ def tell_settings(rules: Mapping[str, Rule], using: str) -> bool:
         return False
     version = blake2b(json.dumps(now, sort_keys=True).encode(), digest_size=8).hexdigest()
     once = f"settings:{last.pk if last else 0}:{version}"
+    added, removed = sum(name not in then for name in names), sum(name not in now for name in names)
+    words = f"RULES: {added} added, {len(names) - added - removed} changed, {removed} removed"
     with editing("settings", "settings"), transaction.atomic(using=using):
-        if not record("settings", "", "changed", _summary(names, then, now), after=now, once=once, using=using):
+        if not record("settings", "", "changed", words, after=now, once=once, using=using):
             return False
         keep([_line(name, then.get(name), rules.get(name), now.get(name)) for name in names], using)
     return True
-
-
-def _summary(names: list[str], then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    added, removed = sum(name not in then for name in names), sum(name not in now for name in names)
-    return f"RULES: {added} added, {len(names) - added - removed} changed, {removed} removed"
 
 
 def _line(name: str, before: Any, rule: Rule | None, after: Any) -> Any:

@@ -89,7 +89,7 @@ def recorded_rules(store: AnyStore, since: datetime) -> list[str]:
     if not store.is_remote:
         return sorted({rule for rule, at in own_records.current().cells if at >= since.timestamp()})
     reply = store.call("recorded_rules", [store.process_key("rec:rules")], [int(since.timestamp()) // HOUR * HOUR])
-    return sorted(map(_lenient, reply))
+    return sorted([_bytes(found).decode("utf-8", "surrogatepass") for found in reply])
 
 
 def most_refused(store: AnyStore, rule: str, hours: int = 1) -> list[tuple[str, int, int]]:
@@ -227,10 +227,6 @@ def _recorded(entry: bytes, weight: float) -> Recorded | None:
 
 def _bytes(found: Any) -> bytes:
     return found if isinstance(found, bytes) else str(found).encode("utf-8", "surrogateescape")
-
-
-def _lenient(found: Any) -> str:
-    return _bytes(found).decode("utf-8", "surrogatepass")
 
 
 __all__ = ["Minute", "Recorded", "Sample", "hours", "minutes", "most_refused", "recent", "recorded_rules", "sample"]

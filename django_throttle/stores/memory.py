@@ -68,7 +68,7 @@ class MemoryStore:
         self.clock = clock or time.time
         self.denials: Denials = NoDenials()
         self.aggregator = self.aggregates = Aggregates(self.clock)
-        self.local_limits = LocalLimits(self.clock, on_due=self._report)
+        self.local_limits = LocalLimits(self.clock, on_due=lambda: flush(self.local_limits, self))
         self.leases = Leases() if leases is None else leases
         self.control = LocalControl()
         self._sent = leases is None
@@ -120,9 +120,6 @@ class MemoryStore:
 
     def _renew(self) -> None:
         self._lock = Lock()
-
-    def _report(self) -> None:
-        flush(self.local_limits, self)
 
     def damp(self, reports: Sequence[Report]) -> list[Reply]:
         """What dampers report: the store is their aggregator too."""

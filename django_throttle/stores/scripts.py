@@ -247,17 +247,15 @@ class _Value:
         lines[1] += "".join(f", found{one.number}" for one in self.charges)
         for some in _together(self.charges):
             names = _joined(one.in_record(f"found{one.number}") for one in some)
+            same = [f"found{one.number} == head_{one.number}" for one in some]
             lines += [
                 f"{', '.join(names)} = decode('<{''.join(one.format for one in some)}', value_v, {at})",
-                f"is_ours = {'is_ours and ' if at > 1 else ''}{' and '.join(self._same(some))}",
+                f"is_ours = {'is_ours and ' if at > 1 else ''}{' and '.join(same)}",
             ]
             at += sum(one.form.bytes for one in some)
         small = [f"expires_{one.number}" for one in self.charges if not one.form.is_large]
         times = [f"{one} = ({one} - earliest) % {TURN} + earliest" for one in small]
         return "\n".join([*lines, "if is_ours then", *times, "break", "end", "end"])
-
-    def _same(self, charges: Iterable[_Charge]) -> Iterable[str]:
-        return [f"found{one.number} == head_{one.number}" for one in charges]
 
     def _written(self) -> str:
         """The text of the records."""

@@ -59,15 +59,11 @@ class Concurrency(Uncounted):
         )
 
 
-def _plan_of_leases(rule: RuleLike) -> Plan:
-    return Concurrency(rule.limit or 0)
-
-
 CONCURRENCY: Final = base.Algorithm(
     name="concurrency",
     label="Concurrency",
     help="not a rate, but how many WebSockets or requests are open at once",
-    plan=_plan_of_leases,
+    plan=lambda rule: Concurrency(rule.limit or 0),
     takes=("limit", "at_limit"),
     holds=True,
 )
@@ -88,10 +84,6 @@ class Damper(Uncounted):
     name = "damper"
 
 
-def _plan_of_damper(rule: RuleLike) -> Plan:
-    return Damper(base.most_of(rule), base.rate_of(rule).window_us)
-
-
 def _shape_of_damper(rule: RuleLike, every: str) -> tuple[str, ...]:
     return gettext_lazy("held to that by refusing a share of what is attempted"), gettext_lazy(JUDGED[rule.estimator])
 
@@ -100,7 +92,7 @@ DAMPER: Final = base.Algorithm(
     name="damper",
     label="Damper",
     help="refuses a share of what is attempted, so that the rest keeps the rate",
-    plan=_plan_of_damper,
+    plan=lambda rule: Damper(base.most_of(rule), base.rate_of(rule).window_us),
     shape=_shape_of_damper,
     takes=("estimator",),
     max_limit=MAX_DAMPED,

@@ -68,7 +68,9 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps(_as_json(len(told.calls), found), indent=2))
             return
-        self.stdout.write(translated(with_commas([_calls(len(told.calls)), _period(told)])))
+        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(told.calls[at].at)) for at in (0, -1))
+        period = gettext("from {first} to {last} UTC", first=first, last=last)
+        self.stdout.write(translated(with_commas([_calls(len(told.calls)), period])))
         for name, one in found.items():
             self.stdout.write("\n".join(_lines(name, one, len(told.calls), most)))
 
@@ -157,11 +159,6 @@ def _lines(name: str, one: Replayed, calls: int, most: int) -> list[str]:
             **told,
         )
     return [head, *(f"{number:>9,}  {plain(ident)}" for ident, number in one.idents.most_common(max(0, most)))]
-
-
-def _period(told: AccessLog) -> str:
-    first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(told.calls[at].at)) for at in (0, -1))
-    return gettext("from {first} to {last} UTC", first=first, last=last)
 
 
 def _calls(number: int) -> str:
