@@ -12,6 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
 
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
+from django_throttle.core.key import PLAIN
 from django_throttle.core.options import is_dotted
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
@@ -137,13 +138,13 @@ def with_plan(rule: Rule, who: Who) -> Rule:
                 return planned
             continue
         if path not in said:
-            said[path] = None if who.subject is None else _ask(path, who.subject)
+            said[path] = None if who.subject is None else _ask(rule, path, who.subject)
         if said[path] is not None and (str(said[path]) == name if name else said[path]):
             return planned
     return rule
 
 
-def _ask(path: str, subject: Any) -> Any:
+def _ask(rule: Rule, path: str, subject: Any) -> Any:
     """What the function says; None, with a log line, where it fails: it must neither fail the call nor lift a limit."""
     try:
         found = import_string(path)(subject)
@@ -151,12 +152,21 @@ def _ask(path: str, subject: Any) -> Any:
         raise
     except Exception:
         if _log_throttle.due(f"plan {path}"):
-            logger.exception("%s raised this exception: callers have no plan by it; correct the function", path)
+            line = "%s raised this exception: callers have no plan by it under rule %r; correct the function"
+            logger.exception(line, path, rule.name)
         return None
-    if not inspect.isawaitable(found):
+    if found is None or isinstance(found, str):
+        return found
+    names = [name for where, _, name in (plan.partition(":") for plan, _ in rule.by_plan) if where == path]
+    # A method that is not called is true for everybody, and True names no plan.
+    is_answer = isinstance(found, (bool, *PLAIN)) if any(names) else not callable(found)
+    if is_answer and (found is not True or "" in names) and not inspect.isawaitable(found):
         return found
     if inspect.iscoroutine(found):
         found.close()
     if _log_throttle.due(f"plan {path}"):
-        logger.error("%s must not be async: callers have no plan by it; correct the function", path)
+        expected = f"a text such as {max(names)!r}, or None" if any(names) else "True or False"
+        hint = ", and must not be async" if inspect.isawaitable(found) else ""
+        line = "%s returns %.80r: callers have no plan by it under rule %r; it has to return %s%s"
+        logger.error(line, path, found, rule.name, expected, hint)
     return None

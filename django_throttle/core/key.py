@@ -6,10 +6,12 @@ import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
 from operator import methodcaller
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from django_throttle.core.exceptions import InvalidIdent, InvalidRule
 from django_throttle.core.texts import gettext_lazy, gettext_noop
@@ -78,6 +80,8 @@ _EVERY: Final = (
     ),
 )  # fmt: skip
 KEY_KINDS: Final = {kind.name: kind for kind in _EVERY}
+# What has one text, today and in every process; the repr of any other object may hold its place in memory.
+PLAIN: Final = (str, int, float, Decimal, UUID)
 
 
 AUDIENCE_WORDS: Final = {

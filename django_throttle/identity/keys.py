@@ -7,7 +7,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Final
@@ -21,7 +20,7 @@ from django.db.models import Model
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
-from django_throttle.core.key import KEY_KINDS, ident_tag, secret_bytes
+from django_throttle.core.key import KEY_KINDS, PLAIN, ident_tag, secret_bytes
 from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.log_throttling import LogThrottle
@@ -29,8 +28,6 @@ from django_throttle.log_throttling import LogThrottle
 MAX_VALUE: Final = 512
 # In front of the hash of what is longer.
 HASHED: Final = "~"
-# What has one text, today and in every process; the repr of any other object may hold its place in memory.
-PLAIN: Final = (str, int, float, Decimal, UUID)
 
 
 def ident_of(kind: str, value: object) -> str | None:

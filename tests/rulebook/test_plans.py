@@ -86,12 +86,35 @@ def test_a_function_that_fails_is_logged_once_and_lifts_no_limit(caplog: pytest.
     for _ in range(2):
         assert limit(BY_FUNCTION, subject=ValueError("oh")) == 10
         assert limit(Rule("api", "10/min", plans={f"{HERE}later": "100/min"}), subject="x") == 10
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+    assert [record.getMessage().partition(":")[0].partition(" <")[0] for record in caplog.records] == [
         f"{HERE}tier raised this exception",
-        f"{HERE}later must not be async",
+        f"{HERE}later returns",
     ]
+    assert "under rule 'api'; it has to return True or False, and must not be async" in caplog.text
     with pytest.raises(SynchronousOnlyOperation):  # the door asks again in a thread
         limit(BY_FUNCTION, subject=SynchronousOnlyOperation())
+
+
+NAMED = Rule("api", "10/min", plans={f"{HERE}tier:pro": "100/min"})
+IS_PRO = Rule("api", "10/min", plans={f"{HERE}tier": "100/min"})
+
+
+@pytest.mark.parametrize(
+    ("rule", "said", "expected"),
+    [
+        (NAMED, True, "a text such as 'pro', or None"),
+        (NAMED, ["pro"], "a text such as 'pro', or None"),
+        (BY_FUNCTION, ["pro"], "a text such as 'pro', or None"),
+        (IS_PRO, str, "True or False"),
+    ],
+)
+def test_an_answer_that_is_none_is_logged_once_and_lifts_no_limit(
+    rule: Rule, said: Any, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert [limit(rule, subject=said), limit(rule, subject=said)] == [10, 10]
+    assert caplog.messages == [
+        f"{HERE}tier returns {said!r}: callers have no plan by it under rule 'api'; it has to return {expected}"
+    ]
 
 
 @BOTH
