@@ -132,6 +132,17 @@ def rule_cost(rule: Rule, facts: Facts) -> int:
     )
 
 
+def ident_under(key: str, rules: Iterable[Rule], who: Who) -> str | None:
+    """The caller's ident under the key of these rules; what a function of the site raises says which rule has it."""
+    try:
+        return who.ident(key)
+    except Exception as error:
+        note = f"raised by the key {key!r} of rule {next(rule.name for rule in rules if rule.key == key)!r}"
+        if note not in getattr(error, "__notes__", ()):  # a site may raise one exception again and again
+            error.add_note(note)
+        raise
+
+
 NO_ADDRESS_WAIT: Final = 60.0  # seconds; nothing changes until the site's configuration does
 
 
@@ -141,7 +152,7 @@ def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]
     for rule in rules:
         if facts.ident != BY_KEY or facts.charged.covers(rule.name):
             continue
-        if facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key):
+        if ident_under(rule.key, (rule,), facts.who) is None and facts.who.lacks_address(rule.key):
             limit, why = rule.plan.limit - rule.tolerance, Reason.NO_ADDRESS
             found.append(Outcome(rule.name, "", False, limit, 0, wait, wait, why, rule.is_shadow, rule.window))
     return tuple(found)
@@ -294,12 +305,12 @@ class ScopeRules:
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
-        if len(self._keys) == 1 and (ident := who.ident(self._keys[0])) is not None:  # as of most
+        if len(self._keys) == 1 and (ident := ident_under(self._keys[0], self.rules, who)) is not None:  # as of most
             rules = self._whole
             if cost == 1:
                 return Charges(rules, (ident,) * len(rules.ones), rules.ones)
             return rules.charges((ident,) * len(rules.ones), cost)
-        idents = [who.ident(key) for key in self._keys]
+        idents = [ident_under(key, self.rules, who) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
         found: Any = tuple(map(idents.__getitem__, places))
@@ -389,7 +400,7 @@ class Snapshot:
                 return covering.charges(facts.who, facts.cost)
         charges: list[Charges] = []
         for one in self._matched(facts):
-            ident = facts.who.ident(one.key) if facts.ident == BY_KEY else facts.ident
+            ident = ident_under(one.key, (one,), facts.who) if facts.ident == BY_KEY else facts.ident
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
             if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
                 continue

@@ -54,6 +54,27 @@ def length(subject: Any) -> int:
     return len(subject["path"])
 
 
+FAULT = KeyError("no account")
+
+
+def account(subject: Any) -> str:
+    raise FAULT
+
+
+ACCOUNT = "tests.rulebook.test_snapshot.account"
+
+
+@pytest.mark.parametrize("key", [ACCOUNT, f"ip+{ACCOUNT}"])
+@pytest.mark.parametrize("others", [[], [Rule("other", "9/min", key="ip")], [Rule("other", "9/min", methods=["GET"])]])
+def test_what_a_function_of_a_key_raises_names_the_rule_once(key: str, others: list[Rule]) -> None:
+    snapshot = Snapshot([Rule("api", "9/min", key=key), *others])
+    FAULT.__notes__ = []
+    for _ in range(2):
+        with pytest.raises(KeyError) as raised:
+            snapshot.match(Facts("search", ("request",), HttpWho(RequestFactory().get("/")), method="GET"))
+    assert raised.value.__notes__ == [f"raised by the key {key!r} of rule 'api'"]
+
+
 class Asked(SameByEveryKey):
     """A caller of whom a function of the site may be asked, as there is a request."""
 
