@@ -39,7 +39,9 @@ class Counters(MutableMapping[Key, tuple[State, int]]):
         self._count = 0
 
     def __getitem__(self, key: Key) -> tuple[State, int]:
-        return _unpack(self._tables[key[0]][key[1]])
+        record = self._tables[key[0]][key[1]]
+        state: State = numbers((len(record) - HEAD.size) // NUMBER).unpack_from(record, HEAD.size)
+        return state, HEAD.unpack_from(record)[0]
 
     def __setitem__(self, key: Key, counter: tuple[State, int]) -> None:
         """Write a counter in the place that it has."""
@@ -96,8 +98,3 @@ class Counters(MutableMapping[Key, tuple[State, int]]):
 
 def _pack(state: State, expires: int, *, is_spent: bool) -> bytes:
     return HEAD.pack(expires, is_spent) + numbers(len(state)).pack(*state)
-
-
-def _unpack(record: bytes) -> tuple[State, int]:
-    state: State = numbers((len(record) - HEAD.size) // NUMBER).unpack_from(record, HEAD.size)
-    return state, HEAD.unpack_from(record)[0]

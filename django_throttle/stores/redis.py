@@ -133,7 +133,7 @@ class RedisStore(RedisContext):
             made.admit()
         try:
             if isinstance(made, LongCommand):
-                return made.end(drive(made.steps(), self._send))
+                return made.end(drive(made.steps(), lambda trip: self.transport.send_all(trip.calls, trip.seconds)))
             return made.finish(self.transport.send_all(made.calls, made.seconds))
         except BaseException as error:
             made.fail(error)
@@ -166,9 +166,6 @@ class RedisStore(RedisContext):
         made = ReleaseCommand(self, command)
         if made.calls and self.breaker.is_calm:
             self.releases.send_soon(made.calls, made.hear)
-
-    def _send(self, trip: RoundTrip) -> Sequence[Any]:
-        return self.transport.send_all(trip.calls, trip.seconds)
 
     async def _asend(self, trip: RoundTrip) -> Sequence[Any]:
         if not trip.asks or call_began.get():

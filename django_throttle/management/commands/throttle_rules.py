@@ -88,8 +88,9 @@ class Command(BaseCommand):
         reading = _rules_read()
         rules = sorted(reading.rules, key=attrgetter("name"))
         rows = [(rule.name, _source(rule, reading), translated(describe(rule))) for rule in rules]
-        for line in _table(rows):
-            self.stdout.write(line)
+        widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+        for name, source, words in rows:
+            self.stdout.write(f"{name:<{widths[0]}}  {source:<{widths[1]}}  {words}")
         for source, name, fault in sorted(reading.faults):
             self.stderr.write(
                 gettext("{name} ({source}) is skipped: {fault}", name=name, source=gettext_lazy(source), fault=fault)
@@ -256,8 +257,3 @@ def _source(rule: Rule, reading: Reading) -> str:
     if rule.name not in reading.database.rules:
         return gettext("settings")
     return gettext("database, replaces settings") if rule.name in reading.settings.rules else gettext("database")
-
-
-def _table(rows: list[tuple[str, str, str]]) -> list[str]:
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    return [f"{name:<{widths[0]}}  {source:<{widths[1]}}  {words}" for name, source, words in rows]
