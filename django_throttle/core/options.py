@@ -222,9 +222,12 @@ def _zone(row: Option, given: object) -> str:
 
 
 def _key(row: Option, given: object) -> str:
-    if isinstance(given, str) and is_dotted(given):
+    if not isinstance(given, str):
+        pattern = gettext_noop('{name} must be text such as "ip", or "ip+user" for both together, not {given!r}')
+        raise InvalidRule(gettext_lazy(pattern, name=row.name, given=given), row.name)
+    if is_dotted(given):
         return given  # the rulebook imports functions
-    if not isinstance(given, str) or "+" not in given:
+    if "+" not in given:
         return _one_of(row.name, given, KEY_KINDS)
     joined, found = joined_keys(), key_parts(given)
     for part in found:
@@ -239,24 +242,39 @@ def _key(row: Option, given: object) -> str:
 
 def _rate(row: Option, given: object) -> Rate:
     if not isinstance(given, Rate):
-        raise InvalidRule(gettext_lazy('a rate must be text such as "5/min", not {given!r}', given=given), row.name)
+        more = gettext_lazy('; several go into rates: ["10/s", "1000/day"]') if isinstance(given, (list, tuple)) else ""
+        pattern = gettext_noop('a rate must be text such as "5/min", not {given!r}{more}')
+        raise InvalidRule(gettext_lazy(pattern, given=given, more=more), row.name)
     return given
+
+
+EXAMPLES: Final = {
+    "scopes": '["search"]', "events": '["request"]', "methods": '["POST"]', "audience": '["staff"]',
+    "rates": '["10/s", "1000/day"]', "warn_at": "[0.8, 1.0]", "count_on": "[401, 403]", "refund_on": '[304, "5xx"]',
+}  # fmt: skip
+
+
+def _list_fault(option: str, given: object) -> InvalidRule:
+    pattern = gettext_noop("{option} must be a list such as {example}, not {given!r}")
+    example = EXAMPLES.get(option, '["api"]')
+    return InvalidRule(gettext_lazy(pattern, option=option, example=example, given=given), option)
 
 
 def sequence(option: str, given: object) -> tuple[Any, ...]:
     """The given list or tuple as a tuple; raises InvalidRule for anything else."""
     if not isinstance(given, (list, tuple)):
-        raise InvalidRule(gettext_lazy("{option} must be a list, not {given!r}", option=option, given=given), option)
+        raise _list_fault(option, given)
     return tuple(given)
 
 
 def names(option: str, given: object) -> tuple[str, ...]:
     """A tuple of non-empty texts; raises InvalidRule for a bare text, which would be read letter by letter."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        fault = gettext_lazy("{option} must be a list of names, not {given!r}", option=option, given=given)
-        raise InvalidRule(fault, option)
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise _list_fault(option, given)
     found = tuple(given)
-    if not found or not all(isinstance(name, str) and name.strip() for name in found):
+    if not all(isinstance(name, str) for name in found):
+        raise _list_fault(option, given)
+    if not found or not all(name.strip() for name in found):
         pattern = gettext_noop("{option} needs at least one name and no empty ones, not {given!r}")
         raise InvalidRule(gettext_lazy(pattern, option=option, given=given), option)
     for name in found:
@@ -274,10 +292,8 @@ def _methods(row: Option, given: object) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name.upper() for name in _names(row, given)))
     for name in found:
         if name not in METHODS:
-            raise InvalidRule(
-                gettext_lazy("there is no method {name!r}{hint}", name=name, hint=did_you_mean(name, METHODS)),
-                row.name,
-            )
+            fault = gettext_lazy("there is no method {name!r}{hint}", name=name, hint=did_you_mean(name, METHODS))
+            raise InvalidRule(fault, row.name)
     return found
 
 
@@ -310,10 +326,8 @@ def _shares(row: Option, given: object) -> tuple[float, ...]:
                 hint = gettext_lazy("{percent:g} % is {share:g}", percent=share, share=share / 100)
             raise InvalidRule(gettext_lazy(pattern, name=row.name, most=MAX_TIMES, hint=hint, given=share), row.name)
     if len(found) > MAX_WARNINGS:
-        raise InvalidRule(
-            gettext_lazy("{name} must have at most {most} shares", name=row.name, most=MAX_WARNINGS),
-            row.name,
-        )
+        fault = gettext_lazy("{name} must have at most {most} shares", name=row.name, most=MAX_WARNINGS)
+        raise InvalidRule(fault, row.name)
     return tuple(sorted(set(map(float, found))))
 
 

@@ -97,9 +97,8 @@ def network_of(subject: str) -> Network | None:
     try:
         return ip_network(address)
     except ValueError as error:
-        raise InvalidOverride(
-            gettext_lazy("{address!r} is neither an address nor a network", address=address), "value"
-        ) from error
+        fault = gettext_lazy("{address!r} is neither an address nor a network", address=address)
+        raise InvalidOverride(fault, "value") from error
 
 
 def _rank(override: Override) -> tuple[int, int, int, int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import Rate
-from django_throttle.core.texts import gettext_lazy, text_of
+from django_throttle.core.texts import gettext_lazy, gettext_noop, text_of
 
 MAX_PLANS: Final = 20
 OPTION: Final = "plans"
@@ -47,15 +47,11 @@ def read_plans(given: object, check_who: Callable[[str], None]) -> tuple[str, ..
     """
     if isinstance(given, Mapping):
         found = [_read(who, amount) for who, amount in given.items()]
-    elif isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+    elif isinstance(given, (list, tuple)) and all(isinstance(line, str) for line in given):
         found = [read_plan(line) for line in given]
     else:
-        raise InvalidRule(
-            gettext_lazy(
-                'plans must be a dictionary such as {{"group:premium": "1000/min"}}, not {given!r}', given=given
-            ),
-            OPTION,
-        )
+        pattern = gettext_noop('plans must be a dictionary such as {{"group:premium": "1000/min"}}, not {given!r}')
+        raise InvalidRule(gettext_lazy(pattern, given=given), OPTION)
     for one in found:
         check_who(one.who)
     if len({one.who for one in found}) < len(found):
@@ -65,25 +61,22 @@ def read_plans(given: object, check_who: Callable[[str], None]) -> tuple[str, ..
     return tuple(map(str, found))
 
 
-def read_plan(line: object) -> PlanLimits:
+def read_plan(line: str) -> PlanLimits:
     """One line; raises InvalidRule."""
-    who, sign, amount = line.rpartition("=") if isinstance(line, str) else ("", "", "")
+    who, sign, amount = line.rpartition("=")
     if not sign or not who.strip():
-        raise InvalidRule(
-            gettext_lazy("a plan is written like group:premium = 1000/min, unlike {line!r}", line=line), OPTION
-        )
+        fault = gettext_lazy("a plan is written like group:premium = 1000/min, unlike {line!r}", line=line)
+        raise InvalidRule(fault, OPTION)
     return _read(who.strip(), amount.strip())
 
 
 def _read(who: object, amount: object) -> PlanLimits:
     if not isinstance(who, str):
-        raise InvalidRule(
-            gettext_lazy("a plan is for an audience or what a function says, not {who!r}", who=who), OPTION
-        )
+        pattern = gettext_noop('a plan is for an audience such as "group:premium" or what a function says, not {who!r}')
+        raise InvalidRule(gettext_lazy(pattern, who=who), OPTION)
     if len(who.splitlines()) != 1 or "=" in who or who != who.strip():
-        raise InvalidRule(
-            gettext_lazy("a plan is for whom, in one line and without =, unlike {who!r}", who=who), OPTION
-        )
+        fault = gettext_lazy("a plan is for whom, in one line and without =, unlike {who!r}", who=who)
+        raise InvalidRule(fault, OPTION)
     given = _options(who, amount)
     for name in given:
         if name not in AMOUNTS:
@@ -96,9 +89,8 @@ def _read(who: object, amount: object) -> PlanLimits:
     rates = given.get("rates") or ([] if given.get("rate") is None else [given["rate"]])
     limit, burst = (_whole(who, name, given.get(name)) for name in ("limit", "burst"))
     if bool(rates) == (limit is not None):
-        raise InvalidRule(
-            gettext_lazy("plan {who!r} needs a rate such as 1000/min, or for concurrency a limit", who=who), OPTION
-        )
+        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, or for concurrency a limit", who=who)
+        raise InvalidRule(fault, OPTION)
     return PlanLimits(who, tuple(_rate(who, one) for one in rates), limit, burst)
 
 
@@ -112,9 +104,8 @@ def _options(who: str, amount: object) -> Mapping[str, Any]:
         return {"rate": amount}
     shaped = SHAPE.fullmatch(amount.strip()) if isinstance(amount, str) else None
     if shaped is None:
-        raise InvalidRule(
-            gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {amount!r}", who=who, amount=amount), OPTION
-        )
+        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {amount!r}", who=who, amount=amount)
+        raise InvalidRule(fault, OPTION)
     text, burst = shaped["amount"], shaped["burst"]
     found = {} if burst is None else {"burst": int(burst)}
     return found | ({"limit": int(text)} if text.isdecimal() else {"rates": text.split(",")})
@@ -135,9 +126,8 @@ def _rate(who: str, given: object) -> Rate:
     if isinstance(given, Rate):
         return given
     if not isinstance(given, str):
-        raise InvalidRule(
-            gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {given!r}", who=who, given=given), OPTION
-        )
+        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {given!r}", who=who, given=given)
+        raise InvalidRule(fault, OPTION)
     try:
         return Rate.parse("".join(given.split()).lower(), calendar=True)
     except ValueError as error:

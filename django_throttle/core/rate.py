@@ -161,9 +161,8 @@ def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidRule(
-            gettext_lazy("there is no time zone {name!r}; write one like Europe/Berlin", name=name), "timezone"
-        ) from error
+        fault = gettext_lazy("there is no time zone {name!r}; write one like Europe/Berlin", name=name)
+        raise InvalidRule(fault, "timezone") from error
 
 
 def bounds(period: str, zone_name: str, now: int) -> Bounds:

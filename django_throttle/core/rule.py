@@ -133,15 +133,15 @@ class Rule(Options):
         Raises InvalidRule for an option that does not exist, naming the nearest one that does.
         """
         if not isinstance(options, Mapping):
-            fault = gettext_lazy("options must be a mapping, not {kind}", kind=type(options).__name__)
+            pattern = gettext_noop('options must be a dictionary such as {{"rate": "100/min"}}, not {kind}')
+            fault = gettext_lazy(pattern, kind=type(options).__name__)
             raise InvalidRule(fault, rule=name)
         known = [option for option in table(cls) if option != "name"]
         for option in options:
             if option not in known:
                 hint = did_you_mean(option, known)
-                raise InvalidRule(
-                    gettext_lazy("there is no option {option!r}{hint}", option=option, hint=hint), rule=name
-                )
+                fault = gettext_lazy("there is no option {option!r}{hint}", option=option, hint=hint)
+                raise InvalidRule(fault)
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:
@@ -216,9 +216,8 @@ def _planned(rule: Rule) -> Iterator[tuple[str, Rule]]:
     if not rule.plans:
         return
     if rule.action == "defer":
-        raise InvalidRule(
-            gettext_lazy("what is done later is promised a place in a queue of one speed: leave plans out"), "plans"
-        )
+        fault = gettext_lazy("what is done later is promised a place in a queue of one speed: leave plans out")
+        raise InvalidRule(fault, "plans")
     windows = sorted(rate.window for rate in rule.all_rates)
     for plan in map(read_plan, rule.plans):
         if bool(plan.rates) == rule.is_concurrency:

@@ -146,9 +146,8 @@ def _parse(raw: bytes) -> Mapping[str, Any]:
     except ValueError as error:  # JSONDecodeError, and numbers of more digits than Python reads
         raise InvalidFile(gettext_lazy("the file is not JSON: {error}", error=error)) from error
     if not isinstance(found, dict):
-        raise InvalidFile(
-            gettext_lazy("the file holds an object of rules: {example}", example='{"api": {"rate": "100/min"}}')
-        )
+        fault = gettext_lazy("the file holds an object of rules: {example}", example='{"api": {"rate": "100/min"}}')
+        raise InvalidFile(fault)
     return found
 
 

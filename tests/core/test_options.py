@@ -24,7 +24,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_one(mistyped: str, meant:
 
 @pytest.mark.parametrize("options", [None, "10/min", ["rate"], 5])
 def test_options_are_a_mapping(options: Any) -> None:
-    with pytest.raises(InvalidRule, match="options must be a mapping"):
+    with pytest.raises(InvalidRule, match="options must be a dictionary such as"):
         Rule.from_options("api", options)
 
 

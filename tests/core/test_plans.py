@@ -37,7 +37,7 @@ def test_however_they_are_given_they_are_lines(given: Any, lines: tuple[str, ...
     [
         ({"plans": "group:x = 5/min"}, "must be a dictionary such as"),
         ({"plans": ["group:x 5/min"]}, "written like group:premium = 1000/min, unlike 'group:x 5/min'"),
-        ({"plans": [5]}, "unlike 5"),
+        ({"plans": [5]}, r"plans must be a dictionary such as .*, not \[5\]"),
         ({"plans": {5: "5/min"}}, "not 5"),
         ({"plans": {"group:a=b": "5/min"}}, "without ="),
         ({"plans": {"group:a\nb": "5/min"}}, "in one line"),

@@ -112,7 +112,7 @@ class TestQuota:
         ("options", "said"),
         [
             ({"methods": ["PSOT"]}, "there is no method 'PSOT'; did you mean 'POST'?"),
-            ({"methods": "POST"}, "methods must be a list of names"),
+            ({"methods": "POST"}, "methods must be a list such as"),
             ({"audience": ["Staff"]}, "did you mean 'staff'?"),
             ({"warn_at": ["80 %"]}, "warn_at must have shares of the limit"),
             ({"warn_at": [1.5]}, "never reaches 1.5 times the limit"),
@@ -181,7 +181,7 @@ class TestImport:
             ({"api": {"rate": "often"}}, "rule 'api': 'often' is not a rate"),
             ({"api": {"rate": 5}}, "rule 'api': "),
             ({"api": {"rate": "5/s", "enabled": "yes"}}, "enabled must be True or False"),
-            ({"api": {"rate": "5/s", "scopes": "search"}}, "scopes must be a list of names"),
+            ({"api": {"rate": "5/s", "scopes": "search"}}, "scopes must be a list such as"),
             ({"api": {"rate": "5/s", "scopes": ["x" * 1001]}}, "scopes: "),
             ({"api": {"rate": "5/s", "key": "os.abort"}}, "the key 'os.abort' is used by no rule in settings"),
             ({"api": {"rate": "5/s", "key": "ip+os.abort"}}, "the key 'os.abort' is used by no rule in settings"),
