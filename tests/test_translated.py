@@ -118,7 +118,7 @@ def test_labels_sentences_and_overrides() -> None:
     label = gettext_lazy("{title} belongs to {owners} only", title="strict", owners=in_sentence("Sliding window"))
     assert in_every_language(label)["en"] == "strict belongs to sliding window only"
     assert in_every_language(label)["de"] == "strict gehört nur zu Gleitendes Fenster"
-    both = sentences([gettext_lazy("What was used counts on."), gettext_lazy("This names nobody.")])
+    both = sentences([gettext_lazy("What was already used still counts."), gettext_lazy("This names nobody.")])
     assert in_every_language(both)["ja"] == "使用量は引き継がれます。該当する対象がありません。"
     effect = describe_effect(Override(subject="user:1", effect="multiply", factor=2.5, rules=("api", "chat")))
     assert in_every_language(effect)["de"] == "2,5 × das Limit von api und chat"

@@ -8,7 +8,7 @@ from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_lazy
 
-COUNTS_ON: Final = gettext_lazy("What was used counts on.")
+COUNTS_ON: Final = gettext_lazy("What was already used still counts.")
 STARTS_AFRESH: Final = gettext_lazy("Counts start afresh.")
 
 Pair = tuple[Rule, Rule]  # the former rule of one rate, and the one that takes over what was used under it

@@ -455,7 +455,7 @@ class Options:
         "plans", (), group=AMOUNT, label="Plans", never=("damper",), length=2000,
         shape="^[^=\n]+ = [^=\n]+(\n[^=\n]+ = [^=\n]+)*$", wanted="a plan a line, such as group:premium = 1000/min",
         help="Other limits for some, a plan a line: group:premium = 1000/min. The first that matches replaces the "
-        "rate; what was used counts on. For an audience, or what a function returns: shop.limits.plan:pro.",
+        "rate; what was already used still counts. For an audience, or what a function returns: shop.limits.plan:pro.",
     )
     refill: str = option(
         "choice", "continuous", group=AMOUNT,

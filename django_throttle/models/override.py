@@ -153,10 +153,10 @@ class ThrottleOverride(CheckedRow):
         choices=EFFECT_LABELS,
         default="multiply",
         help_text=gettext_lazy(
-            "Multiply: the rules hold with another limit, and what was used counts on. Replace: with the rate or "
-            "limit below. Exempt: the rules do not hold; what is open counts all the same. Block: every call that the "
-            "rules cover is refused. Among overrides for the same subject, block goes before replace, multiply and "
-            "exempt, and a later one before an earlier one."
+            "Multiply: the rules hold with another limit, and what was already used still counts. Replace: with the "
+            "rate or limit below. Exempt: the rules do not hold; what is open counts all the same. Block: every call "
+            "that the rules cover is refused. Among overrides for the same subject, block goes before replace, "
+            "multiply and exempt, and a later one before an earlier one."
         ),
     )
     factor = NumberColumn(

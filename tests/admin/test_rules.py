@@ -555,8 +555,8 @@ def test_the_preview_answers_in_json_which_no_browser_renders(operator: Client) 
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"rate": "9/min"}, "What was used counts on."),
-        ({"rate": "9/h"}, "What was used counts on."),
+        ({"rate": "9/min"}, "What was already used still counts."),
+        ({"rate": "9/h"}, "What was already used still counts."),
         ({"rate": "5/min", "algorithm": "gcra"}, "Counts start afresh."),
     ],
 )

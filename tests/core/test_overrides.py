@@ -236,7 +236,7 @@ class TestCounts:
         raised = apply_override(rule, override("multiply", factor=2))
         assert raised is not None
         passed = sum(Limiter([raised], store).acquire("x").allowed for _ in range(20))
-        # What was used counts on, except where the store holds a time and not a count.
+        # What was already used still counts, except where the store holds a time and not a count.
         assert passed == (8 if rule.algorithm in BUCKETS else 4)
         assert not Limiter([rule], store).acquire("x").allowed
 

@@ -1,4 +1,4 @@
-"""What was used counts on over an edit: never more than one extra limit, and nobody is refreshed by it."""
+"""What was already used still counts over an edit: never more than one extra limit, and nobody is refreshed by it."""
 
 from __future__ import annotations
 

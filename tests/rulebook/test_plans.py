@@ -1,4 +1,4 @@
-"""The plan of a caller decides its limit, at every door and in every store, and what was used counts on."""
+"""The plan of a caller decides its limit, at every door and in every store, and what was already used still counts."""
 
 from __future__ import annotations
 
