@@ -95,7 +95,8 @@ class _Turns:
 
     def _steps(self, request: httpx.Request, send: Send, close: Send) -> Steps[Any]:
         """Send a call in its turn, and heed the answer; ``send`` and ``close`` are both sync, or both async."""
-        ident = self._ident_of(request)
+        given = self.ident(request) if callable(self.ident) else self.ident
+        ident = given_ident("ident", f"host:{request.url.host}" if self.ident is None else given, None)
         if ident is None:
             return (yield Step(partial(send, request), partial(send, request)))
         until = time.monotonic() + self.max_wait
@@ -120,10 +121,6 @@ class _Turns:
                 return response  # it says more than an error of ours would
             retries -= 1
             yield Step(partial(close, response), partial(close, response))
-
-    def _ident_of(self, request: httpx.Request) -> str | None:
-        given = self.ident(request) if callable(self.ident) else self.ident
-        return given_ident("ident", f"host:{request.url.host}" if self.ident is None else given, None)
 
     def _turn(self, request: httpx.Request, ident: str, until: float) -> Steps[Decision]:
         """Wait until the call may be sent."""

@@ -38,14 +38,12 @@ def reserve_of(rule: Rule, facts: Facts) -> int:
         return 0
     if reserve == MEAN:
         reserve = learned_means.get((rule.parts[0].id, facts.scope), 1)
+    elif isinstance(reserve, str) and (not reserve or subject is None):
+        reserve = 1
     elif isinstance(reserve, str):
-        reserve = _by_function(rule, reserve, subject) if reserve and subject is not None else 1
+        what = f"call under rule {rule.name!r}"
+        reserve = cost_of(import_string(reserve), subject, what=what, lets=(SynchronousOnlyOperation,))
     return min([reserve, *[part.plan.limit for part in rule.parts]])
-
-
-def _by_function(rule: Rule, path: str, *args: Any) -> int:
-    what = f"call under rule {rule.name!r}"
-    return cost_of(import_string(path), *args, what=what, lets=(SynchronousOnlyOperation,))
 
 
 def _measured(rule: Rule, *args: Any) -> int | None:

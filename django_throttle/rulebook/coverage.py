@@ -153,17 +153,14 @@ def stricter(snapshot: Snapshot, rule: Rule) -> Rule | None:
 
 def _precedes(one: Rule, rule: Rule) -> bool:
     """Whether ``one`` refuses first, of all calls that ``rule`` counts."""
-    if _alike(one) != _alike(rule) or not _refuses(one) or not _counts_all_of(one, rule):
+    refuses = one.action == one.at_limit == "reject" and not one.prepaid
+    if _alike(one) != _alike(rule) or not refuses or not _counts_all_of(one, rule):
         return False
     if one.is_concurrency:
         return one.plan.limit <= rule.plan.limit
     if one.enforce_at > rule.enforce_at:
         return False
     return all(any(_refuses_first(one, ours, theirs, rule) for ours in one.all_rates) for theirs in rule.all_rates)
-
-
-def _refuses(rule: Rule) -> bool:
-    return rule.action == rule.at_limit == "reject" and not rule.prepaid
 
 
 def _counts_all_of(one: Rule, rule: Rule) -> bool:
