@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from shlex import quote
 from typing import Any, Final
@@ -372,11 +373,14 @@ class ThrottleRuleAdmin(ListAdmin):
         return {"live": live, "edited": edited, "errors": _errors(form)}
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """With ?replace=NAME the form starts with that rule of settings."""
-        rule = sources.from_settings().rules.get(request.GET.get("replace", ""))
-        if rule is None:
+        """With ?replace=NAME the form starts with that rule of settings, or with what an invalid one tells."""
+        name, rules = request.GET.get("replace", ""), conf().RULES
+        if rule := sources.from_settings().rules.get(name):
+            return model_to_dict(ThrottleRule.of(rule))
+        if not isinstance(rules, Mapping) or name not in rules:
             return dict(super().get_changeform_initial_data(request))
-        return model_to_dict(ThrottleRule.of(rule))
+        told = dict(_legible(rules[name]))
+        return model_to_dict(ThrottleRule(name=name, **told), fields=["name", *told])
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         context = {"settings_rules": self._from_settings(), "only_records": conf().SHADOW}
@@ -433,6 +437,19 @@ class ThrottleRuleAdmin(ListAdmin):
             for name, why in found.faults.items()
         ]
         return [row for row in rows if row["name"] not in replaced]
+
+
+def _legible(options: Any) -> Iterator[tuple[str, Any]]:
+    """Of the options of an invalid rule those that are valid alone, and texts and numbers as they are."""
+    for option, given in options.items() if isinstance(options, Mapping) else ():
+        if option == "rates" and isinstance(given, (list, tuple)):
+            yield "rate", ", ".join(map(str, given))
+        elif option in stored(Rule):
+            try:
+                yield option, stored(Rule)[option].read(given)
+            except ValueError:
+                if isinstance(given, (str, int, float)):
+                    yield option, given
 
 
 def _css_class(row: ThrottleRule) -> str:

@@ -299,6 +299,26 @@ class TestForm:
         assert list(form["events"].value()) == ["request", "message"]
         assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
 
+    def test_an_invalid_rule_of_settings_fills_it_with_what_can_be_told(self, operator: Client, settings: Any) -> None:
+        wrong = {
+            "rate": "9/mn",
+            "scopes": "chat",
+            "key": ["ip"],
+            "plans": {"staff": "9/h"},
+            "count_on": [401],
+            "burts": 5,
+        }
+        settings.DJANGO_THROTTLE = {"RULES": {"a&b": wrong, "many": {"rates": ["9/s", "9"]}, "text": "9/s"}}
+        links = re.findall(r'href="([^"]+\?replace=[^"]+)"', operator.get(LIST).content.decode())
+        forms = [operator.get(link).context["adminform"].form for link in links]
+        shown = [{name: form[name].value() for name in ("name", "rate", "scopes", "key")} for form in forms]
+        assert shown == [
+            {"name": "a&b", "rate": "9/mn", "scopes": "chat", "key": "user_or_ip"},
+            {"name": "many", "rate": "9/s, 9", "scopes": "*", "key": "user_or_ip"},
+            {"name": "text", "rate": "", "scopes": "*", "key": "user_or_ip"},
+        ]
+        assert (forms[0]["plans"].value(), forms[0]["count_on"].value()) == ("staff = 9/hour", "401")
+
     QUOTA = {
         "name": "quota",
         "algorithm": "fixed_window",
