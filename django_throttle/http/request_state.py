@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from os import SEEK_END
-from threading import Lock, get_ident
+from threading import get_ident
 from time import perf_counter, thread_time
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -100,7 +100,6 @@ REQUEST_EVENTS: Final = ("request", "inflight")
 _STATE: Final = "_throttle_state"
 EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 _SUCCESSES: Final = range(HTTPStatus.BAD_REQUEST)
-_making: Final = Lock()  # threads of one request have one object
 
 
 class RequestState:
@@ -223,10 +222,11 @@ class RequestState:
 
     @property
     def spending(self) -> Spending:
-        if self._spending is None:
-            with _making:
-                self._spending = self._spending or Spending()
-        return self._spending
+        if self._spending is not None:
+            return self._spending
+        # Threads of one request have one object; a lock would stay held in a child that is forked meanwhile.
+        made: Spending = self.__dict__.setdefault("_spending", Spending())
+        return made
 
     @property
     def charged(self) -> Sequence[Paid | Refund]:

@@ -20,13 +20,15 @@ from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Decide, Refund
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.http.request_state import charged_for, decisions_of
+from django_throttle.http import request_state
+from django_throttle.http.request_state import RequestState, charged_for, decisions_of
 from django_throttle.limiter import Limiter
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.rulebook import Snapshot, pin
 from django_throttle.stores import get_store
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
+from tests.forks import holds_in_child
 from tests.http import site
 from tests.http.conftest import Ask
 
@@ -230,3 +232,17 @@ def test_what_an_override_blocks_is_not_charged_to_the_address(enforce: Enforce,
         assert statuses(Client().get, 4) == [200] * 3 + [429]
     finally:
         pin(None)
+
+
+def test_a_child_that_is_forked_while_a_request_first_spends_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, held = request_state.Spending, []
+
+    def forking() -> Any:
+        monkeypatch.setattr(request_state, "Spending", make)
+        held.append(holds_in_child(lambda: RequestState().spending.spent == 0))
+        return make()
+
+    monkeypatch.setattr(request_state, "Spending", forking)
+    state = RequestState()
+    assert state.spending is state.spending
+    assert held == [True]
