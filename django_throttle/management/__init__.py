@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 from argparse import SUPPRESS
+from collections.abc import Callable
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
@@ -15,16 +17,19 @@ from django_throttle.stores import RedisStore, get_store, why_in_memory
 from django_throttle.translated import gettext, translated
 
 
-def django_options() -> list[CommandParser]:
-    """The ``parents`` of a subcommand that takes Django's own options as well, as the command in front of it does."""
+def subcommands(parser: CommandParser, words: str) -> Callable[..., Any]:
+    """What adds a subcommand, by its word and help: it takes Django's own options too, as the command before it."""
     # What is not said after the word must not undo what was said in front of it.
-    parser = CommandParser(add_help=False, argument_default=SUPPRESS)
-    parser.add_argument("-v", "--verbosity", type=int, choices=(0, 1, 2, 3), help=SUPPRESS)
+    djangos = CommandParser(add_help=False, argument_default=SUPPRESS)
+    djangos.add_argument("-v", "--verbosity", type=int, choices=(0, 1, 2, 3), help=SUPPRESS)
     for option in ("--settings", "--pythonpath"):
-        parser.add_argument(option, help=SUPPRESS)
+        djangos.add_argument(option, help=SUPPRESS)
     for option in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
-        parser.add_argument(option, action="store_true", help=SUPPRESS)
-    return [parser]
+        djangos.add_argument(option, action="store_true", help=SUPPRESS)
+    todo = parser.add_subparsers(dest="todo", required=True, metavar=words)
+    return lambda word, said, more="": todo.add_parser(
+        word, help=said, description=f"{said[0].upper()}{said[1:]}. {more}", parents=[djangos]
+    )
 
 
 def shell_user() -> str:

@@ -39,5 +39,12 @@ def test_a_command_is_there_with_its_options(name: str) -> None:
         assert options(parser) - DJANGOS - {*re.findall(r"--[a-z-]+", ROWS[line])} == set(), line
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_a_command_says_what_it_and_each_of_its_options_is_for(name: str) -> None:
+    for line, parser in typed(name):
+        assert parser.description, line
+        assert [action.dest for action in parser._actions if not action.help] == [], line
+
+
 def test_nothing_else_is_there() -> None:
     assert {line.partition(" ")[0] for line in ROWS} == {*OURS, "check"}

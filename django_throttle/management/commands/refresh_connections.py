@@ -103,8 +103,8 @@ class Command(BaseCommand):
     """One pass a second, until SIGTERM or Ctrl-C; one status line for each."""
 
     help = (
-        "Beat for the processes of this host that run, free the connections of those that do not at once, "
-        "and sweep what silent hosts left. Run one on each host, or none: processes beat for themselves."
+        "Free the open connections that count for killed processes of this host, and for hosts that are silent, until "
+        "it is stopped. Run one on each host, or none: processes do so too, within half a minute."
     )
     requires_system_checks: list[str] = []
 
@@ -117,8 +117,8 @@ class Command(BaseCommand):
         super().run_from_argv(argv)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--once", action="store_true", help="Make one pass; fails when Redis does not answer.")
-        parser.add_argument("--interval", type=_seconds, default=1.0, help="Seconds between two passes (default 1.0).")
+        parser.add_argument("--once", action="store_true", help="make one pass; fails when Redis does not answer")
+        parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between two passes (default 1.0)")
 
     def handle(self, *, once: bool, interval: float, **options: Any) -> None:
         refresher = HostRefresher(remote_store(gettext_lazy("connections live in one process and need no refreshing.")))

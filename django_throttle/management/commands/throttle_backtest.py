@@ -30,19 +30,19 @@ class Command(BaseCommand):
     """Counts in memory: no Redis is asked, and nothing of the site changes."""
 
     help = (
-        "Replay an access log under rules that need not be in force: print how many of its calls each would have "
-        "refused, and whose. Rules are read as `throttle_rules export` writes them."
+        "Replay an access log, or what this site has recorded, under rules that need not be in force: print how many "
+        "calls each would have refused, and whose. Rules are read as `throttle_rules export` writes them."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("rules", metavar="RULES.json", help='{"api": {"rate": "100/min", "key": "ip"}}')
+        parser.add_argument("rules", metavar="RULES.json", help='such as {"api": {"rate": "100/min", "key": "ip"}}')
         calls = parser.add_mutually_exclusive_group(required=True)
-        calls.add_argument("--recorded", choices=SPANS, help="what this site has recorded of its calls since then")
+        calls.add_argument("--recorded", choices=SPANS, help="what this site has recorded in the last hour or day")
         calls.add_argument(
             "--log",
             metavar="FILE[.gz]",
-            help="in the combined format, or with a JSON object on each line; - is standard input",
+            help="a log in the combined format, or with a JSON object on each line; - is standard input",
         )
         parser.add_argument(
             "--together",

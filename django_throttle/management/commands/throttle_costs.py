@@ -29,7 +29,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--by", choices=MEASURES, default="wall_ms", help="first are the routes with most of this")
+        parser.add_argument("--by", choices=MEASURES, default="wall_ms", help="most of this first (default wall_ms)")
         parser.add_argument("--most", type=int, default=USUAL, help=f"routes that are listed (default {USUAL})")
         parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -25,14 +25,14 @@ ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it h
 class Command(BaseCommand):
     """The admin's page "Why is this caller refused?", for a shell; it changes nothing."""
 
-    help = "Print which rules count a call of somebody, how much of each is used, and what would happen to it now."
+    help = "Print which rules count a caller's next call, how much of each is used, and whether it would pass."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("ident", help="user:42, ip:203.0.113.9, a user's name, or a log line's 8 characters")
-        parser.add_argument("--scope", default="", help="the scope that is called; without it any")
-        parser.add_argument("--method", default="", help="of an HTTP request, such as POST; without it any")
-        parser.add_argument("--event", default="", help="what happens, such as request or message; without it any")
+        parser.add_argument("ident", help="user:42, ip:203.0.113.9, a user's name, or the 8 characters of a log line")
+        parser.add_argument("--scope", default="", help="throttle_scope of a view, or its route's name (default any)")
+        parser.add_argument("--method", default="", help="of an HTTP request, such as POST (default any)")
+        parser.add_argument("--event", default="", help="what happens, such as request or message (default any)")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, ident: str, scope: str, method: str, event: str, **options: Any) -> None:

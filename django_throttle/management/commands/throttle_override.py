@@ -18,7 +18,7 @@ from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.core.texts import with_commas
 from django_throttle.exceptions import InvalidRate
-from django_throttle.management import django_options, printable, shell_user
+from django_throttle.management import printable, shell_user, subcommands
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
@@ -30,30 +30,32 @@ USUAL: Final = "2h"
 class Command(BaseCommand):
     """Each subcommand is one method below."""
 
-    help = "Add, list and end overrides: what holds for one user, address, group, API key or tenant."
+    help = "Add, list and end overrides: other limits, or a block, for one user, address, group, API key or tenant."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        todo = parser.add_subparsers(dest="todo", required=True, metavar="add|list|end")
-        parents = django_options()
-        add = todo.add_parser("add", help="make one; it is in force within a second", parents=parents)
-        add.add_argument("kind", choices=subject_kinds(), help="whom it is for: " + ", ".join(subject_kinds()))
-        add.add_argument("value", help="an id, name or e-mail address; an address or network; - reads it from input")
+        subcommand = subcommands(parser, "add|list|end")
+        add = subcommand("add", "make an override, which is in force within a second")
+        add.add_argument("kind", choices=subject_kinds(), help="what the override is for")
+        add.add_argument(
+            "value",
+            help="a user's id, name or e-mail address; an address or network; a name; an API key, by - from input",
+        )
         add.add_argument("--rules", nargs="+", default=["*"], metavar="NAME", help="names of rules; else every rule")
-        effect = add.add_argument_group("what happens, one of them (or --rate with --limit)")
+        effect = add.add_argument_group("what it does, one of these (or --rate with --limit)")
         effect.add_argument("--block", action="store_true", help="refuse every call that the rules cover")
         effect.add_argument("--exempt", action="store_true", help="the rules do not hold")
-        effect.add_argument("--times", type=float, metavar="FACTOR", help="multiply the limit")
-        effect.add_argument("--rate", default="", help="the rate instead of that of rules of rates, such as 500/min")
-        effect.add_argument("--limit", type=int, help="the number at once instead of that of concurrency rules")
+        effect.add_argument("--times", type=float, metavar="FACTOR", help="multiply the limit, such as 2 or 0.5")
+        effect.add_argument("--rate", default="", help="replace the rate, such as 500/min, of rules that have one")
+        effect.add_argument("--limit", type=int, help="replace the number at once of concurrency rules")
         end = add.add_mutually_exclusive_group()
         end.add_argument("--for", dest="lasting", default=USUAL, metavar="TIME", help=f"such as 30m; else {USUAL}")
         end.add_argument("--until", metavar="MOMENT", help="such as 2030-01-31T18:00")
         end.add_argument("--endless", action="store_true", help="until somebody ends it")
         add.add_argument("--reason", required=True, help="why, for whoever reads it next")
-        show = todo.add_parser("list", help="one line for each that is in force", parents=parents)
+        show = subcommand("list", "print the overrides in force, a line each, with their numbers")
         show.add_argument("--all", action="store_true", help="also those that have ended")
-        end_some = todo.add_parser("end", help="end some now", parents=parents)
-        end_some.add_argument("numbers", nargs="+", type=_number, metavar="NUMBER")
+        end_some = subcommand("end", "end some overrides now")
+        end_some.add_argument("numbers", nargs="+", type=_number, metavar="NUMBER", help="what list prints before each")
         end_some.add_argument("--reason", default="", help="why, for the history")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:

@@ -22,7 +22,7 @@ ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see th
 class Command(BaseCommand):
     """The admin's page of rules at work, for a shell."""
 
-    help = "Print what each rule decided in the last day, and which processes lag behind or are silent."
+    help = "Print what each rule decided in the last day, and which processes have older rules or are silent."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.texts import gettext_lazy, listed, with_commas
 from django_throttle.exceptions import StoreError
-from django_throttle.management import django_options, printable, remote_store, shell_user
+from django_throttle.management import printable, remote_store, shell_user, subcommands
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
 from django_throttle.models.override import misspelt
@@ -37,34 +37,30 @@ ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see th
 class Command(BaseCommand):
     """Each subcommand is one method below."""
 
-    help = "List, check, export and import throttle rules, compare candidates, and say who changed them."
+    help = "List, check, export and import rules, compare candidates, and say who changed what."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        todo = parser.add_subparsers(dest="todo", required=True, metavar="list|check|export|import|candidates|log")
-        parents = django_options()
-        todo.add_parser("list", help="print what each rule means, in words, and where it comes from", parents=parents)
-        todo.add_parser("check", help="exit with status 1 when a rule is invalid, naming it", parents=parents)
-        export = todo.add_parser("export", help="write the database's rules as JSON", parents=parents)
-        export.add_argument("--output", metavar="FILE", help="a file rather than standard output")
+        subcommand = subcommands(parser, "list|check|export|import|candidates|log")
+        subcommand("list", "print what each rule means, in words, and where it comes from")
+        subcommand("check", "exit with status 1 when a rule is invalid, naming it")
+        export = subcommand("export", "write the database's rules as JSON")
+        export.add_argument("--output", metavar="FILE", help="write to this file (default standard output)")
         export.add_argument("--all", action="store_true", help="also the rules that only settings have")
-        take = todo.add_parser(
+        take = subcommand(
             "import",
-            parents=parents,
-            help="read rules from JSON into the database, all or none",
-            description="Read rules from JSON into the database, all or none. A rule is replaced as a whole: an option "
-            "that the file leaves out goes back to its default. Rules that the file does not name stay as they are.",
+            "read rules from JSON into the database, all or none",
+            "A rule is replaced as a whole: an option that the file leaves out goes back to its default. Rules that "
+            "are not in it stay as they are.",
         )
         take.add_argument("file", help='what "export" wrote; - is standard input')
         take.add_argument("--dry-run", action="store_true", help="only show what would change")
         take.add_argument("--replace", action="store_true", help="delete the database's rules that are not in the file")
         take.add_argument("--reason", default="", help="why, for the history")
-        beside = todo.add_parser(
-            "candidates", help="compare each candidate with its live rule, over the last hour", parents=parents
-        )
-        beside.add_argument("name", nargs="?", help="of one rule alone")
+        beside = subcommand("candidates", "compare each candidate with its live rule, over the last hour")
+        beside.add_argument("name", nargs="?", help="of this rule alone")
         beside.add_argument("--json", action="store_true", help="as JSON, with the refusals by minute")
-        log = todo.add_parser("log", help="print who changed what, when and why, the newest first", parents=parents)
-        log.add_argument("name", nargs="?", help="of one rule alone")
+        log = subcommand("log", "print who changed what, when and why, the newest first")
+        log.add_argument("name", nargs="?", help="of this rule alone")
         log.add_argument("--most", type=_positive, default=MOST_LINES, metavar="N", help=f"lines; else {MOST_LINES}")
         log.add_argument("--json", action="store_true", help="as JSON, with the columns before and after")
 
