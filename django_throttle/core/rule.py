@@ -141,7 +141,7 @@ class Rule(Options):
             if option not in known:
                 hint = did_you_mean(option, known)
                 fault = gettext_lazy("there is no option {option!r}{hint}", option=option, hint=hint)
-                raise InvalidRule(fault)
+                raise InvalidRule(fault, rule=name)
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:
