@@ -245,11 +245,7 @@ def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
 
 
 def decide_reported(
-    decided: Any,
-    facts: Facts,
-    commit: bool = True,
-    charges: Charges | None = None,
-    began: float | None = None,
+    decided: Any, facts: Facts, commit: bool = True, charges: Charges | None = None, began: float | None = None
 ) -> Steps[Decision]:
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary.
 

@@ -37,14 +37,10 @@ def counts_in_words(old: Rule, new: Rule) -> str:
     return "" if is_same and old.is_concurrency == new.is_concurrency else COUNTS_ON
 
 
-def _is_bucket(rule: Rule) -> bool:
-    return ALGORITHMS[rule.algorithm].is_bucket
-
-
 def _is_convertible(old: Rule, new: Rule) -> bool:
     if any(rule.is_concurrency or rule.is_damper or rule.is_queue or rule.key == "connection" for rule in (old, new)):
         return False
-    return (old.key, old.unit, _is_bucket(old)) == (new.key, new.unit, _is_bucket(new))
+    return len({(rule.key, rule.unit, ALGORITHMS[rule.algorithm].is_bucket) for rule in (old, new)}) == 1
 
 
 def period(old: Rule, new: Rule) -> float:

@@ -115,10 +115,7 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     if kind not in kinds:
         yield "kind", gettext_lazy("the kind must be one of {known}, not {kind!r}", known=", ".join(kinds), kind=kind)
     if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
-        yield (
-            "value",
-            gettext_lazy("whom it is for must have 1 to {most} printable characters", most=MAX_SUBJECT),
-        )
+        yield ("value", gettext_lazy("whom it is for must have 1 to {most} printable characters", most=MAX_SUBJECT))
     try:
         names("rules", override.rules)
     except InvalidRule as error:
@@ -142,9 +139,7 @@ def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
         yield (
             "factor",
             gettext_lazy(
-                "a factor must be more than 0 and at most {most:,}, not {factor!r}",
-                most=MAX_FACTOR,
-                factor=factor,
+                "a factor must be more than 0 and at most {most:,}, not {factor!r}", most=MAX_FACTOR, factor=factor
             ),
         )
     if override.effect != "replace" and (rates or limit is not None):
@@ -157,9 +152,7 @@ def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
         yield (
             "limit",
             gettext_lazy(
-                "a limit must be a whole number from 1 to {most:,}, not {limit!r}",
-                most=MAX_LIMIT,
-                limit=limit,
+                "a limit must be a whole number from 1 to {most:,}, not {limit!r}", most=MAX_LIMIT, limit=limit
             ),
         )
 

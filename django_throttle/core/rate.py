@@ -61,9 +61,7 @@ class Rate:
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
             raise InvalidRate(
                 gettext_lazy(
-                    "a limit must be a whole number from 1 to {most:,}, not {limit!r}",
-                    most=MAX_LIMIT,
-                    limit=self.limit,
+                    "a limit must be a whole number from 1 to {most:,}, not {limit!r}", most=MAX_LIMIT, limit=self.limit
                 )
             )
         if isinstance(self.window, bool) or not isinstance(self.window, (int, float)):

@@ -389,10 +389,7 @@ def _measured_faults(rule: Rule) -> Faults:
             yield "measure", gettext_lazy("measure belongs to rules of unit units")
         return
     if rule.is_damper or rule.is_queue:
-        yield (
-            "unit",
-            gettext_lazy("a damper and a queue count calls or bytes: what is measured comes late"),
-        )
+        yield ("unit", gettext_lazy("a damper and a queue count calls or bytes: what is measured comes late"))
     if rule.refill == "interval":
         yield (
             "refill",

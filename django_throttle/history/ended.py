@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 from django.apps import apps
 from django.db import Error
@@ -35,13 +35,10 @@ def _tell_some(ends: dict[int, float | None]) -> None:
     """By number, when they ended; one that was ended or extended by an edit meanwhile has that edit's line."""
     using = sources.alias()
     rows = apps.get_model("django_throttle", "ThrottleOverride")._base_manager.using(using).filter(pk__in=list(ends))
-    found = {_once(row): row for row in rows if row.until is not None and row.until.timestamp() == ends[row.pk]}
+    over = [row for row in rows if row.until is not None and row.until.timestamp() == ends[row.pk]]
+    found = {f"override:{row.pk}:{row.until.isoformat()}": row for row in over}
     lines = apps.get_model("django_throttle", "ThrottleChange")._base_manager.using(using)
     told = set(lines.filter(once__in=list(found)).values_list("once", flat=True))
     for once, row in found.items():
         if once not in told:
             record("override", row.history_name, "ran out", row.meaning, row=row.pk, once=once, using=using)
-
-
-def _once(row: Any) -> str:
-    return f"override:{row.pk}:{row.until.isoformat()}"

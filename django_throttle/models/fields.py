@@ -39,11 +39,8 @@ def _split(names: str) -> tuple[str, ...]:
 
 def tidy_rates(text: str) -> str:
     """The rates as this package writes them, whatever spaces and capitals were typed; raises InvalidRate."""
-    return ", ".join(dict.fromkeys(str(_parsed(rate)) for rate in split(text)))
-
-
-def _parsed(typed: str) -> Rate:
-    return Rate.parse("".join(typed.split()).lower(), calendar=True, typed=typed)
+    rates = (Rate.parse("".join(typed.split()).lower(), calendar=True, typed=typed) for typed in split(text))
+    return ", ".join(dict.fromkeys(map(str, rates)))
 
 
 def is_text(given: str) -> bool:
@@ -426,10 +423,7 @@ FIRST_ALGORITHMS: Final = (
     "concurrency", "damper", "fixed_window", "gcra", "leaky_bucket", "sliding_log", "sliding_window", "token_bucket",
 )  # fmt: skip
 # Of an option that is not at its default, what else must be so.
-ALSO: Final = {
-    "at_limit": Q(events__contains="connection"),
-    "enforce_at": ~Q(action__in=["delay", "defer"]),
-}
+ALSO: Final = {"at_limit": Q(events__contains="connection"), "enforce_at": ~Q(action__in=["delay", "defer"])}
 
 
 def rule_constraints(of: type[Options]) -> list[BaseConstraint]:

@@ -84,13 +84,7 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
         charged = rule if held is None else held
         cost = 1 if charged.is_plain else rule_cost(charged, Facts(call.scope, call.events, who, size=1))
         yield Counting(
-            rule,
-            held,
-            override,
-            who.ident(rule.key) or who.name,
-            cost,
-            _assumed(rule, planned, who),
-            planned.plan_of,
+            rule, held, override, who.ident(rule.key) or who.name, cost, _assumed(rule, planned, who), planned.plan_of
         )
 
 

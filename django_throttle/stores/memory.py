@@ -59,11 +59,7 @@ class MemoryStore:
     open_breakers = 0
 
     def __init__(
-        self,
-        clock: Callable[[], float] | None = None,
-        *,
-        leases: Leases | None = None,
-        max_entries: int = 100_000,
+        self, clock: Callable[[], float] | None = None, *, leases: Leases | None = None, max_entries: int = 100_000
     ) -> None:
         self.clock = clock or time.time
         self.denials: Denials = NoDenials()

@@ -158,14 +158,8 @@ class Command(BaseCommand):
             self.stdout.write(json.dumps([{**row.as_json(), **both.as_json()} for row, both in found], indent=2))
             return
         for row, both in found:
-            self.stdout.write(
-                gettext(
-                    "{name}: {meaning}, enforced for {share:.6g} of all",
-                    name=row.name,
-                    meaning=row.meaning,
-                    share=row.share or 0,
-                )
-            )
+            told = {"name": row.name, "meaning": row.meaning, "share": row.share or 0}
+            self.stdout.write(gettext("{name}: {meaning}, enforced for {share:.6g} of all", **told))
             for name, figure in both.rows():
                 self.stdout.write("  " + gettext("{name}: {figure}", name=name, figure=figure))
         if not found:
