@@ -41,6 +41,15 @@ VERDICTS: Final = {
     "refused": gettext_lazy("refused"),
     "shadowed": gettext_lazy("shadowed"),
 }
+# Why it was refused, by the reason that was recorded.
+REASONS: Final[dict[str, Text]] = {
+    Reason.EXCEEDED: gettext_lazy("over the limit"),
+    Reason.TOO_COSTLY: gettext_lazy("costs more than is ever allowed at once"),
+    Reason.BLOCKED: gettext_lazy("blocked by an override"),
+    Reason.SUPPRESSED: gettext_lazy("in the share that a damper refuses"),
+    Reason.NO_ADDRESS: gettext_lazy("the server reports no address"),
+    Reason.STORE_FAILED: gettext_lazy("the store failed"),
+}
 
 
 class RuleState(NamedTuple):

@@ -14,10 +14,9 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from django_throttle import rulebook
-from django_throttle.admin.page import shown_page
-from django_throttle.core.options import EVENTS
+from django_throttle.admin.page import event_labels, shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import VERDICTS, Explanation, in_short
+from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import HASHED
@@ -39,7 +38,7 @@ RESETS: Final = "django_throttle.add_throttleoverride"  # who may relieve somebo
 def explain_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?ident``, ``scope``, ``method`` and ``event`` say what is asked."""
     asked = {name: request.GET.get(name, "").strip()[:LONGEST] for name in FIELDS}
-    about = {"asked": asked, "events": EVENTS, "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}")}
+    about = {"asked": asked, "events": event_labels(), "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}")}
     return shown_page(
         rules,
         request,
@@ -90,11 +89,15 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
         return {"mistake": translated(error)}
     except (StoreError, DatabaseError) as error:
         return {"failure": translated(error)}
-    told = found.explanation
+    told, events = found.explanation, dict(event_labels())
     shows = request.user.has_perm("django_throttle.view_throttleoverride")
     relieves = request.user.has_perm(RESETS)
     return {
         "found": found,
+        "recent": [
+            (times, one, events.get(one.event, one.event), translated(REASONS.get(one.reason, one.reason)))
+            for times, one in found.alike
+        ],
         "told": told,
         "sentence": translated(told.sentence) if told else "",
         "rules": [_row(one) for one in told.rules[:PAGE_ROWS]] if told else (),

@@ -10,6 +10,14 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
+from django_throttle.core.option_words import NOUNS
+from django_throttle.translated import capitalised, gettext
+
+
+def event_labels() -> list[tuple[str, str]]:
+    """The events and how they are called."""
+    return [(event, capitalised(gettext(noun))) for event, noun in NOUNS.items()]
+
 
 def shown_page(
     of: ModelAdmin[Any], request: HttpRequest, template: str, title: str, context: Callable[[], Mapping[str, Any]]

@@ -26,6 +26,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle import history
+from django_throttle.admin.page import event_labels
 from django_throttle.admin.trial import trial_part
 from django_throttle.admin.urls import page_urls
 from django_throttle.conf import conf
@@ -50,11 +51,6 @@ LIMITS_THESE_PAGES: Final = gettext_lazy(
 
 
 WIDE: Final = forms.TextInput(attrs={"class": "vTextField"})
-
-
-def event_labels() -> list[tuple[str, str]]:
-    """The events and how they are called."""
-    return [(event, capitalised(translated(events((event,))))) for event in EVENTS]
 
 
 def form_fields(of: type[Options]) -> list[str]:

@@ -11,6 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
@@ -62,6 +63,15 @@ def test_it_says_why(enforce: Enforce, viewer: Client) -> None:
         text = words(page(viewer, ident=typed, scope="search", method="post"))
         assert f"A POST to search by user:{anna.pk} would be refused by rule 'api': 2 of 2 used, free in" in text
         assert "sockets it counts open WebSockets" in text
+
+
+def test_events_and_reasons_are_words_of_the_reader(enforce: Enforce, viewer: Client) -> None:
+    enforce(api={"rate": "2/min"})
+    refuse("ip:192.0.2.1")
+    with translation.override("de"):
+        html = page(viewer, ident="192.0.2.1", event="request")
+    assert '<option value="request" selected>HTTP-Anfragen</option>' in html
+    assert "HTTP-Anfragen (POST) api über dem Limit" in words(html)
 
 
 def test_who_may_only_look_changes_nothing(enforce: Enforce, viewer: Client) -> None:

@@ -10,9 +10,10 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from django_throttle.core.option_words import COUNTED
 from django_throttle.core.options import METHODS, did_you_mean
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import VERDICTS, Explanation, in_short
+from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short
 from django_throttle.management import printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
@@ -67,16 +68,15 @@ def _lines(found: Answer) -> Iterator[str]:
         yield from _rules(told)
     for times, one in found.alike:
         yield "  " + ngettext(
-            "{verdict} once, {at:%Y-%m-%d %H:%M:%S %Z}: {event} to {scope} by rule {rule!r} ({reason})",
-            "{verdict} {times} times, last {at:%Y-%m-%d %H:%M:%S %Z}: {event} to {scope} by rule {rule!r} ({reason})",
+            "{verdict}: {calls} to {scope} by rule {rule!r} ({reason}), {at:%Y-%m-%d %H:%M:%S %Z}",
+            "{verdict}: {calls} to {scope} by rule {rule!r} ({reason}), last {at:%Y-%m-%d %H:%M:%S %Z}",
             times,
             verdict=VERDICTS.get(one.outcome, one.outcome),
-            times=times,
+            calls=COUNTED[one.event](times) if one.event in COUNTED else one.event,
             at=one.at,
-            event=one.event,
             scope=one.scope,
             rule=one.rule,
-            reason=one.reason,
+            reason=REASONS.get(one.reason, one.reason),
         )
     if found.open:
         yield "  " + gettext("open sockets: {count:,}", count=found.open)

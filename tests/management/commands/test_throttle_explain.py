@@ -66,7 +66,19 @@ def test_the_words(enforce: Enforce, django_user_model: Any) -> None:
     assert first.startswith(f"A POST to search by user:{user.pk} would be refused by rule 'api': 2 of 2 used, free in")
     assert second.startswith("  refused  api: 2 of 2 used") and " in 60 s, full again in" in second
     assert third == "  -        sockets: it counts open WebSockets"
-    assert all("request to search by rule 'api' (exceeded)" in line for line in recent)
+    assert all("to search by rule 'api' (over the limit)" in line for line in recent)
+
+
+@BOTH
+def test_what_was_refused_is_told_in_words_and_in_json_by_names(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "2/min"})
+    refuse("ip:192.0.2.1")
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
+    with translation.override("de"):
+        told, found = run("ip:192.0.2.1"), json.loads(run("ip:192.0.2.1", "--json"))
+    assert "abgelehnt: 1 Anfrage an search durch Regel 'api' (über dem Limit), 2" in told
+    assert [(one["event"], one["reason"]) for one in found["recent"]] == [("request", "exceeded")]
 
 
 @BOTH
