@@ -55,6 +55,12 @@ def capitalised(text: str) -> str:
 SEPARATORS: Final = {",": "THOUSAND_SEPARATOR", ".": "DECIMAL_SEPARATOR"}
 
 
+def with_label(label: object, text: str) -> str:
+    """What is wrong with a field: behind its label, unless the text has that."""
+    told = capitalised(str(label))
+    return text if told.casefold() in text.casefold() else gettext("{name}: {figure}", name=told, figure=text)
+
+
 class _Number:
     """A number whose separators are the language's, where the pattern has some."""
 

@@ -39,7 +39,7 @@ from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.models.fields import is_text, stored
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import declared
-from django_throttle.translated import capitalised, joined, translated
+from django_throttle.translated import capitalised, joined, translated, with_label
 
 # The joined keys that the form offers, of all that are possible.
 JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
@@ -176,11 +176,8 @@ UNNAMED = "(no name yet)"
 
 def _errors(form: PreviewForm) -> list[str]:
     """Sentences, each with the field's label in front unless it names the field."""
-    found = []
-    for name, errors in form.errors.items():
-        label = form.fields[name].label if name in form.fields else ""
-        found += [text if name in text or not label else f"{label}: {text}" for text in map(str, errors)]
-    return found
+    labels = {name: field.label for name, field in form.fields.items()}
+    return [with_label(labels.get(name) or "", str(text)) for name, errors in form.errors.items() for text in errors]
 
 
 FILTERLESS_ROWS: Final = 12  # rules that need no filters

@@ -22,7 +22,7 @@ from django_throttle.management import printable, shell_user, subcommands
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
-from django_throttle.translated import gettext, translated
+from django_throttle.translated import gettext, translated, with_label
 
 USUAL: Final = "2h"
 
@@ -87,8 +87,9 @@ class Command(BaseCommand):
         try:
             row.full_clean()
         except ValidationError as error:
-            sentences = [f"{field}: {text}" for field, texts in error.message_dict.items() for text in texts]
-            raise CommandError("\n".join(sentences)) from error
+            labels = {field.name: field.verbose_name for field in row._meta.fields}
+            wrong = [with_label(labels.get(one, ""), text) for one, told in error.message_dict.items() for text in told]
+            raise CommandError("\n".join(wrong)) from error
         row.save()
         self.stdout.write(self.style.SUCCESS(_line(row)))
         for warning in override_warnings(row, rules):

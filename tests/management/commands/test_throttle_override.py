@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.db import connection
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from django_throttle.drf import UserRateThrottle
 from django_throttle.models import ThrottleOverride
@@ -100,9 +100,9 @@ class TestAdd:
         [
             (("ip", "192.0.2.7"), "say what happens"),
             (("ip", "192.0.2.7", "--block", "--exempt"), "say what happens"),
-            (("ip", "here", "--block"), "value: 'here' is not an address"),
-            (("ip", "192.0.2.7", "--times", "0"), "factor: a factor must be more than 0"),
-            (("ip", "192.0.2.7", "--rate", "often"), "rate: 'often' is not a rate"),
+            (("ip", "here", "--block"), "Who: 'here' is not an address"),
+            (("ip", "192.0.2.7", "--times", "0"), "a factor must be more than 0"),
+            (("ip", "192.0.2.7", "--rate", "often"), "'often' is not a rate"),
             (("ip", "192.0.2.7", "--block", "--rules", "apii"), "Did you mean 'api'"),
             (("ip", "192.0.2.7", "--block", "--for", "ever"), "'ever' is not a duration"),
             (("ip", "192.0.2.7", "--block", "--for", "400d"), "'400d' is not a duration of 366 days at most"),
@@ -118,6 +118,10 @@ class TestAdd:
         with pytest.raises(CommandError, match=re.escape(why)):
             run("add", *words, *BECAUSE)
         assert not ThrottleOverride.objects.exists()
+
+    def test_what_is_wrong_is_said_with_the_label_of_the_field(self) -> None:
+        with translation.override("de"), pytest.raises(CommandError, match=r"^Wer: 'here' ist keine Adresse"):
+            run("add", "ip", "here", "--block", *BECAUSE)
 
     def test_a_doubt_is_said(self) -> None:
         assert "There is no group 'support'" in run("add", "group", "support", "--block", *BECAUSE)
