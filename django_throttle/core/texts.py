@@ -49,9 +49,18 @@ def _text(pattern: str, plural: str, number: int, places: Sequence[Any], values:
 def in_sentence(label: str) -> Text:
     """A label as it stands in a sentence, which in English begins it in lower case."""
     text = _text(label, "", 0, (), {})
-    lowered = Text(label.lower())
+    lowered = Text(label if label.isupper() else label.lower())
     lowered.pattern, lowered.plural, lowered.number, lowered.values = text.pattern, "", 0, text.values
     return lowered
+
+
+def relabelled(text: str, name: str, label: str) -> str:
+    """The text with a label in place of an option's name, which may be in brackets behind a label."""
+    if not isinstance(text, Text):
+        return text
+    places, values = text.values
+    told = {key: label if str(one) == name or str(one).endswith(f" ({name})") else one for key, one in values.items()}
+    return _text(text.pattern, text.plural, text.number, places, told)
 
 
 def text_of(error: Exception) -> str:

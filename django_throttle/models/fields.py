@@ -22,7 +22,7 @@ from django_throttle.core.options import EVENTS, HELD, RATE_SHAPE, RATE_WANTED, 
 from django_throttle.core.plans import read_plan
 from django_throttle.core.rate import MAX_WINDOW
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.translated import translated
+from django_throttle.translated import capitalised, translated
 
 
 def split(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class RatesField(Column, models.CharField):  # type: ignore[type-arg]
         try:
             return tidy_rates(text)
         except InvalidRate as error:
-            raise ValidationError(translated(error), code="invalid") from error
+            raise ValidationError(capitalised(translated(error)), code="invalid") from error
 
     def get_prep_value(self, value: Any) -> Any:
         text = super(models.CharField, self).get_prep_value(value)
@@ -213,7 +213,7 @@ class PlansField(NamesField):
         try:
             return tuple(str(read_plan(line)) for line in lines)
         except InvalidRule as error:
-            raise ValidationError(translated(error), code="invalid") from error
+            raise ValidationError(capitalised(translated(error)), code="invalid") from error
 
     def shown(self, value: Any) -> Any:
         return "\n".join(map(str, value)) if isinstance(value, (list, tuple)) else value
@@ -299,9 +299,11 @@ def _share(typed: str) -> float:
         found = Decimal(number) / (100 if typed != number else 1)
         is_percent = typed == number and found > SURELY_PERCENT
     except ArithmeticError:  # not a number, or none that can be compared
-        raise ValidationError(f"{typed!r} is not a share of the limit: write 80 %", code="invalid") from None
+        said = gettext("{typed!r} is not a share of the limit: write 80 %").format(typed=typed)
+        raise ValidationError(said, code="invalid") from None
     if is_percent:
-        raise ValidationError(f"{typed!r} is {number} times the limit; did you mean {number} %?", code="invalid")
+        said = gettext("{typed!r} is {number} times the limit; did you mean {number} %?")
+        raise ValidationError(said.format(typed=typed, number=number), code="invalid")
     return float(found)
 
 
@@ -386,7 +388,7 @@ class Check(CheckConstraint):
         self.says = says
 
     def get_violation_error_message(self) -> str:
-        return translated(self.says)
+        return capitalised(translated(self.says))
 
     def clone(self) -> Check:
         return copy(self)
@@ -396,12 +398,12 @@ class Check(CheckConstraint):
         return "django.db.models.CheckConstraint", args, kwargs
 
 
-def whole(prefix: str, field: str, least: float, most: float) -> Check:
+def whole(prefix: str, field: str, least: float, most: float, label: str = "") -> Check:
     """The field is empty, or in range."""
     condition = Q(**{f"{field}__isnull": True}) | Q(**{f"{field}__gte": least, f"{field}__lte": most})
     says = format_lazy(
         gettext_lazy("{field} must be a whole number from {least} to {most}."),
-        field=field,
+        field=gettext_lazy(label or field),
         least=f"{least:,}",
         most=f"{most:,}",
     )
@@ -432,20 +434,22 @@ def rule_constraints(of: type[Options]) -> list[BaseConstraint]:
 
 
 def _of_option(row: Option) -> Iterator[Check]:
-    name = row.name
+    name, label = row.name, row.label or row.name.replace("_", " ")
     default = Q(**{name: "" if row.default in (None, (), "") else row.default})
     if row.kind == "choice" and not row.shape:
-        wanted = texts.gettext_lazy("{name} must be one of {known}.", name=name, known=", ".join(row.choices))
+        told: dict[str, Any] = {"name": texts.gettext_lazy(label), "known": ", ".join(row.choices)}
+        wanted = texts.gettext_lazy("{name} must be one of {known}.", **told)
         yield Check(f"{PREFIX}_{name}_known", Q(**{f"{name}__in": sorted(row.choices)}), wanted)
     if row.kind == "whole":
-        yield whole(PREFIX, name, row.least, row.most)
+        yield whole(PREFIX, name, row.least, row.most, label)
         default = default if row.default is not None else Q(**{f"{name}__isnull": True})
     if row.shape:
         shaped = (default if row.default in (None, (), "") else Q()) | Q(**{f"{name}__regex": row.shape})
         yield Check(f"{PREFIX}_{name}_shape", shaped, _write(row.wanted))
     if row.kind == "number" and row.default is not None:
         within = Q(**{f"{name}__range": (row.least, row.most)}) & ALSO.get(name, Q())
-        says = format_lazy(gettext_lazy("{name} is from {least} to {most}."), name=name, least=row.least, most=row.most)
+        told = {"name": gettext_lazy(label), "least": row.least, "most": row.most}
+        says = format_lazy(gettext_lazy("{name} is from {least} to {most}."), **told)
         yield Check(f"{PREFIX}_{name}_range", default | within, says)
     takers = [algorithm for algorithm in FIRST_ALGORITHMS if row.takes(algorithm)]
     if row.owners and takers and name not in ("limit", "max_delay"):  # of which more is said below

@@ -17,6 +17,7 @@ from django_throttle.core import Rule, texts
 from django_throttle.core.descriptions import describe
 from django_throttle.core.edits import counts_in_words
 from django_throttle.core.plans import read_plan
+from django_throttle.core.texts import relabelled
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 from django_throttle.history import edits
 from django_throttle.models.fields import (
@@ -32,7 +33,7 @@ from django_throttle.models.fields import (
 from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import in_force
 from django_throttle.rulebook.sources import check_allowed, sentence
-from django_throttle.translated import translated
+from django_throttle.translated import capitalised, translated
 
 M = TypeVar("M", bound=models.Model)
 
@@ -113,10 +114,12 @@ class CheckedRow(models.Model):
             raise ValidationError(dict.fromkeys(wrong, said))
         try:
             self.read()
-        except InvalidRate as error:
-            raise ValidationError({"rate": translated(error)}) from error
-        except (InvalidRule, InvalidOverride) as error:
-            raise ValidationError({error.option or "algorithm": translated(sentence(error))}) from error
+        except (InvalidRule, InvalidOverride, InvalidRate) as error:
+            option = "rate" if isinstance(error, InvalidRate) else error.option or "algorithm"
+            labels = {one.name: str(one.verbose_name) for one in self._meta.fields}
+            label = gettext("“{label}”").format(label=capitalised(labels.get(option, option)))
+            fault = translated(relabelled(sentence(error), option, label))
+            raise ValidationError({option: capitalised(fault)}) from error
 
 
 class RuleRow(CheckedRow):

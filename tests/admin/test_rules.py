@@ -147,23 +147,23 @@ class TestPreview:
         ("typed", "said"),
         [
             ({"rate": "100"}, "'100' is not a rate"),
-            ({"algorithm": "fixed_window"}, "burst belongs to token bucket, leaky bucket and gcra only"),
+            ({"algorithm": "fixed_window"}, "“Burst” belongs to token bucket, leaky bucket and GCRA only"),
             ({"events": []}, "Events: This field is required."),
             ({"key": "os.abort"}, "Count by: Select a valid choice."),
-            ({"cost": "many"}, "cost must be a whole number from 1"),
-            ({"methods": "get, psot"}, "there is no method 'PSOT'; did you mean 'POST'?"),
-            ({"methods": "post", "events": ["request", "message"]}, "methods belong to rules of HTTP requests"),
-            ({"audience": "stuff"}, "there is no audience 'stuff'; did you mean 'staff'?"),
+            ({"cost": "many"}, "“Cost” must be a whole number from 1"),
+            ({"methods": "get, psot"}, "There is no method 'PSOT'; did you mean 'POST'?"),
+            ({"methods": "post", "events": ["request", "message"]}, "Methods belong to rules of HTTP requests"),
+            ({"audience": "stuff"}, "There is no audience 'stuff'; did you mean 'staff'?"),
             ({"audience": "groups:editors"}, "did you mean 'group:editors'?"),
-            ({"plans": "group:premium 1000/min"}, "Plans: a plan is written like group:premium = 1000/min"),
+            ({"plans": "group:premium 1000/min"}, "Plans: A plan is written like group:premium = 1000/min"),
             ({"plans": "goup:premium = 9/s"}, "did you mean 'group:premium'?"),
             ({"plans": "group:premium = 1000/day"}, "needs the window of the rule (min), so that counts are kept"),
             ({"plans": "shop.limits.plan:pro = 9/min"}, "'shop.limits.plan' is used by no rule in settings"),
             ({"warn_at": "80, 100"}, "Warn at: '80' is 80 times the limit; did you mean 80 %?"),
             ({"warn_at": "most"}, "'most' is not a share of the limit: write 80 %"),
-            ({"warn_at": "150 %"}, "use never reaches 1.5 times the limit"),
-            ({"enforce_at": "0.5"}, "enforce_at must be a number from 1 to 100"),
-            ({"count_on": "4xx"}, "count_on must have HTTP statuses, from 100 to 599, not '4xx'"),
+            ({"warn_at": "150 %"}, "Use never reaches 1.5 times the limit"),
+            ({"enforce_at": "0.5"}, "“Refuse at” must be a number from 1 to 100"),
+            ({"count_on": "4xx"}, "“Count only answers” must have HTTP statuses, from 100 to 599, not '4xx'"),
         ],
     )
     def test_it_says_what_is_wrong(self, operator: Client, typed: dict[str, Any], said: str) -> None:
@@ -273,7 +273,7 @@ class TestForm:
     def test_zero_is_no_limit(self, operator: Client) -> None:
         concurrency = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
         page = operator.post(ADD, {**concurrency, "limit": "0"})
-        assert "limit must be a whole number from 1" in text(page)
+        assert "“Limit” must be a whole number from 1" in text(page)
         operator.post(ADD, {**concurrency, "limit": "5"})
         assert ThrottleRule.objects.get().as_rule().is_concurrency
 
@@ -281,7 +281,7 @@ class TestForm:
     def test_a_limit_out_of_bounds_is_refused_by_one_message(self, operator: Client, limit: int) -> None:
         typed = {**TYPED, "algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
         errors = operator.post(ADD, {**typed, "limit": str(limit)}).context["adminform"].form.errors
-        assert errors == {"limit": [f"limit must be a whole number from 1 to 999,999,999,999,999, not {limit}"]}
+        assert errors == {"limit": [f"“Limit” must be a whole number from 1 to 999,999,999,999,999, not {limit}"]}
 
     def test_a_rule_of_settings_fills_the_form_that_replaces_it(self, operator: Client, settings: Any) -> None:
         options = {"rate": "9/s", "scopes": ["chat", "search"], "events": ["request", "message"], "key": "ip"}
@@ -462,7 +462,7 @@ class TestList:
 
     def test_what_makes_no_sense_is_refused_there_too(self, operator: Client) -> None:
         ThrottleRule.objects.create(name="api", rate="50/s", cost=10)
-        for typed, said in (("sometimes", "is not a rate"), ("5/s", "one call costs 10, more than the 5")):
+        for typed, said in (("sometimes", "is not a rate"), ("5/s", "One call costs 10, more than the 5")):
             page = operator.post(LIST, self.row(rate=typed))
             assert page.status_code == 200
             assert said in text(page)

@@ -68,7 +68,7 @@ def test_a_rule_has_it() -> None:
     ("options", "said"),
     [
         ({"algorithm": "gcra", "badge": "bleu"}, "badge must be one of none, blue, not 'bleu'; did you mean 'blue'?"),
-        ({"badge": "blue"}, r"badge of callers \(badge\) belongs to gcra only"),
+        ({"badge": "blue"}, r"badge of callers \(badge\) belongs to GCRA only"),
         ({"bagde": "blue"}, "no option 'bagde'; did you mean 'badge'?"),
     ],
 )
@@ -100,7 +100,7 @@ def test_the_form_of_the_admin_asks_for_it(rows: Any, settings: Any) -> None:
     filled = form(TYPED)
     assert filled.is_valid() and filled.instance.meaning.endswith("wearing a blue badge")
     wrong = form({**TYPED, "algorithm": "sliding_log"})
-    assert wrong.errors == {"badge": ["badge of callers (badge) belongs to gcra only"]}
+    assert wrong.errors == {"badge": ["“Badge of callers” belongs to GCRA only"]}
 
 
 def test_the_preview_knows_when_to_hide_it() -> None:

@@ -188,5 +188,5 @@ def test_a_limit_that_is_too_large_is_refused_by_one_message(limit: int) -> None
     with pytest.raises(ValidationError) as caught:
         row(**{**SOCKETS, "limit": limit}).full_clean(validate_unique=False, validate_constraints=False)
     assert caught.value.message_dict == {
-        "limit": [f"limit must be a whole number from 1 to {MAX_LIMIT:,}, not {limit}"]
+        "limit": [f"“Limit” must be a whole number from 1 to {MAX_LIMIT:,}, not {limit}"]
     }

@@ -101,7 +101,7 @@ class TestAdd:
             (("ip", "192.0.2.7"), "say what happens"),
             (("ip", "192.0.2.7", "--block", "--exempt"), "say what happens"),
             (("ip", "here", "--block"), "Who: 'here' is not an address"),
-            (("ip", "192.0.2.7", "--times", "0"), "a factor must be more than 0"),
+            (("ip", "192.0.2.7", "--times", "0"), "A factor must be more than 0"),
             (("ip", "192.0.2.7", "--rate", "often"), "'often' is not a rate"),
             (("ip", "192.0.2.7", "--block", "--rules", "apii"), "Did you mean 'api'"),
             (("ip", "192.0.2.7", "--block", "--for", "ever"), "'ever' is not a duration"),
