@@ -11,9 +11,9 @@ from django.apps import apps
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
 from django.db.models.signals import post_save, pre_delete, pre_save
-from django.utils.translation import gettext
 
 from django_throttle.history.lines import State, because, changes, keep, made
+from django_throttle.translated import gettext, translated
 
 MODELS: Final = ("ThrottleRule", "ThrottleOverride", "ThrottleCandidate")
 # Written by the database layer itself, so they differ without an edit.
@@ -129,12 +129,17 @@ def revert(change: Any, *, confirmed: bool = False) -> str:
         if now == change.before:
             raise ValidationError(gettext("It is as it was before this edit: there is nothing to revert."))
         if now != change.after and not confirmed:
-            raise ValidationError(_since(change.after, now), code=CHANGED)
+            raise ValidationError(_since(model, change.after, now), code=CHANGED)
         if change.before is None:
             row.delete()
         else:
             _restore(row or model(pk=change.row), change.before, using)
-    return "; ".join(changes(now, change.before))
+    what = f"{change.get_kind_display()} {change.name}"
+    if change.before is None:
+        return gettext("{what} is removed", what=what)
+    if now is None:
+        return gettext("{what} is there again", what=what)
+    return _differences(model, now, change.before)
 
 
 def _present(model: Any, change: Any, using: str) -> Any:
@@ -155,9 +160,14 @@ def _restore(row: Any, before: dict[str, Any], using: str) -> None:
     row.save(using=using)
 
 
-def _since(after: Any, now: Any) -> str:
+def _differences(model: Any, before: Any, after: Any) -> str:
+    labels = {one.name: str(one.verbose_name) for one in model._meta.fields}
+    return "; ".join(map(translated, changes(before, after, labels)))
+
+
+def _since(model: Any, after: Any, now: Any) -> str:
     if now is None:
         return gettext("It has been removed since.")
     if after is None:
         return gettext("There is one again since.")
-    return gettext("It has been edited since: {changes}.").format(changes="; ".join(changes(after, now)))
+    return gettext("It has been edited since: {changes}.", changes=_differences(model, after, now))

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final
 
 from django.apps import apps
@@ -19,6 +20,7 @@ from django.db import Error, IntegrityError, models, transaction
 from django.utils import timezone
 
 from django_throttle.conf import conf
+from django_throttle.core.texts import gettext_lazy
 from django_throttle.rulebook import sources
 
 logger = logging.getLogger("django_throttle")
@@ -128,24 +130,22 @@ def keep(lines: Iterable[models.Model], using: str) -> None:
     transaction.on_commit(lambda: _prune_sometimes(using), using=using, robust=True)
 
 
-def changes(before: State | None, after: State | None) -> Iterator[str]:
+def changes(before: State | None, after: State | None, labels: State = MappingProxyType({})) -> Iterator[str]:
     """What differs, a text for each column, such as "rate: 100/min → 50/min"; a column at its default is "default"."""
     old, new = before or {}, after or {}
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):
-            yield f"{name.replace('_', ' ')}: {in_words(old, name)} → {in_words(new, name)}"
+            label = labels.get(name) or name.replace("_", " ")
+            was, now = (in_words(one[name]) if name in one else gettext_lazy("default") for one in (old, new))
+            yield gettext_lazy("{label}: {was} → {now}", label=label, was=was, now=now)
 
 
-def in_words(state: State, name: str) -> str:
+def in_words(value: Any) -> str:
     """What a column holds."""
-    if name not in state:
-        return "default"
-    value = state[name]
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value) if value not in (None, "") else "none"
+        return gettext_lazy("yes") if value else gettext_lazy("no")
+    said = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return said if value is not None and said else gettext_lazy("none")
 
 
 def aged(using: str, now: datetime | None = None) -> int:

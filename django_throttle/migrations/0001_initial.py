@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'verbose_name': 'change',
-                'verbose_name_plural': 'history',
+                'verbose_name_plural': 'changes',
                 'ordering': ('-pk',),
                 'default_permissions': ('view',),
             },

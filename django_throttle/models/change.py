@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.db import models
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from django_throttle.models.fields import MomentColumn, NoteColumn, TextColumn, WholeColumn
 
@@ -14,6 +14,17 @@ KINDS: Final = (
     ("override", gettext_lazy("Override")),
     ("candidate", gettext_lazy("Candidate")),
     ("settings", gettext_lazy("Settings")),
+)
+ACTIONS: Final = tuple((name, gettext_lazy(name)) for name in (
+    gettext_noop("added"), gettext_noop("changed"), gettext_noop("removed"), gettext_noop("reverted"),
+    gettext_noop("promoted"), gettext_noop("discarded"), gettext_noop("ran out"),
+))  # fmt: skip
+PLACES: Final = (
+    ("admin", gettext_lazy("admin")),
+    ("command", gettext_lazy("command")),
+    ("import", gettext_lazy("import")),
+    ("schedule", gettext_lazy("its start time")),
+    ("settings", gettext_lazy("settings")),
 )
 
 
@@ -27,23 +38,23 @@ class ThrottleChange(models.Model):
     kind = TextColumn(gettext_lazy("kind"), max_length=20, choices=KINDS)
     name = TextColumn(gettext_lazy("name"), max_length=200, blank=True, db_index=True)
     row = WholeColumn(gettext_lazy("number"), null=True, blank=True)
-    action = TextColumn(gettext_lazy("what"), max_length=30)
+    action = TextColumn(gettext_lazy("what"), max_length=30, choices=ACTIONS)
     words = NoteColumn(gettext_lazy("in words"))
     before = models.JSONField(null=True, blank=True)
     after = models.JSONField(null=True, blank=True)
     who = TextColumn(gettext_lazy("who"), max_length=150, blank=True)
-    via = TextColumn(gettext_lazy("where"), max_length=30, blank=True)
+    via = TextColumn(gettext_lazy("where"), max_length=30, blank=True, choices=PLACES)
     reason = NoteColumn(gettext_lazy("why"), blank=True)
     once = TextColumn(max_length=200, null=True, blank=True, unique=True, editable=False)
 
     class Meta:
         verbose_name = gettext_lazy("change")
-        verbose_name_plural = gettext_lazy("history")
+        verbose_name_plural = gettext_lazy("changes")
         ordering = ("-pk",)
         default_permissions = ("view",)
 
     def __str__(self) -> str:
-        return f"{self.kind.capitalize()} {self.name} {self.action}".replace("  ", " ")
+        return f"{self.get_kind_display()} {self.name} {self.get_action_display()}".replace("  ", " ")
 
     def as_json(self) -> dict[str, Any]:
         """Every column, by the names that the log command prints."""
@@ -52,9 +63,9 @@ class ThrottleChange(models.Model):
 
     @property
     def by(self) -> str:
-        """Who edited it and where, as "ada (admin)"; settings are both."""
-        who = self.who or "somebody"
-        return f"{who} ({self.via})" if self.via not in ("", "settings") else who
+        """Who edited it and where, as "ada (admin)"; settings and a start time are both."""
+        who, where = self.who or gettext("somebody"), self.get_via_display()
+        return str(where) if self.via in ("schedule", "settings") else f"{who} ({where})" if where else who
 
     def sentence(self) -> str:
         """The line as a log has it."""

@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django_throttle.core import Rule
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidRate, InvalidRule
+from django_throttle.history.lines import in_words
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import stored
 from django_throttle.rulebook.sources import check_allowed, sentence
@@ -35,21 +36,16 @@ class Diff:
             yield f"+ {row.name}    {translated(row.meaning)}"
         for old, new in self.changed:
             yield f"~ {new.name}    {translated(new.meaning)}"
-            yield from (
-                f"    {field}: {_in_words(old, field)} → {_in_words(new, field)}" for field in _differing(old, new)
-            )
+            for field in _differing(old, new):
+                was, now = (translated(in_words(getattr(row, field))) for row in (old, new))
+                yield f"    {field}: {was} → {now}"
         for row in self.removed:
             yield f"- {row.name}    {translated(row.meaning)}"
 
     def summary(self) -> str:
         """The counts, in one line."""
-        return gettext(
-            "{added} added, {changed} changed, {removed} removed, {same} unchanged",
-            added=len(self.added),
-            changed=len(self.changed),
-            removed=len(self.removed),
-            same=self.same,
-        )
+        told = {name: len(getattr(self, name)) for name in ("added", "changed", "removed")}
+        return gettext("{added} added, {changed} changed, {removed} removed, {same} unchanged", same=self.same, **told)
 
     def apply(self) -> None:
         """Write the changes; the caller opens the transaction."""
@@ -78,15 +74,6 @@ def compare(present: Mapping[str, ThrottleRule], wanted: Iterable[ThrottleRule],
 
 def _differing(old: ThrottleRule, new: ThrottleRule) -> list[str]:
     return [field for field in FIELDS if getattr(old, field) != getattr(new, field)]
-
-
-def _in_words(row: ThrottleRule, field: str) -> str:
-    value: Any = getattr(row, field)
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or gettext("none")
-    if isinstance(value, bool):
-        return gettext("yes") if value else gettext("no")
-    return str(value) if value not in (None, "") else gettext("none")
 
 
 MAX_BYTES: Final = 1_000_000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
 from tests.admin.conftest import user
@@ -86,6 +87,20 @@ def test_one_click_reverts_an_edit_a_removal_and_an_addition(operator: Client) -
     assert ThrottleRule.objects.get().rate == "5/min"
     revert(operator, ThrottleChange.objects.earliest("pk"))
     assert not ThrottleRule.objects.exists()
+
+
+def test_a_revert_is_told_in_the_language_of_the_reader(operator: Client) -> None:
+    row = made()
+    ThrottleRule.objects.update(enforce_at=2.0, rate="7/min")
+    addition, edit = ThrottleChange.objects.order_by("pk")
+    with translation.override("de"):
+        page = operator.get(LIST).content.decode()
+        assert "2 Änderungen" in page and "geändert" in page and ">changed<" not in page
+        assert revert(operator, edit) == "Zurückgenommen: Rate: 7/min → 5/min; Ablehnen ab: 2.0 → Standardwert."
+        assert revert(operator, addition, confirmed="1") == "Zurückgenommen: Regel api ist entfernt."
+    row.save(force_insert=True)
+    row.delete()
+    assert revert(operator, ThrottleChange.objects.latest("pk")) == "Reverted: Rule api is there again."
 
 
 def test_what_has_changed_since_is_reverted_only_when_confirmed(operator: Client) -> None:

@@ -1,4 +1,4 @@
-"""A line of the history is the same in every language; columns speak that of the reader."""
+"""A line of the history is kept the same in every language, and read in that of the reader."""
 
 from __future__ import annotations
 
@@ -25,9 +25,17 @@ def test_a_line_says_the_same_whoever_edits(kind: str, value: str, line: str, re
     assert str(change) == line
 
 
+def test_what_was_done_and_where_is_read_in_the_language_of_the_reader() -> None:
+    line = ThrottleChange(kind="rule", name="api", action="ran out", via="import")
+    scheduled = ThrottleChange(kind="rule", action="promoted", who="its start time", via="schedule")
+    assert (str(line), line.by, scheduled.by) == ("Rule api ran out", "somebody (import)", "its start time")
+    with translation.override("de"):
+        assert (str(line), line.by, scheduled.by) == ("Regel api abgelaufen", "jemand (Import)", "zur Startzeit")
+
+
 def test_the_columns_of_a_form_have_labels_in_the_language_of_the_reader() -> None:
     with translation.override("de"):
         names = {str(field.verbose_name) for field in ThrottleOverride._meta.concrete_fields}
         assert {"Regeln", "Wirkung", "Faktor", "Rate", "Limit", "bis", "Begründung"} <= names
         models = [str(model._meta.verbose_name_plural) for model in (ThrottleOverride, ThrottleChange)]
-        assert models == ["Ausnahmen", "Verlauf"]
+        assert models == ["Ausnahmen", "Änderungen"]
