@@ -23,7 +23,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.recording.read import compared
 from django_throttle.stores import get_store
-from django_throttle.translated import joined, translated, written
+from django_throttle.translated import joined, ngettext, translated, written
 
 MOST_AFFECTED = 10
 WHOM = "<p>{}</p><ul>{}</ul>"
@@ -59,8 +59,12 @@ def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeS
                 height, x = HEIGHT * count / most, left + place * width * 0.45
                 bars.append((name, f"{x:.2f}", f"{HEIGHT - height:.2f}", f"{width * 0.4:.2f}", f"{height:.2f}"))
     live, candidate = sum(count for _, count, _ in points), sum(count for _, _, count in points)
-    label = gettext("In the last hour the live rule would have refused {live} calls, the candidate {candidate}")
-    label = label.format(live=written(live), candidate=written(candidate))
+    label = ngettext(
+        "In the last hour the live rule would have refused {count:,} call, the candidate {candidate:,}",
+        "In the last hour the live rule would have refused {count:,} calls, the candidate {candidate:,}",
+        live,
+        candidate=candidate,
+    )
     caption = format_html(str(CAPTION), most=written(most))
     return format_html(PICTURE, WIDTH, HEIGHT, label, format_html_join("", BAR, bars), caption)
 

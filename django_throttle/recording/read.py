@@ -240,12 +240,10 @@ class Half(NamedTuple):
 
     @property
     def in_words(self) -> str:
+        told = {"refused": self.refused, "calls": self.calls}
         if not self.calls:
-            return gettext_lazy("{refused:,} of {calls:,}", refused=self.refused, calls=self.calls)
-        share = self.refused / self.calls
-        return gettext_lazy(
-            "{refused:,} of {calls:,}, {share:.1%}", refused=self.refused, calls=self.calls, share=share
-        )
+            return gettext_lazy("{refused:,} of {calls:,}", **told)
+        return gettext_lazy("{refused:,} of {calls:,}, {share:.1%}", share=self.refused / self.calls, **told)
 
 
 @dataclass(frozen=True, slots=True)

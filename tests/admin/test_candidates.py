@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 from django.utils.html import escape
 from playwright.sync_api import BrowserContext, expect
 
@@ -110,6 +110,8 @@ def test_the_picture_has_a_bar_for_each_rule_and_minute() -> None:
         ("candidate", "467.60", "32.00", "32.00"),
     ]
     assert "<rect" not in picture([], now)
+    with translation.override("de"):
+        assert "1 Aufruf abgelehnt, der Kandidat 2.000" in picture([(now, 1, 2000)], now)
 
 
 def test_in_a_browser_it_is_saved_compared_and_promoted(visitor: BrowserContext) -> None:
