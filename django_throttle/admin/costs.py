@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
 from django_throttle.admin.page import shown_page
+from django_throttle.core.option_words import UNITS
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import HOURS, dearest, fetch, in_short
@@ -23,12 +24,13 @@ def costs_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?by`` names the measure by which routes are in order."""
     by = request.GET.get("by", "")
     by = by if by in MEASURES else "wall_ms"
+    labels = [(name, gettext(UNITS[name][0])) for name in MEASURES]
     return shown_page(
         rules,
         request,
         "throttlerule/costs",
         gettext("What requests cost"),
-        lambda: {**_rows(by), "by": by, "measures": MEASURES, "hours": HOURS},
+        lambda: {**_rows(by), "by": by, "measures": labels, "hours": HOURS},
     )
 
 

@@ -60,6 +60,7 @@ def test_routes_with_what_they_used(enforce: Enforce, operator: Client) -> None:
     with translation.override("de"):
         german = operator.get(PAGE).content.decode()
     assert "12,5 · 12,5 · 12,5" in german and ">1.500<" in german
+    assert all(f">{label}</a>" in german for label in ("Datenbankabfragen", "Bytes der Antworten"))
     by_rows = operator.get(f"{PAGE}?by=rows").content.decode()
     by_queries = operator.get(f"{PAGE}?by=queries").content.decode()
     assert by_rows.index("orders") < by_rows.index(">search<")
