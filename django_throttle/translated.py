@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from django.utils import translation
+from django.utils import timezone, translation
 from django.utils.formats import get_format
 
 from django_throttle.core.texts import Text, gettext_lazy, ngettext_lazy, sentences, text_of
@@ -59,6 +60,14 @@ def with_label(label: object, text: str) -> str:
     """What is wrong with a field: behind its label, unless the text has that."""
     told = capitalised(str(label))
     return text if told.casefold() in text.casefold() else gettext("{name}: {figure}", name=told, figure=text)
+
+
+def local(moment: datetime) -> datetime:
+    """The moment in the time zone in force."""
+    try:
+        return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    except OverflowError:  # the last date that Python has
+        return moment
 
 
 class _Number:

@@ -114,16 +114,9 @@ def _row(one: Any) -> dict[str, Any]:
     number = one.counting.override.number if one.counting.override else None
     full = translated(in_short(one.outcome.reset_after)) if one.outcome.reset_after else gettext("now")
     numbers = {"used": written(one.used), "limit": written(one.outcome.limit)}
-    said = {"verdict": translated(VERDICTS[one.verdict]), "why": translated(one.why)}
-    return {
-        "one": one,
-        "name": one.outcome.rule,
-        "full": full,
-        "override": number,
-        **said,
-        **numbers,
-        "assumed": translated(one.counting.assumed),
-    }
+    said = {"verdict": VERDICTS[one.verdict], "why": one.why, "assumed": one.counting.assumed}
+    told = {name: translated(text) for name, text in said.items()}
+    return {"one": one, "name": one.outcome.rule, "full": full, "override": number, **told, **numbers}
 
 
 def _relief(found: Answer, told: Explanation) -> str:

@@ -17,6 +17,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.decorators import method_decorator
+from django.utils.formats import localize
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -32,7 +33,7 @@ from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspel
 from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Overrides
-from django_throttle.translated import translated
+from django_throttle.translated import local, translated
 
 UNTIL_BELOW: Final = ""
 ENDLESS: Final = "endless"
@@ -186,7 +187,9 @@ class ThrottleOverrideAdmin(ListAdmin):
             said = gettext("in {time}").format(time=timeuntil(row.until))
         else:
             said = gettext("expired {time} ago").format(time=timesince(row.until))
-        return format_html('<time datetime="{}" title="{}">{}</time>', row.until.isoformat(), row.until, said)
+        return format_html(
+            '<time datetime="{}" title="{}">{}</time>', row.until.isoformat(), localize(local(row.until)), said
+        )
 
     @admin.display(description=gettext_lazy("reason"), ordering="reason")
     def why(self, row: ThrottleOverride) -> str:
@@ -196,7 +199,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     def made(self, row: ThrottleOverride) -> SafeString:
         said = gettext("{time} ago by {name}") if row.created_by else gettext("{time} ago")
         said = said.format(time=timesince(row.created_at, depth=1), name=row.created_by)
-        return format_html('<span title="{}">{}</span>', row.created_at, said)
+        return format_html('<span title="{}">{}</span>', localize(local(row.created_at)), said)
 
     @admin.action(description=gettext_lazy("End now"), permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:

@@ -8,6 +8,7 @@ from django.db import models
 from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from django_throttle.models.fields import MomentColumn, NoteColumn, TextColumn, WholeColumn
+from django_throttle.translated import local
 
 KINDS: Final = (
     ("rule", gettext_lazy("Rule")),
@@ -70,4 +71,6 @@ class ThrottleChange(models.Model):
     def sentence(self) -> str:
         """The line as a log has it."""
         words, why = " ".join(self.words.split()), " ".join(self.reason.split())
-        return f"{self.pk}  {self.at:%Y-%m-%d %H:%M:%S}  {self.by}: {self}: {words}{f' – {why}' if why else ''}"
+        return (
+            f"{self.pk}  {local(self.at):%Y-%m-%d %H:%M:%S %Z}  {self.by}: {self}: {words}{f' – {why}' if why else ''}"
+        )

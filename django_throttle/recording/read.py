@@ -274,10 +274,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "calls": self.calls,
-            "both": self.both,
-            "only_live": self.only_live,
-            "only_candidate": self.only_candidate,
+            **{name: getattr(self, name) for name in ("calls", "both", "only_live", "only_candidate")},
             "live_holds": self.of_live._asdict(),
             "candidate_holds": self.of_candidate._asdict(),
             "minutes": [{"at": at.isoformat(), "live": live, "candidate": own} for at, live, own in self.points],

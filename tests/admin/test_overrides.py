@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from django_throttle import rulebook
 from django_throttle.models import ThrottleOverride, ThrottleRule
@@ -389,3 +389,9 @@ class TestTheEndOfAllDates:
         action(operator, "end_now", row)
         row.refresh_from_db()
         assert not row.lasts()
+
+
+def test_an_end_is_shown_as_the_reader_writes_moments(operator: Client) -> None:
+    made(until=datetime(2090, 1, 31, 23, 0, tzinfo=UTC))
+    with timezone.override("Asia/Tokyo"), translation.override("de"):
+        assert 'title="1. Februar 2090 08:00"' in operator.get(LIST).content.decode()

@@ -17,7 +17,7 @@ from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short
 from django_throttle.management import printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
-from django_throttle.translated import gettext, ngettext, translated
+from django_throttle.translated import gettext, local, ngettext, translated
 from django_throttle.why_refused import Answer, answer
 
 ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it has open
@@ -60,23 +60,22 @@ class Command(BaseCommand):
 
 
 def _lines(found: Answer) -> Iterator[str]:
-    told = found.explanation
-    if told is None:
+    explained = found.explanation
+    if explained is None:
         yield gettext("Nobody who can be asked has the tag {tag}; this was refused to it:", tag=found.tag)
     else:
-        yield translated(told.sentence)
-        yield from _rules(told)
+        yield translated(explained.sentence)
+        yield from _rules(explained)
     for times, one in found.alike:
+        calls = COUNTED[one.event](times) if one.event in COUNTED else one.event
+        told = {"calls": calls, "scope": one.scope, "rule": one.rule, "at": local(one.at)}
         yield "  " + ngettext(
             "{verdict}: {calls} to {scope} by rule {rule!r} ({reason}), {at:%Y-%m-%d %H:%M:%S %Z}",
             "{verdict}: {calls} to {scope} by rule {rule!r} ({reason}), last {at:%Y-%m-%d %H:%M:%S %Z}",
             times,
             verdict=VERDICTS.get(one.outcome, one.outcome),
-            calls=COUNTED[one.event](times) if one.event in COUNTED else one.event,
-            at=one.at,
-            scope=one.scope,
-            rule=one.rule,
             reason=REASONS.get(one.reason, one.reason),
+            **told,
         )
     if found.open:
         yield "  " + gettext("open sockets: {count:,}", count=found.open)

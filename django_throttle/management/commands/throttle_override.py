@@ -22,7 +22,7 @@ from django_throttle.management import printable, shell_user, subcommands
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
-from django_throttle.translated import gettext, translated, with_label
+from django_throttle.translated import gettext, local, translated, with_label
 
 USUAL: Final = "2h"
 
@@ -169,14 +169,7 @@ def _seconds(lasting: str) -> float:
 def _line(row: ThrottleOverride) -> str:
     until = gettext("without an end")
     if row.until is not None:
-        until = gettext("until {moment}", moment=f"{_local(row.until):%Y-%m-%d %H:%M:%S %Z}".rstrip())
+        until = gettext("until {moment}", moment=f"{local(row.until):%Y-%m-%d %H:%M:%S %Z}".rstrip())
     by = f" ({row.created_by})" if row.created_by else ""
     said = with_commas([f"{row.pk}  {row.named()}: {translated(row.meaning)}", until])
     return printable(f"{translated(said)}: {' '.join(row.reason.split())}{by}")
-
-
-def _local(moment: datetime) -> datetime:
-    try:
-        return timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    except OverflowError:  # the last date that Python has
-        return moment

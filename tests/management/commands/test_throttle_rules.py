@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, ProgrammingError, connection
+from django.utils import timezone
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.recording import RecordFlusher, recorder
 from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
@@ -125,6 +127,12 @@ class TestLog:
         assert oldest.endswith("(import): Rule api added: each user or address: 5 requests per second – first rules")
         assert len(run("log").splitlines()) == 3
         assert run("log", "--most", "1").count("\n") == 1
+
+    def test_the_time_is_that_of_the_site(self) -> None:
+        ThrottleRule.objects.create(name="api", rate="5/s")
+        ThrottleChange.objects.update(at=datetime(2030, 1, 31, 23, 0, tzinfo=UTC))
+        with timezone.override("Asia/Tokyo"):
+            assert "  2030-02-01 08:00:00 JST  somebody: Rule api added" in run("log", "api")
 
     def test_as_json(self) -> None:
         ThrottleRule.objects.create(name="api", rate="5/s").delete()
