@@ -22,7 +22,7 @@ from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import HASHED
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
-from django_throttle.translated import joined, translated, written
+from django_throttle.translated import capitalised, joined, translated, written
 from django_throttle.why_refused import Answer, answer
 
 URL_NAME: Final = "django_throttle_explain"
@@ -86,7 +86,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
     except ValidationError as error:
         return {"mistake": joined(error.messages)}
     except (InvalidSetting, ValueError) as error:
-        return {"mistake": translated(error)}
+        return {"mistake": capitalised(translated(error))}
     except (StoreError, DatabaseError) as error:
         return {"failure": translated(error)}
     told, events = found.explanation, dict(event_labels())

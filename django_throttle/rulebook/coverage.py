@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from django_throttle.call_facts import Facts, with_plan
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.descriptions import events as events_in_words
-from django_throttle.core.options import EVENTS, is_dotted
+from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
@@ -25,7 +25,7 @@ TOGETHER: Final = {"request": ("request", "inflight"), "connect": ("connect", "c
 class Call:
     """The call that is asked about; an empty text stands for any scope, method or event.
 
-    Raises ValueError for an event that there is not.
+    Raises ValueError for a method or an event that there is not.
     """
 
     scope: str = ""
@@ -33,6 +33,9 @@ class Call:
     event: str = ""
 
     def __post_init__(self) -> None:
+        if self.method and self.method not in METHODS:
+            hint, given = did_you_mean(self.method, METHODS), self.method[:60]
+            raise ValueError(gettext_lazy("there is no method {name!r}{hint}", name=given, hint=hint))
         if self.event and self.event not in EVENTS:
             known, given = ", ".join(EVENTS), self.event[:60]
             fault = gettext_lazy(

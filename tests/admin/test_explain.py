@@ -74,6 +74,12 @@ def test_events_and_reasons_are_words_of_the_reader(enforce: Enforce, viewer: Cl
     assert "HTTP-Anfragen (POST) api über dem Limit" in words(html)
 
 
+def test_a_method_that_there_is_not_is_said(enforce: Enforce, viewer: Client) -> None:
+    enforce(api={"rate": "2/min"})
+    text = words(page(viewer, ident="192.0.2.1", method="psot"))
+    assert "There is no method 'PSOT'; did you mean 'POST'?" in text and "would be" not in text
+
+
 def test_who_may_only_look_changes_nothing(enforce: Enforce, viewer: Client) -> None:
     enforce(api={"rate": "2/min"})
     refuse("ip:192.0.2.1")

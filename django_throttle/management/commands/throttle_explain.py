@@ -11,7 +11,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_throttle.core.option_words import COUNTED
-from django_throttle.core.options import METHODS, did_you_mean
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short
 from django_throttle.management import printable, rules_in_force
@@ -37,12 +36,8 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, ident: str, scope: str, method: str, event: str, **options: Any) -> None:
-        method = method.strip().upper()
-        if method and method not in METHODS:
-            hint = did_you_mean(method, METHODS)
-            raise CommandError(printable(gettext("there is no method {name!r}{hint}", name=method, hint=hint)))
         try:
-            call = Call(scope, method, event)
+            call = Call(scope, method.strip().upper(), event)
             found = answer(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)
         except ValidationError as error:
             raise CommandError("\n".join(map(printable, error.messages))) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -154,6 +154,7 @@ class Command(BaseCommand):
             found = [(row, compared(store, row.name, row.since, now)) for row in rows]
         except StoreError as error:
             raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
+        _check_found(found, options["name"])
         if options["json"]:
             self.stdout.write(json.dumps([{**row.as_json(), **both.as_json()} for row, both in found], indent=2))
             return
@@ -163,7 +164,6 @@ class Command(BaseCommand):
             for name, figure in both.rows():
                 self.stdout.write("  " + gettext("{name}: {figure}", name=name, figure=figure))
         if not found:
-            _exists(options["name"])
             self.stdout.write(gettext("There are no candidates."))
 
     def log(self, options: dict[str, Any]) -> None:
@@ -172,13 +172,13 @@ class Command(BaseCommand):
         if options["name"] is not None:
             rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
         found = list(rows[: options["most"]])
+        _check_found(found, options["name"])
         if options["json"]:
             self.stdout.write(json.dumps([row.as_json() for row in found], indent=2))
             return
         for row in found:
             self.stdout.write(printable(row.sentence()))
         if not found:
-            _exists(options["name"])
             self.stdout.write(gettext("Nothing was changed."))
 
     def _print_changes(self, diff: Diff, *, dry_run: bool) -> None:
@@ -201,9 +201,9 @@ def _positive(text: str) -> int:
     return number
 
 
-def _exists(name: str | None) -> None:
-    """Raises CommandError where a name is given that no rule has."""
-    if name is not None and (wrong := misspelt([name], sources.rules(), unlisted=False)):
+def _check_found(found: Sequence[object], name: str | None) -> None:
+    """Raises CommandError where nothing was found for a name that no rule has."""
+    if not found and name is not None and (wrong := misspelt([name], sources.rules(), unlisted=False)):
         raise CommandError("\n".join(wrong))
 
 

@@ -147,12 +147,13 @@ class TestLog:
 
     def test_none_at_all(self) -> None:
         assert run("log") == "Nothing was changed.\n"
-        assert run("log", "api", "--json") == "[]\n"
+        assert run("log", "--json") == "[]\n"
 
     def test_a_name_that_no_rule_has(self) -> None:
         ThrottleRule.objects.create(name="search", rate="5/s")
-        with pytest.raises(CommandError, match=r"'serach'.*Did you mean 'search'"):
-            run("log", "serach")
+        for also in ((), ("--json",)):
+            with pytest.raises(CommandError, match=r"'serach'.*Did you mean 'search'"):
+                run("log", "serach", *also)
         with pytest.raises(CommandError, match="a whole number from 1"):
             run("log", "--most", "0")
         ThrottleRule.objects.all().delete()
@@ -184,7 +185,10 @@ class TestCandidates:
         assert (found["name"], found["share"], found["starts_at"], found["calls"]) == ("api", 0.1, None, 4)
         assert found["only_candidate"] == sum(one["candidate"] for one in found["minutes"])
         assert found["live_holds"]["calls"] + found["candidate_holds"]["calls"] == 4
-        assert run("candidates", "other", "--json") == "[]\n"
+        with pytest.raises(CommandError, match="There is no rule 'other'"):
+            run("candidates", "other", "--json")
+        row.delete()
+        assert run("candidates", "api", "--json") == "[]\n"
 
     def test_in_memory_nobody_else_knows(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"STORE": "memory"}
