@@ -32,7 +32,7 @@ PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"}
 SAID = {
     "en": "each user: 100 requests per minute, group premium 1,000",
     "de": "jeder Benutzer: 100 Anfragen je Minute, Gruppe premium 1.000",
-    "es": "cada usuario: 100 peticiones por minuto, grupo premium 1\xa0000",
+    "es": "cada usuario: 100 solicitudes por minuto, grupo premium 1\xa0000",
     "fr": "chaque utilisateur : 100 requêtes par minute, groupe premium 1\xa0000",
     "ja": "ユーザーごと: 1 分あたり 100 リクエスト、グループ premium: 1,000",
 }
@@ -70,8 +70,8 @@ def test_all_parts_of_a_description_are_translated() -> None:
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (1, ("1 Anfrage je Minute", "1 petición por minuto", "1 requête par minute", "1 分あたり 1 リクエスト")),
-        (2, ("2 Anfragen je Minute", "2 peticiones por minuto", "2 requêtes par minute", "1 分あたり 2 リクエスト")),
+        (1, ("1 Anfrage je Minute", "1 solicitud por minuto", "1 requête par minute", "1 分あたり 1 リクエスト")),
+        (2, ("2 Anfragen je Minute", "2 solicitudes por minuto", "2 requêtes par minute", "1 分あたり 2 リクエスト")),
     ],
 )
 def test_plurals(count: int, said: tuple[str, ...]) -> None:

@@ -102,7 +102,10 @@ def check_audience(entry: str, option: str) -> None:
     near = get_close_matches(kind.strip().lower(), (*AUDIENCES, *AUDIENCE_KINDS), n=1)
     if near and near[0] in AUDIENCE_KINDS:
         near = [f"{near[0]}:{name.strip() or 'NAME'}"]
-    choices = gettext_lazy("; choose {known}, group:NAME or tenant:NAME", known=", ".join(AUDIENCES))
+    pattern = gettext_noop("; choose {known}, group:NAME or tenant:NAME")
+    if option == "plans":
+        pattern = gettext_noop("; choose {known}, group:NAME, tenant:NAME or a function such as shop.limits.plan:NAME")
+    choices = gettext_lazy(pattern, known=", ".join(AUDIENCES))
     hint = gettext_lazy("; did you mean {near!r}?", near=near[0]) if near else choices
     raise InvalidRule(gettext_lazy("there is no audience {entry!r}{hint}", entry=entry, hint=hint), option)
 

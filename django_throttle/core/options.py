@@ -306,7 +306,8 @@ def _audience(row: Option, given: object) -> tuple[str, ...]:
 
 def _plans(row: Option, given: object) -> tuple[str, ...]:
     def check(who: str) -> None:
-        if not is_dotted(who.partition(":")[0]) or who.endswith(":"):
+        path, colon, name = who.partition(":")
+        if not is_dotted(path) or (colon and name.strip() != name) or who.endswith(":"):
             check_audience(who, row.name)
 
     return read_plans(given, check)

@@ -54,6 +54,11 @@ def read_plans(given: object, check_who: Callable[[str], None]) -> tuple[str, ..
         raise InvalidRule(gettext_lazy(pattern, given=given), OPTION)
     for one in found:
         check_who(one.who)
+    asked = [one.who for one in found]
+    for who in asked[asked.index("authenticated") + 1 :] if "authenticated" in asked else ():
+        if who == "staff" or who.startswith("group:"):
+            fault = gettext_lazy('plan {who!r} must stand before "authenticated", which all of these are', who=who)
+            raise InvalidRule(fault, OPTION)
     if len({one.who for one in found}) < len(found):
         raise InvalidRule(gettext_lazy("plans have one of their callers twice"), OPTION)
     if len(found) > MAX_PLANS:
@@ -80,16 +85,14 @@ def _read(who: object, amount: object) -> PlanLimits:
     given = _options(who, amount)
     for name in given:
         if name not in AMOUNTS:
-            raise InvalidRule(
-                gettext_lazy(
-                    "plan {who!r} has {known} only, not {name!r}", who=who, known=", ".join(AMOUNTS), name=name
-                ),
-                OPTION,
-            )
+            pattern, known = gettext_noop("plan {who!r} has {known} only, not {name!r}"), ", ".join(AMOUNTS)
+            raise InvalidRule(gettext_lazy(pattern, who=who, known=known, name=name), OPTION)
     rates = given.get("rates") or ([] if given.get("rate") is None else [given["rate"]])
     limit, burst = (_whole(who, name, given.get(name)) for name in ("limit", "burst"))
     if bool(rates) == (limit is not None):
-        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, or for concurrency a limit", who=who)
+        fault = gettext_lazy(
+            "plan {who!r} needs a rate such as 1000/min or, for concurrency, a limit, not both", who=who
+        )
         raise InvalidRule(fault, OPTION)
     return PlanLimits(who, tuple(_rate(who, one) for one in rates), limit, burst)
 
@@ -113,12 +116,8 @@ def _options(who: str, amount: object) -> Mapping[str, Any]:
 
 def _whole(who: str, name: str, given: object) -> int | None:
     if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
-        raise InvalidRule(
-            gettext_lazy(
-                "plan {who!r}: {name} must be a whole number from 1 on, not {given!r}", who=who, name=name, given=given
-            ),
-            OPTION,
-        )
+        pattern = gettext_noop("plan {who!r}: {name} must be a whole number from 1 on, not {given!r}")
+        raise InvalidRule(gettext_lazy(pattern, who=who, name=name, given=given), OPTION)
     return given
 
 

@@ -92,11 +92,10 @@ class Rate:
         """
         match = _SHAPE.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise InvalidRate(
-                gettext_lazy(
-                    "{text} is not a rate: {help}", text=_shortened(text if typed is None else typed), help=_HELP
-                )
-            )
+            several = gettext_lazy('write several as rates=["5/min", "100/day"]')
+            advice = several if typed is None and ";" in str(text) else _HELP
+            shown = _shortened(text if typed is None else typed)
+            raise InvalidRate(gettext_lazy("{text} is not a rate: {help}", text=shown, help=advice))
         limit, multiple, name = match.groups()
         if calendar and name == MONTH and not multiple:
             return cls(int(limit), _MONTH_SECONDS, monthly=True)
@@ -134,7 +133,7 @@ class RateLimit(int):
 
 
 def _shortened(text: object) -> str:
-    shown = ascii(text)
+    shown = repr(text)  # what is not printable is escaped
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 

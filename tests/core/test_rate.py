@@ -114,6 +114,10 @@ def test_refuses(text: object) -> None:
 def test_an_error_says_what_to_write() -> None:
     with pytest.raises(InvalidRate, match="write a rate like 100/min"):
         Rate.parse("ten a minute")
+    with pytest.raises(InvalidRate, match=r"^'５/分' is not a rate: write a rate like 100/min"):
+        Rate.parse("５/分")
+    with pytest.raises(InvalidRate, match=r"""write several as rates=\["5/min", "100/day"\]"""):
+        Rate.parse("5/min;100/day")
     with pytest.raises(InvalidRate, match="month has no fixed length: set algorithm to fixed_window, or write"):
         Rate.parse("10/month")
     with pytest.raises(InvalidRate, match="year has no fixed length: write a rate like"):
