@@ -128,7 +128,9 @@ class _Turns:
         claimed = not isinstance(self.ident, str)
         facts = Facts(self.rule, (), who, rule=self.rule, ident=ident, is_claimed=claimed, asks_again=True)
         while True:
-            yield from self._wait_for_pause(request, ident, until)
+            while seconds := (yield from self._paused(ident)):
+                paused = Decision(False, retry_after=seconds, reset_after=seconds, rule=self.rule)
+                yield from self._wait(request, paused, until)
             queued = yield from self._queued(facts)
             if queued.delay > (left := max(0.0, until - time.monotonic())):
                 wait = queued.delay - left
@@ -148,11 +150,6 @@ class _Turns:
         if rule is None or rule.action != "delay":
             return Decision()
         return (yield from limiter.decide_flow(snapshot.match(facts), get_store(), commit=False))
-
-    def _wait_for_pause(self, request: httpx.Request, ident: str, until: float) -> Steps[None]:
-        while seconds := (yield from self._paused(ident)):
-            decision = Decision(False, retry_after=seconds, reset_after=seconds, rule=self.rule)
-            yield from self._wait(request, decision, until)
 
     def _wait(
         self, request: httpx.Request, decision: Decision, until: float, facts: Facts | None = None

@@ -47,7 +47,8 @@ def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     if not told.calls:
         return {"span": span, "is_empty": True, "is_off": not conf().RECORD}
     given = {side: asked[side] for side in NAMES}
-    found = {side: _replayed(rule, told) for side, rule in given.items() if rule and told.why_not(rule) is None}
+    rules = {side: replace(rule, enabled=True) for side, rule in given.items() if rule and told.why_not(rule) is None}
+    found = {side: replay([rule], told.calls, caller=RecordedCaller)[rule.name] for side, rule in rules.items()}
     return {
         "span": span,
         "calls": len(told.calls),
@@ -62,10 +63,6 @@ def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         "width": WIDTH,
         "height": HEIGHT,
     }
-
-
-def _replayed(rule: Rule, told: RecordedCalls) -> Replayed:
-    return replay([replace(rule, enabled=True)], told.calls, caller=RecordedCaller)[rule.name]
 
 
 def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
 from inspect import signature
 from typing import Any, Final
 
+from django.apps import apps
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register
 from django.core.signals import got_request_exception
 from django.db import Error as DatabaseFailure
@@ -336,10 +340,20 @@ def _tenant(given: Given) -> Iterator[CheckMessage]:
         yield mistake("E043", f"TENANT must be a path like user.tenant_id or shop.limits.tenant, not {path!r}")
     elif path and not is_path(path):
         yield from _check_function("TENANT", path, "E043", "E043", given=("request",))
+    elif path and (lacking := _lacking(*path.split(".")[:2])):
+        yield warning("W013", f"TENANT is {path!r}, and {lacking}", "Name an attribute, or rules count no tenant.")
     if path:
         return
     for rule in rules_of_settings(_needs_tenants):
         yield mistake("E045", f"rule {rule.name!r} needs tenants: set TENANT to a path such as user.tenant_id")
+
+
+def _lacking(first: str, second: str = "pk") -> str:
+    """What is not there of the beginning of a path; only who is logged in has attributes that are known here."""
+    if first != "user":
+        return f"requests have a user, and no {first}" if get_close_matches(first, ["user"]) else ""
+    model = get_user_model() if apps.is_installed("django.contrib.auth") else None
+    return "" if model is None or hasattr(model, second) else f"{model.__name__} has no {second}"
 
 
 def _needs_tenants(rule: Rule) -> bool:
@@ -445,10 +459,15 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
 def check_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """Rules and overrides in the database that are skipped."""
+    """Rules and overrides in the database that are skipped, and groups that are not there."""
     if not databases or check_settings(None):
         return []
     found = rules_of_database(databases)
     hint = "Correct it in the admin; until then it is not in force."
     rules = [warning("W002", f"rule {name!r} in the database: {what}", hint) for name, what in found.faults.items()]
+    row = apps.get_model("django_throttle", "ThrottleRule")
+    with suppress(DatabaseFailure):  # groups are not migrated yet
+        for rule in [*rules_of_settings(lambda rule: True), *found.rules.values()]:
+            texts = [f"rule {rule.name!r}: {missing}" for missing in row.of(rule).missing_groups()]
+            rules += [warning("W066", text, "Add it, or correct the rule.") for text in texts]
     return rules + [warning("W065", f"override {number}: {what}", hint) for number, what in found.unfit.items()]

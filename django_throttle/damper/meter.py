@@ -455,14 +455,11 @@ class MeterCache:
             meter = self.meters[key]
             if place < count:
                 del self.meters[key]
-                self._keep_removed(meter)
+                if not meter.attempts.is_confirmed:
+                    push = heappush if len(self._removed) < MOST_REMOVED else heappushpop
+                    push(self._removed, (meter.attempts.unsent, next(_numbers), meter))
             elif meter.weight(now) > HALF_FULL:
                 self.meters[key] = self.meters.pop(key)
-
-    def _keep_removed(self, meter: Meter) -> None:
-        if not meter.attempts.is_confirmed:
-            push = heappush if len(self._removed) < MOST_REMOVED else heappushpop
-            push(self._removed, (meter.attempts.unsent, next(_numbers), meter))
 
 
 def _sent(meter: Meter, now: float, *, asks: bool = False) -> MeterReport | None:

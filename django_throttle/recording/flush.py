@@ -71,13 +71,10 @@ class RecordFlusher:
             self._pending = [*failed, *self._pending[len(batch) :]]
             if failed:
                 break
-            self._learn_levels(pairs)
+            levels = {args[0]: int(reply) for (name, _, args), reply in pairs if name == "sample"}
+            if levels:
+                recorder.ask_for(*(levels.get(stratum, 0) - 1 for stratum in places.STRATA))
         raise_first(errors)
-
-    def _learn_levels(self, pairs: list[tuple[Sending, Any]]) -> None:
-        levels = {args[0]: int(reply) for (name, _, args), reply in pairs if name == "sample"}
-        if levels:
-            recorder.ask_for(*(levels.get(stratum, 0) - 1 for stratum in places.STRATA))
 
     def _sendings(self, records: Records, now: int) -> Iterator[Sending]:
         by_rule: dict[str, dict[int, Cell]] = {}

@@ -142,7 +142,9 @@ class MemoryStore:
     def _step(self, charge: Charge, now: int, command: Decide) -> StepResult:
         rule = charge.rule
         if rule.is_concurrency:
-            self._release_owed()
+            for lease in self.leases.take_to_release() if self._sent else ():  # else whoever tells Redis does
+                for pair in lease.holds:
+                    self.leases.drop(*pair, lease.id)
             held = self.leases.count(rule.id, charge.ident)
             mine = command.lease is not None and self.leases.is_held(rule.id, charge.ident, command.lease)
             return rule.plan.step((held, mine), now, charge.cost, False)
@@ -187,11 +189,6 @@ class MemoryStore:
             until = now + command.lasts
             self._write(key, (until,), until, is_spent=True)
         return max(0, until - now)
-
-    def _release_owed(self) -> None:
-        for lease in self.leases.take_to_release() if self._sent else ():  # else whoever tells Redis does
-            for pair in lease.holds:
-                self.leases.drop(*pair, lease.id)
 
     def _refund(self, paid: PastCharge) -> bool:
         (rule, _, cost), at, reset = paid

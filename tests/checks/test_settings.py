@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.core.checks import CheckMessage
 from django.core.checks.registry import registry
 from django.core.management import call_command
@@ -183,6 +184,8 @@ WRONG: list[tuple[str, Any]] = [
     ("E043", {"TENANT": "tests.limits.tenant"}),
     ("E043", {"TENANT": "tests.checks.test_settings.tenant"}),
     ("E043", {"TENANT": "tests.checks.test_settings.WRONG"}),
+    ("W013", {"TENANT": "user.tenent_id"}),
+    ("W013", {"TENANT": "usr.tenant_id"}),
     ("E044", {"USER_IDENT": 5}),
     ("E044", {"USER_IDENT": "account"}),
     ("E044", {"USER_IDENT": "shop.limits.account"}),
@@ -234,7 +237,7 @@ def test_wrong(number: str, given: Any) -> None:
         {"TRUSTED_PROXIES": ["10.0.0.7", "2001:db8::/32", "unix"], "NO_ADDRESS": "refuse"},
         {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
         {"TRUSTED_PROXIES": 1, "PROXY_HEADER": "X-Real-IP"},
-        {"TENANT": "user.tenant_id", "RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}},
+        {"TENANT": "user.email", "RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}},
         {"TENANT": "tests.checks.test_settings.found", "USER_IDENT": "tests.checks.test_settings.found"},
     ],
     ids=str,
@@ -429,6 +432,17 @@ class TestRows:
         (message,) = checked_settings.check_rows(None, databases=["default"])
         assert message.id == "django_throttle.W002"
         assert message.msg.startswith("rule 'sad' in the database: the key 'gone.away'")
+
+    @pytest.mark.django_db
+    def test_a_group_that_is_not_there_is_a_warning(self, settings: Any) -> None:
+        Group.objects.create(name="editors")
+        rule = {"rate": "5/s", "audience": ["group:editors"], "plans": {"group:premum": "9/s"}}
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": {"api": rule}}
+        ThrottleRule.objects.create(name="more", rate="5/s", audience=["group:editor"])
+        found = checked_settings.check_rows(None, databases=["default"])
+        assert [one.id for one in found] == ["django_throttle.W066"] * 2
+        assert found[0].msg == "rule 'api': There is no group 'premum' yet, so nobody is in it."
+        assert found[1].msg.endswith("Did you mean 'editors'?")
 
     @pytest.mark.row("F57")
     @pytest.mark.django_db(transaction=True)

@@ -64,9 +64,8 @@ class Command(BaseCommand):
             with history.editing(shell_user(), "command", options.get("reason", "")):
                 do(options)
         except DatabaseError as error:
-            raise CommandError(
-                gettext("the overrides in the database cannot be used: {advice}", advice=sources.advice(error))
-            ) from error
+            fault = gettext("the overrides in the database cannot be used: {advice}", advice=sources.advice(error))
+            raise CommandError(fault) from error
 
     def add(self, options: dict[str, Any]) -> None:
         """Check it as the admin does, and put it in force."""
@@ -161,9 +160,8 @@ def _seconds(lasting: str) -> float:
     try:
         return Rate.parse(f"1/{lasting}").window
     except InvalidRate as error:
-        raise CommandError(
-            gettext("{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d", lasting=lasting)
-        ) from error
+        fault = gettext("{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d", lasting=lasting)
+        raise CommandError(fault) from error
 
 
 def _line(row: ThrottleOverride) -> str:

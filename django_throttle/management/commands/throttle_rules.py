@@ -18,7 +18,7 @@ from django_throttle import history
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.core.texts import gettext_lazy, listed, with_commas
+from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, with_commas
 from django_throttle.exceptions import StoreError
 from django_throttle.management import printable, remote_store, shell_user, subcommands
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
@@ -119,9 +119,8 @@ class Command(BaseCommand):
         try:
             Path(options["output"]).write_text(text, encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise CommandError(
-                gettext("cannot write {name!r}: {why}", name=options["output"], why=_why(error))
-            ) from error
+            fault = gettext("cannot write {name!r}: {why}", name=options["output"], why=_why(error))
+            raise CommandError(fault) from error
 
     def import_rules(self, options: dict[str, Any]) -> None:
         """Show what changes, and change it in one transaction."""
@@ -139,9 +138,8 @@ class Command(BaseCommand):
             alike = _equal_but_for_case({*present, *(row.name for row in wanted)})
             if not alike:
                 raise
-            raise CommandError(
-                gettext("nothing was imported: {alike} are one name to this database, which ignores case", alike=alike)
-            ) from error
+            pattern = gettext_noop("nothing was imported: {alike} are one name to this database, which ignores case")
+            raise CommandError(gettext(pattern, alike=alike)) from error
         self._print_changes(diff, dry_run=options["dry_run"])
 
     def candidates(self, options: dict[str, Any]) -> None:
@@ -238,9 +236,8 @@ def _file_content(name: str) -> bytes:
 
 
 def _why(error: OSError | ValueError) -> str:
-    return (
-        error.strerror or str(error) if isinstance(error, OSError) else gettext("a path cannot contain such characters")
-    )
+    odd = gettext("a path cannot contain such characters")
+    return error.strerror or str(error) if isinstance(error, OSError) else odd
 
 
 def _source(rule: Rule, reading: Reading) -> str:
