@@ -140,7 +140,7 @@ class ListForm(RuleForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if "rate" in self.fields:
-            self.fields["rate"].widget = forms.TextInput(attrs={"size": max(8, len(self.instance.rate))})
+            self.fields["rate"].widget = forms.TextInput(attrs={"size": max(8, len(self.instance.rate)), "dir": "ltr"})
         spare = "rate" if self.instance.algorithm == "concurrency" else "limit"
         if spare in self.fields and not getattr(self.instance, spare):
             self.fields[spare].widget = forms.HiddenInput()
