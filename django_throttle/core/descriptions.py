@@ -133,6 +133,7 @@ def _who_has(plan: str) -> str:
     if plan in AUDIENCE_WORDS:
         return gettext_lazy(AUDIENCE_WORDS[plan])
     kind, colon, name = plan.partition(":")
+    name = name if name.isalpha() else repr(name)  # an amount follows
     return gettext_lazy("{kind} {name}", kind=gettext_lazy(kind), name=name) if colon else plan
 
 

@@ -124,8 +124,8 @@ SENTENCES = [
         ),
     ),
     (
-        {"limit": 3, "algorithm": "concurrency", "plans": {"tenant:acme": 20}},
-        "each user or address: 3 open WebSockets at once, tenant acme 20",
+        {"limit": 3, "algorithm": "concurrency", "plans": {"tenant:acme": 20, "tenant:Größe 1": 50}},
+        "each user or address: 3 open WebSockets at once, tenant acme 20, tenant 'Größe 1' 50",
     ),
     ({"rate": "9/min", "scopes": ["api:*"]}, "each user or address: 9 requests per minute, on api:* together"),
     (
