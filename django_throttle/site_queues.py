@@ -133,6 +133,7 @@ class CeleryTasks:
 
 
 deferred_to: Final[list[Any]] = []  # the tasks that views name
+limited_tasks: Final[list[tuple[str, Any]]] = []  # rules, and the tasks of django.tasks whose runs draw on them
 QUEUES: Final[tuple[SiteQueue, ...]] = (DjangoTasks(), CeleryTasks())
 
 

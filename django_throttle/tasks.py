@@ -23,7 +23,7 @@ from django_throttle.core import Decision
 from django_throttle.core.decide import refund_charges
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
-from django_throttle.site_queues import task_class, tasks_module
+from django_throttle.site_queues import limited_tasks, task_class, tasks_module
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
 from django_throttle.task_budget import Cost, Ident, TaskBudget, check_options, run_once
@@ -52,7 +52,11 @@ def throttled_task(rule: str, *, cost: Cost = 1, ident: Ident = EVERYONE, max_pu
         if tasks_module():
             import_module(f"{tasks_module()}.signals").task_started.connect(_note, dispatch_uid=__name__)
             if isinstance(task, task_class()):
-                return _limited_task(task, TaskBudget(rule, cost, ident, max_put_off, task.module_path))
+                kind: Any = type(task)
+                fields = {name: getattr(task, name) for name in kind.__dataclass_fields__}
+                budget = TaskBudget(rule, cost, ident, max_put_off, task.module_path)
+                limited_tasks.append((rule, _limited_class(kind)(**fields, budget=budget)))
+                return limited_tasks[-1][1]
         _check_function(task)
         name = f"{task.__module__}.{task.__qualname__}"
         return _limited_function(task, TaskBudget(rule, cost, ident, max_put_off, name))
@@ -153,15 +157,9 @@ def _note(sender: Any, task_result: Any, **_: Any) -> None:
     running.set(task_result)
 
 
-def _limited_task(task: Any, budget: TaskBudget) -> Any:
-    """The same task, whose class is made from its own: a backend may have one of its own."""
-    kind: Any = type(task)
-    fields = {name: getattr(task, name) for name in kind.__dataclass_fields__}
-    return _limited_class(kind)(**fields, budget=budget)
-
-
 @lru_cache(maxsize=16)
 def _limited_class(kind: Any) -> Any:
+    """Made from the task's own class: a backend may have one of its own."""
     budget = ("budget", Any, field(default=None, compare=False, repr=False))
     return make_dataclass(kind.__name__, [budget], bases=(_Limited, kind), frozen=True, kw_only=True, slots=True)
 

@@ -29,7 +29,7 @@ from django_throttle.core import Rate, Rule
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_scope
-from django_throttle.site_queues import queue_of
+from django_throttle.site_queues import limited_tasks, queue_of
 from django_throttle.sockets.settings import misspelt_options
 
 DAPHNE: Final = "daphne"
@@ -283,16 +283,16 @@ def check_status_pages(given: Given) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_deferring_backends(given: Given) -> Iterator[CheckMessage]:
-    """The queues of the tasks that views name can run a task at a later moment."""
+    """The tasks that views name, or whose runs draw on a queue in settings, can run at a later moment."""
     _ = list(_views())  # which imports the views
-    for rule, task in {one.rule: one.task for one in deferrals}.items():
-        if not queue_of(task).can_wait(task):
-            yield mistake(
-                "E084",
-                f"a view defers calls under rule {rule!r} to a task whose backend runs tasks at once, so each call "
-                "over the rate is an error; choose one in TASKS that keeps run_after, such as "
-                "django_tasks_db.DatabaseBackend",
-            )
+    queues = {rule.name for rule in rules_of_settings(lambda rule: rule.enabled and rule.is_queue)}
+    waiting = [*((one.rule, one.task) for one in deferrals), *(one for one in limited_tasks if one[0] in queues)]
+    for rule in sorted({rule for rule, task in waiting if not queue_of(task).can_wait(task)}):
+        yield mistake(
+            "E084",
+            f"rule {rule!r} has a task wait for its turn, but the task's backend runs tasks at once, so each call over "
+            "the rate is an error; choose one in TASKS that keeps run_after, such as django_tasks_db.DatabaseBackend",
+        )
 
 
 @settings_check()

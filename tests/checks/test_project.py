@@ -24,7 +24,8 @@ from django_throttle.checks import project
 from django_throttle.drf import RuleThrottle
 from django_throttle.http.deferred import Deferral, deferrals
 from django_throttle.models import ThrottleRule
-from django_throttle.site_queues import tasks_module
+from django_throttle.site_queues import limited_tasks, tasks_module
+from django_throttle.tasks import throttled_task
 from tests.servers import need_package
 
 
@@ -387,6 +388,31 @@ class TestDeferredCalls:
         deferrals[:] = [Deferral("reports", task, None, False)]
         messages = project.check_deferring_backends(None)
         assert [message.id for message in messages] == [f"django_throttle.{one}" for one in found]
+
+    @pytest.mark.parametrize(
+        ("backend", "options", "found"),
+        [
+            ("immediate.ImmediateBackend", {}, ["E084"]),
+            ("dummy.DummyBackend", {}, []),
+            ("immediate.ImmediateBackend", {"action": "reject", "max_queue": None}, []),
+            ("immediate.ImmediateBackend", {"enabled": False}, []),
+        ],
+    )
+    def test_so_is_one_of_a_task_that_draws_on_a_queue(
+        self, settings: Any, backend: str, options: dict[str, Any], found: list[str]
+    ) -> None:
+        deferrals.clear()
+        package = tasks_module()
+        settings.TASKS = {"default": {"BACKEND": f"{package}.backends.{backend}"}}
+        settings.DJANGO_THROTTLE = {"RULES": {"mails": {**self.QUEUE, "events": ["task"], **options}}}
+        others = list(limited_tasks)
+        throttled_task("mails")(import_module(package).task()(make_report))
+        try:
+            messages = project.check_deferring_backends(None)
+        finally:
+            limited_tasks[:] = others
+        assert [message.id for message in messages] == [f"django_throttle.{one}" for one in found]
+        assert all("'mails'" in message.msg for message in messages)
 
     def test_a_rule_that_does_not_defer_is_found(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"RULES": {"reports": {"rate": "1/min"}, "other": {"rate": "1/min"}}}
