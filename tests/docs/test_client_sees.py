@@ -160,9 +160,9 @@ def quotas(site: Site) -> Iterator[str]:
 
 
 def tasks(site: Site) -> Iterator[str]:
-    rules, code = shown("tasks")
+    rules, code, *_ = shown("tasks")
     site.rules(rules)
-    code = code.replace("from django_tasks import", f"from {tasks_module()} import")
+    code = code.replace("from django.tasks import", f"from {tasks_module()} import")
     shop = run(code, __name__="shop.mails")
     site.module("shop.mails", **shop)
 
@@ -275,7 +275,7 @@ def costs(site: Site) -> Iterator[str]:
 def later(site: Site) -> Iterator[str]:
     rules, task, view, _ = shown("later")[:4]
     site.rules(rules)
-    task = task.replace("from django_tasks import", f"from {tasks_module()} import")
+    task = task.replace("from django.tasks import", f"from {tasks_module()} import")
     site.module("shop.tasks", **run(task, __name__="shop.tasks"))
     site.routes(path("report", run(view)["report"]), path("later/", include("django_throttle.urls")))
     _, _, answer = (Client().post("/report", {"month": "May"}) for _ in range(3))

@@ -19,8 +19,11 @@ from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Rule
 from django_throttle.core.descriptions import describe
+from django_throttle.exceptions import Refused
 from django_throttle.identity import HttpWho
 from django_throttle.management.commands.refresh_connections import Command
+from django_throttle.stores import MemoryStore
+from tests.clock import FrozenClock
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
 from tests.pages import DOCS, run, shown
@@ -95,10 +98,36 @@ def test_only_keys_that_were_handed_out_have_budgets(enforce: Enforce, monkeypat
     assert ask("made up") == [True] * 3
 
 
-def test_mails_wait_for_their_turn() -> None:
-    ((name, options),) = run(shown("tasks")[0])["DJANGO_THROTTLE"]["RULES"].items()
-    told = describe(Rule.from_options(name, options))
-    assert told.startswith("each user: 10 tasks per minute, evenly spaced, up to 1,000 waiting their turn")
+class TestTasks:
+    """Its worker is played by tests/outside."""
+
+    QUEUE, MAILS, TRY, BUCKET, REMINDERS = shown("tasks")
+
+    def options(self, code: str) -> dict[str, Any]:
+        found = run(code, INSTALLED_APPS=[])["DJANGO_THROTTLE"]["RULES"]["mails"]
+        assert isinstance(found, dict)
+        return found
+
+    def test_mails_wait_for_their_turn(self) -> None:
+        told = describe(Rule.from_options("mails", self.options(self.QUEUE)))
+        assert told.startswith("each user: 10 tasks per minute, evenly spaced, up to 1,000 waiting their turn")
+
+    @pytest.mark.parametrize(("code", "at_once"), [(QUEUE, 1), (BUCKET, 10)])
+    def test_what_ten_a_minute_means(self, clock: FrozenClock, code: str, at_once: int) -> None:
+        mails = limiter.Limiter([Rule.from_options("mails", self.options(code))], MemoryStore(clock))
+        *first, then = (mails.acquire("user:1") for _ in range(at_once + 1))
+        assert all(one.allowed and not one.outcomes[0].put_off for one in first)
+        assert (then.outcomes[0].put_off or then.retry_after) == pytest.approx(6)
+
+    def test_celery_s_draw_on_the_same_rule(self, enforce: Enforce) -> None:
+        enforce(mails=self.options(self.BUCKET))
+        remind = run(self.REMINDERS, __name__="shop.reminders")["send_reminder"]
+        assert remind.name == "shop.reminders.send_reminder"
+        for _ in range(10):
+            remind(1)
+        with pytest.raises(Refused):
+            remind(1)
+        remind(2)
 
 
 @pytest.mark.django_db
