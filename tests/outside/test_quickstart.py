@@ -23,8 +23,29 @@ CLIENT = "python try_chat.py"
 IN_A_SECOND = 1.1  # what is promised of a budget that is given back
 
 
+(LISTED,) = (command for command in COMMANDS if command.line == "python manage.py throttle_rules list")
+# What a reader does in the admin: the form of the rule in settings, with another rate.
+EDIT = """
+from django.contrib.auth.models import User
+from django.template import Template
+from django.test import Client
+from django.test.utils import instrumented_test_render
+
+Template._render = instrumented_test_render  # so that an answer has its form
+anna = Client(SERVER_NAME="localhost")
+anna.force_login(User.objects.create_superuser("anna"))
+page = "/admin/django_throttle/throttlerule/add/?replace=api"
+form = anna.get(page).context["adminform"].form
+told = {field.html_name: "" if field.value() is None else field.value() for field in form}
+answer = anna.post(page, {**{name: value for name, value in told.items() if value is not False}, "rate": "2/10s"})
+assert answer.status_code == 302, answer.content.decode()
+"""
+
+
 def named(beginning: str) -> list[Command]:
-    return [command for command in COMMANDS if command.line.startswith(beginning)]
+    """The commands before the rule is edited."""
+    found = COMMANDS[: COMMANDS.index(LISTED)] if beginning.startswith("curl") else COMMANDS
+    return [command for command in found if command.line.startswith(beginning)]
 
 
 class Row:
@@ -118,10 +139,33 @@ def test_requests_and_sockets(server: str, rows: dict[str, Future[dict[str, floa
     print(server, rows[server].result(timeout=120))
 
 
+def test_a_rule_is_edited_in_the_admin(quickstart: Project) -> None:
+    """The admin has its static files on the page's server, and what is saved there is listed, and holds."""
+    need_binary("curl")
+    (proof,) = (command for command in COMMANDS[COMMANDS.index(LISTED) :] if command.line.startswith("curl"))
+    with RedisServer() as redis:
+        project = quickstart.copy(quickstart.folder.parent / "edited", redis.url)
+        project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0\n')
+        with project.served(["uvicorn"]) as ports:
+
+            def curl(line: str) -> str:
+                return project.shell(line.replace("8000", str(ports["uvicorn"])))
+
+            login = curl("curl -s http://127.0.0.1:8000/admin/login/")
+            files = re.findall(r"(?:href|src)=\"(/static/[^\"]+)", login)
+            assert len(files) > 2
+            for file in files:
+                assert curl(f'curl -s -o /dev/null -w "%{{http_code}}" http://127.0.0.1:8000{file}') == "200"
+            project.python_code(EDIT)
+            assert_shown(LISTED.answer, project.shell(LISTED.line))
+            time.sleep(slack(IN_A_SECOND))
+            assert_shown(proof.answer, curl(proof.line))
+
+
 def test_the_page_has_what_is_played() -> None:
     assert len(named("curl")) == 3
     every = [command for command in commands(BLOCKS) if "curl" in command.line]
-    assert len(every) == 3, "another page shows a curl that nobody plays"
+    assert len(every) == 4, "another page shows a curl that nobody plays"
     assert named(CLIENT)[0].answer[-1] == "the third socket: 429"
     assert {block.file for block in PAGE} >= {
         *("mysite/settings.py", "mysite/views.py", "mysite/urls.py", "mysite/consumers.py", "mysite/asgi.py"),
