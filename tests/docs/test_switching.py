@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import limits
@@ -21,11 +22,27 @@ from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
-from tests.pages import shown
+from tests.pages import DOCS, shown
 
 BLOCKS = shown("switching")
 DRF, (*DECORATED, TEXT, RATES) = BLOCKS[:3], BLOCKS[3:]
-PAIRS = list(zip(DECORATED[::2], DECORATED[1::2], strict=True))
+OURS = "django_throttle"
+
+
+def pairs() -> Iterator[tuple[str, str]]:
+    """Each after with the before above it, which may have two."""
+    before = ""
+    for code in DECORATED:
+        if OURS in code:
+            yield before, code
+        else:
+            before = code
+
+
+PAIRS = list(pairs())
+ASKING = [after for before, after in PAIRS if "block=False" in before]
+ROW = re.compile(r"^(``\"[0-9].*?) {2,}``(\"rates?\": .*)``$", re.MULTILINE)
+ADDRESSES, NETWORK = ("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")
 Calls = Callable[[Callable[..., Any]], list[bool]]
 
 
@@ -48,11 +65,11 @@ def run(code: str, settings: Any) -> dict[str, Any]:
     return found
 
 
-def requests() -> Iterator[HttpRequest]:
-    """Calls of two addresses, a member of staff, two methods and two shops, each more often than any limit."""
+def requests(addresses: Iterable[str]) -> Iterator[HttpRequest]:
+    """Calls of these addresses, a member of staff, two methods and two shops, more often than any limit."""
     users = (AnonymousUser(), User(pk=7, username="anna", is_staff=True))
     for user in users:
-        for address in ("192.0.2.1", "192.0.2.2"):
+        for address in addresses:
             for method in ("GET", "POST"):
                 for number in range(14):
                     path = f"/?shop={number % 2}"
@@ -72,13 +89,27 @@ def refused(view: Callable[[HttpRequest], Any], request: HttpRequest) -> bool:
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=[after.split("{")[2].split('"')[1] for _, after in PAIRS])
 def test_both_refuse_the_same_calls(before: str, after: str, settings: Any) -> None:
     answers = []
+    addresses = ADDRESSES if "django_smart_ratelimit" in before else ADDRESSES + NETWORK  # as the page says
     for code in (before, after):
         found = run(code, settings)
         views = [found[name] for name in ("view", "other") if name in found]
-        answers.append([refused(view, request) for request in requests() for view in views])
+        answers.append([refused(view, request) for request in requests(addresses) for view in views])
     old, new = answers
     assert old == new
     assert {True, False} == {*old}
+
+
+@pytest.mark.parametrize("after", ASKING, ids=["a view", "a function"])
+def test_a_view_that_decides_what_a_refusal_is_counts_the_client_behind_a_proxy(after: str, settings: Any) -> None:
+    view = run(after, settings)["view"]
+    settings.DJANGO_THROTTLE |= {"TRUSTED_PROXIES": ["10.0.0.0/8"]}
+
+    def answers(*clients: str) -> list[bool]:
+        sent = (RequestFactory().get("/", REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": one}) for one in clients)
+        return [refused(view, request) for request in sent]
+
+    assert answers(*(f"2001:db8::{number}" for number in range(5))) == [False] * 3 + [True] * 2
+    assert answers("203.0.113.7", "203.0.113.8", "2001:db8:0:1::1") == [False] * 3
 
 
 @pytest.mark.django_db
@@ -120,3 +151,16 @@ def test_a_text_of_several_limits_is_several_rates(settings: Any) -> None:
     passed = [min([counted.hit(one, address) for one in theirs]) for address in calls]
     assert passed == [mine.acquire(f"ip:{address}").allowed for address in calls]
     assert {True, False} == {*passed}
+
+
+def test_the_table_of_limits_is_right() -> None:
+    rows = ROW.findall((DOCS / "howto" / "switching.rst").read_text(encoding="utf-8"))
+    assert len(rows) == 5
+    for there, here in rows:
+        rates = Rule.from_options("api", {**eval(f"{{{here}}}")}).all_rates
+        texts = re.findall(r'"(.+?)"', there)
+        assert texts
+        for text in texts:
+            assert [(one.amount, one.get_expiry()) for one in limits.parse_many(text)] == [
+                (rate.limit, rate.window) for rate in rates
+            ]
