@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -256,8 +257,13 @@ def graphql(site: Site) -> Iterator[str]:
     site.module("shop.limits", **run(cost))
     site.rules(rules)
     site.view("graphql")
-    query = " ".join(f'a{number}: login(name: "anna") {{ ok }}' for number in range(30))
+    (text,) = re.findall(
+        r"code-block:: graphql\n\n((?: {3}.*\n)+)", (DOCS / "howto" / "graphql.rst").read_text("utf-8")
+    )
+    first, *_ = re.findall(r"a1: (.*)", text)
+    query = " ".join(f"a{number}: {first}" for number in range(1, 31))
     answers = [Client().post("/graphql", {"query": f"mutation {{ {query} }}"}, "application/json") for _ in range(3)]
+    assert answers[0]["RateLimit"].startswith(f'"graphql";r={1000 - 345};')
     yield written(answers[2])
 
 
