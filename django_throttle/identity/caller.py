@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -167,11 +168,16 @@ def _is_nobody(request: Any) -> bool:
 SOCKET: Final = "django_throttle"
 
 
+# Seconds that the groups of a socket's user hold: an open socket has no next request that would ask for them.
+GROUPS_LAST: Final = 1.0
+
+
 class ScopeWho(Caller):
-    """The caller of an ASGI connection."""
+    """The caller of an ASGI connection; made anew, it has the groups that the user has now."""
 
     def __init__(self, scope: dict[str, Any]) -> None:
         self.subject = scope
+        self.groups_since = monotonic() - GROUPS_LAST
 
     def user(self) -> Any:
         return self.subject.get("user")

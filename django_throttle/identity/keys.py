@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
+from math import inf
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -187,19 +189,21 @@ def has_trait(trait: str, caller: Any) -> bool:
         return known == (kind == "authenticated")
     if kind == "staff":
         return known and bool(getattr(user, "is_staff", False))
-    return known and kind == "group" and name in groups_of(user)
+    return known and kind == "group" and name in groups_of(user, getattr(caller, "groups_since", -inf))
 
 
-def groups_of(user: Any) -> frozenset[str]:
-    """The names of a user's groups, asked for once and remembered on the user; none while the database fails.
+def groups_of(user: Any, since: float) -> frozenset[str]:
+    """The names of a user's groups, asked for again where those remembered on the user were asked for before ``since``.
 
-    Raises SynchronousOnlyOperation on an event loop, where the database may not be asked.
+    While the database fails they are those asked for last, or none. Raises SynchronousOnlyOperation on an event loop,
+    where the database may not be asked.
     """
-    known: frozenset[str] | None = getattr(user, _GROUPS, None)
-    if known is None:
-        known = read_groups(user)
+    asked_at, known = getattr(user, _GROUPS, (-inf, None))
+    if known is None or asked_at < since:
+        found = read_groups(user)
+        known = known if found is None else found
         if known is not None:
-            setattr(user, _GROUPS, known)
+            setattr(user, _GROUPS, (monotonic(), known))
     return known or frozenset()
 
 
@@ -210,20 +214,15 @@ def read_groups(user: Any) -> frozenset[str] | None:
         return group_names(user)
     except DatabaseFailure:
         # A socket has no request at whose end a connection that the database has dropped would be noticed.
-        _close_dropped_connections()
+        for connection in connections.all(initialized_only=True):
+            if not connection.in_atomic_block:  # whoever is in a transaction has its connection still
+                connection.close_if_unusable_or_obsolete()
     try:
         return group_names(user)
     except DatabaseFailure as error:
         if _log_throttle.due("groups"):
             logger.warning("groups cannot be read, rules and overrides for groups apply to nobody: %s", error)
         return None
-
-
-def _close_dropped_connections() -> None:
-    """As Django does between requests; whoever is in a transaction has its connection still."""
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()
 
 
 def group_names(user: Any) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, perf_counter
-from typing import Final
+from typing import Any, Final
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts, Who
@@ -15,10 +15,10 @@ from django_throttle.core.commands import Charges as CallCharges
 from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
 from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import at_once_or_in_thread, spawn
+from django_throttle.identity import ScopeWho
 from django_throttle.observe import reports
 from django_throttle.prepaid import decide_bought, release_bought
 from django_throttle.sockets import counters
-from django_throttle.sockets.error_frames import Event
 from django_throttle.sockets.frame_throttle import reserve
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
@@ -95,7 +95,7 @@ class MatchedRules:
 
 async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
     """The rules that match these events of a socket; in a thread, where a database or session is asked who it is."""
-    facts = Facts(scope, events, who, size=1)
+    facts = Facts(scope, events, ScopeWho(who.subject), size=1)
     charges, blocks = await at_once_or_in_thread(lambda: (snapshot.match(facts), snapshot.blocks(facts)))
     own: list[Charge] = []
     metered: list[Charge] = []
@@ -145,7 +145,7 @@ class FrameLimits:
         reports.record.passed(matched.all, self._scope, "", self._events, began)
         return True
 
-    async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
+    async def admit(self, frame: dict[str, Any], cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
         matched = await self.matched()
         if matched.is_empty:
@@ -264,7 +264,7 @@ class FrameLimits:
         return decision
 
 
-def size_of(frame: Event) -> int:
+def size_of(frame: dict[str, Any]) -> int:
     text = frame.get("text")
     if text is None:
         return len(frame.get("bytes") or b"")

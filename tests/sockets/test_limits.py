@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError
 
 from django_throttle import rulebook
 from django_throttle.core import Outcome, Override, Reason, Rule
+from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.observe import reports
 from django_throttle.rulebook import Snapshot
@@ -138,6 +140,58 @@ class TestRules:
         assert (await communicator.receive_json_from())["rule"] == "own"
         assert asked == [7]
         await communicator.disconnect()
+
+    @pytest.mark.parametrize("key", ["user", "connection"])
+    async def test_who_changes_groups_has_another_plan_a_second_later(
+        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, key: str
+    ) -> None:
+        groups: list[str] = []
+        asked: list[int] = []
+
+        def names(user: Any) -> frozenset[str]:
+            if is_on_event_loop():
+                raise SynchronousOnlyOperation
+            asked.append(user.pk)
+            return frozenset(groups)
+
+        monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
+        enforce(shared={**SHARED, "rate": "2/h", "key": key, "plans": {"group:premium": "5/h"}}, MAX_VIOLATIONS=0)
+        line = Line()
+        line.scope["user"] = User(pk=7)
+        await line.open()
+        for number, (new, passed) in enumerate([([], 2), (["premium"], 5), ([], 5)], 1):
+            groups[:] = new
+            await asyncio.sleep(1.01)
+            line.send(*"x" * (passed - len(texts(line)) + 1))
+            await line.until(line.queue.empty)
+            await line.until(lambda many=passed: len(texts(line)) == many)
+            await asyncio.sleep(0.05)
+            assert (len(texts(line)), asked) == (passed, [7] * number)
+        await line.close()
+
+    async def test_a_database_that_fails_changes_no_plan_of_an_open_socket(
+        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers = iter([frozenset(["premium"])])
+
+        def names(user: Any) -> frozenset[str]:
+            if is_on_event_loop():
+                raise SynchronousOnlyOperation
+            for found in answers:
+                return found
+            raise DatabaseError("gone")
+
+        monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
+        enforce(shared={**SHARED, "rate": "1/h", "key": "user", "plans": {"group:premium": "5/h"}})
+        line = Line()
+        line.scope["user"] = User(pk=7)
+        await line.open()
+        for passed in (1, 2):
+            line.send("x")
+            await line.until(lambda passed=passed: len(texts(line)) == passed or line.told("error"))
+            await asyncio.sleep(1.01)
+        assert line.told("error") == []
+        await line.close()
 
     async def test_who_logs_in_is_another_one_a_second_later(self, enforce: Enforce) -> None:
         """``channels.auth.login`` puts the user into the scope of a socket that is open."""
