@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.management import printable, remote_store
@@ -36,11 +36,8 @@ class Command(BaseCommand):
             reading = sources.read()
             found = reading.rules
             if reading.failure is not None:
-                self.stderr.write(
-                    self.style.WARNING(
-                        gettext("only rules of the settings: {advice}", advice=sources.advice(reading.failure))
-                    )
-                )
+                warning = gettext("only rules of the settings: {advice}", advice=sources.advice(reading.failure))
+                self.stderr.write(self.style.WARNING(warning))
             if wrong := misspelt(rules, found, unlisted=False):
                 raise CommandError("\n".join(wrong))
             store = remote_store(gettext_lazy("each process counts by itself."))
@@ -61,32 +58,22 @@ class Command(BaseCommand):
 
     def _say(self, typed: str, ident: str, removed: int) -> None:
         if removed:
-            self.stdout.write(
-                self.style.SUCCESS(
-                    ngettext(
-                        "{ident}: {count} budget full again",
-                        "{ident}: {count} budgets full again",
-                        removed,
-                        ident=ident,
-                    )
-                )
+            said = ngettext(
+                "{ident}: {count} budget full again", "{ident}: {count} budgets full again", removed, ident=ident
             )
-        elif ident != typed:
-            self.stdout.write(gettext("{typed} ({ident}): nothing was counted", typed=typed, ident=ident))
+            self.stdout.write(self.style.SUCCESS(said))
+            return
+        if ident != typed:
+            said = gettext("{typed} ({ident}): nothing was counted", typed=typed, ident=ident)
         else:
-            self.stdout.write(
-                gettext(
-                    "{ident}: nothing was counted. Identities are written with their kind: {example}",
-                    ident=ident,
-                    example=KINDS[0],
-                )
-            )
+            pattern = gettext_noop("{ident}: nothing was counted. Identities are written with their kind: {example}")
+            said = gettext(pattern, ident=ident, example=KINDS[0])
+        self.stdout.write(said)
 
     def _found(self, typed: str) -> str:
         try:
             return typed_ident(typed)
         except DatabaseError as error:
-            self.stderr.write(
-                self.style.WARNING(gettext("no user can be looked up: {advice}", advice=sources.advice(error)))
-            )
+            warning = gettext("no user can be looked up: {advice}", advice=sources.advice(error))
+            self.stderr.write(self.style.WARNING(warning))
             return typed
