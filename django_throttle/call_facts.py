@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
+from reprlib import Repr
 from typing import Any, Final, Protocol
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -130,7 +132,7 @@ def with_plan(rule: Rule, who: Who) -> Rule:
 
     A function of the site is called once, however many plans name it, and only where there is a request or a scope.
     """
-    said: dict[str, Any] = {}
+    said: dict[str, Collection[str]] = {}
     for plan, planned in rule.by_plan:
         path, _, name = plan.partition(":")
         if not is_dotted(path):
@@ -138,35 +140,43 @@ def with_plan(rule: Rule, who: Who) -> Rule:
                 return planned
             continue
         if path not in said:
-            said[path] = None if who.subject is None else _ask(rule, path, who.subject)
-        if said[path] is not None and (str(said[path]) == name if name else said[path]):
+            said[path] = () if who.subject is None else plans_said(rule, path, who.subject)
+        if name in said[path]:
             return planned
     return rule
 
 
-def _ask(rule: Rule, path: str, subject: Any) -> Any:
-    """What the function says; None, with a log line, where it fails: it must neither fail the call nor lift a limit."""
+_shown: Final = Repr()  # of what fails when it is shown, too
+_shown.maxother = 80
+
+
+def plans_said(rule: Rule, path: str, subject: Any) -> Collection[str]:
+    """The names of the plans by this function that the caller has, "" of the one without a name.
+
+    None, with a log line, where it fails: it must neither fail the call nor lift a limit.
+    """
+    names = [name for where, _, name in (plan.partition(":") for plan, _ in rule.by_plan) if where == path]
     try:
         found = import_string(path)(subject)
+        found = found.value if isinstance(found, Enum) else found
+        # A method that is not called is true for everybody, and True names no plan.
+        is_answer = found is None or (isinstance(found, (bool, *PLAIN)) if any(names) else not callable(found))
+        if is_answer and (found is not True or "" in names) and not inspect.isawaitable(found):
+            return [name for name in names if found is not None and (str(found) == name if name else found)]
     except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
         raise
     except Exception:
         if _log_throttle.due(f"plan {path}"):
             line = "%s raised this exception: callers have no plan by it under rule %r; correct the function"
             logger.exception(line, path, rule.name)
-        return None
-    if found is None or isinstance(found, str):
-        return found
-    names = [name for where, _, name in (plan.partition(":") for plan, _ in rule.by_plan) if where == path]
-    # A method that is not called is true for everybody, and True names no plan.
-    is_answer = isinstance(found, (bool, *PLAIN)) if any(names) else not callable(found)
-    if is_answer and (found is not True or "" in names) and not inspect.isawaitable(found):
-        return found
+        return ()
     if inspect.iscoroutine(found):
         found.close()
     if _log_throttle.due(f"plan {path}"):
         expected = f"a text such as {max(names)!r}, or None" if any(names) else "True or False"
         hint = ", and must not be async" if inspect.isawaitable(found) else ""
-        line = "%s returns %.80r: callers have no plan by it under rule %r; it has to return %s%s"
-        logger.error(line, path, found, rule.name, expected, hint)
-    return None
+        line = "%s returns %s: callers have no plan by it under rule %r; it has to return %s%s"
+        # An object of another package is not shown: a QuerySet would ask the database.
+        shown = _shown.repr(found if type(found).__module__ == "builtins" else type(found))
+        logger.error(line, path, shown, rule.name, expected, hint)
+    return ()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
+from django.db.models import IntegerChoices
 
 from django_throttle import call_facts, limiter, rulebook
 from django_throttle.call_facts import Facts
@@ -115,6 +118,53 @@ def test_an_answer_that_is_none_is_logged_once_and_lifts_no_limit(
     assert caplog.messages == [
         f"{HERE}tier returns {said!r}: callers have no plan by it under rule 'api'; it has to return {expected}"
     ]
+
+
+class Tier(str, Enum):  # noqa: UP042 - as sites have written it
+    PRO = "pro"
+
+
+class Level(Enum):
+    PRO, NONE, LIST = "pro", None, ["pro"]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"), [(Tier.PRO, 100), (Level.PRO, 100), (IntegerChoices("Size", "L")(1), 10), (Level.NONE, 10)]
+)
+def test_a_member_of_an_enum_is_its_value(said: Any, found: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert limit(NAMED, subject=said) == found
+    assert limit(IS_PRO, subject=said) == (10 if said is Level.NONE else 100)
+    assert caplog.messages == []
+
+
+class Trap(str):  # noqa: SLOT000
+    """It fails however it is looked at."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("oh")
+
+    __bool__ = __repr__ = __str__  # type: ignore[assignment]
+
+
+class Box:
+    __str__ = __bool__ = __repr__ = Trap.__str__  # type: ignore[assignment]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("rule", [NAMED, IS_PRO, BY_FUNCTION], ids=["named", "is_pro", "both"])
+@pytest.mark.parametrize(
+    "said", [Trap("pro"), Box(), Level.LIST, User.objects.extra(where=["no_such_column = 1"])], ids=type
+)
+def test_an_answer_that_fails_when_it_is_looked_at_is_logged_once_and_lifts_no_limit(
+    rule: Rule, said: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    if rule is IS_PRO and said is Level.LIST:
+        assert limit(rule, subject=said) == 100
+        return
+    with transaction.atomic():
+        assert [limit(rule, subject=said), limit(rule, subject=said)] == [10, 10]
+    (line,) = caplog.messages
+    assert line.startswith(f"{HERE}tier r") and "callers have no plan by it under rule 'api'" in line
 
 
 @BOTH
