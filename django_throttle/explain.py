@@ -141,9 +141,9 @@ class Explanation:
     block: Override | None = None
 
     @property
-    def would(self) -> str:
-        """What would happen: "allowed" or "refused"."""
-        return "allowed" if self.decision.allowed else "refused"
+    def would(self) -> str | None:
+        """What would happen: "allowed" or "refused"; None where nobody can tell."""
+        return "refused" if not self.decision.allowed else None if self._doubt() else "allowed"
 
     @property
     def refusing(self) -> tuple[str, ...]:
@@ -153,12 +153,19 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """What would happen, and why, in one sentence."""
-        told = {"call": self._call(), "scope": self.call.scope, "caller": self.who.name, "verdict": self._verdict()}
+        told = {"call": self._call(), "scope": self.call.scope, "caller": self.who.name}
+        if self.would is None:
+            scoped, plain = (
+                gettext_noop("{call} to {scope} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
+                gettext_noop("{call} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
+            )
+            rule, why = self._doubt()[0]
+            return gettext_lazy(scoped if self.call.scope else plain, rule=rule, why=why, **told)
         scoped, plain = (
             gettext_noop("{call} to {scope} by {caller} would be {verdict}."),
             gettext_noop("{call} by {caller} would be {verdict}."),
         )
-        return gettext_lazy(scoped if self.call.scope else plain, **told)
+        return gettext_lazy(scoped if self.call.scope else plain, verdict=self._verdict(), **told)
 
     def as_json(self) -> dict[str, Any]:
         call = self.call
@@ -170,9 +177,17 @@ class Explanation:
             "method": call.method,
             "event": call.event,
             "rules": [one.as_json() for one in self.rules],
-            "not_counting": [{"name": one.rule.name, "why": one.why} for one in self.others],
+            "not_counting": [
+                {"name": one.rule.name, "why": one.why, "doubtful": one.is_doubtful} for one in self.others
+            ],
             "overrides": [override_as_json(one) for one in self.overrides],
         }
+
+    def _doubt(self) -> list[tuple[str, str]]:
+        """The names of rules that may count the call, or count it under another ident, and why."""
+        others = [(one.rule.name, one.why) for one in self.others if one.is_doubtful]
+        counting = [one for one in self.rules if one.counting.is_doubtful]
+        return [*others, *((one.outcome.rule, with_assumption(one.why, one.counting.assumed)) for one in counting)]
 
     def _said(self) -> RuleState | None:
         """The rule that the decision names."""
@@ -246,6 +261,11 @@ def override_as_json(override: Override) -> dict[str, Any]:
         "words": describe_effect(override),
         "until": override.until,
     }
+
+
+def with_assumption(why: str, assumed: str) -> str:
+    """What a rule says of a call, with what had to be assumed of the caller."""
+    return gettext_lazy("{why} ({assumed})", why=why, assumed=assumed) if assumed else why
 
 
 def in_short(seconds: float) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
@@ -12,11 +13,13 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django_throttle.conf import conf
 from django_throttle.connections.overview import look
 from django_throttle.core.key import EVERYONE, KEY_KINDS
-from django_throttle.core.options import did_you_mean, key_parts
+from django_throttle.core.options import did_you_mean, is_dotted, key_parts
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
-from django_throttle.identity.keys import ident_of
-from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.identity.keys import HASHED, api_key, combined, ident_of
+from django_throttle.identity.known_caller import LOGIN_NAME, KnownCaller
+from django_throttle.logins import folded
+from django_throttle.models.subjects import HASHED as OF_KEY
 from django_throttle.models.subjects import check_ident, typed_ident
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook.snapshot import Snapshot
@@ -24,6 +27,7 @@ from django_throttle.stores import AnyStore
 from django_throttle.translated import gettext, translated
 
 TAG: Final = re.compile(r"[0-9a-f]{8}")
+IDENT_TAG: Final = re.compile(r"[\w-]{22}", re.ASCII)  # what an API key counts under
 MOST_USERS: Final = 50_000  # who joined last, of whom one is looked for by a tag
 LONGEST: Final = 1000
 EXAMPLES: Final = gettext_noop(
@@ -47,8 +51,7 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     if not text or len(text) > LONGEST or not text.isprintable():
         raise ValidationError(translated(_with_examples(gettext_lazy("This names nobody."))))
     try:
-        ident = typed_ident(text)
-        check_ident(ident)
+        ident = read_ident(text)
     except ValidationError as error:
         if TAG.fullmatch(text.lower()):
             unknown = gettext_lazy("Neither an open socket nor a user has the tag {tag}.", tag=text)
@@ -59,6 +62,42 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     return KnownCaller(ident)
 
 
+def read_ident(text: str, *, checks: bool = True) -> str:
+    """The ident that is typed, each part of a joined one by itself.
+
+    Raises ValidationError for what may be several users; where it ``checks``, also for users that there are not.
+    """
+    kind, _, value = text.partition(":")
+    if kind == "api_key" and value:
+        value = value.removeprefix(OF_KEY)
+        return f"api_key:{value}" if IDENT_TAG.fullmatch(value) else str(api_key(value))
+    if kind == LOGIN_NAME:
+        with suppress(ValueError):
+            return f"{kind}:{folded(value)}"
+    if "+" in kind and value and not value.startswith(HASHED) and _has_form(kind, value):
+        parts = [part.replace("%2B", "+").replace("%25", "%") for part in value.split("+")]
+        return str(combined(kind, [read_ident(part, checks=checks) for part in parts]))
+    ident = typed_ident(text)
+    if checks:
+        check_ident(ident)
+    return ident
+
+
+def _has_form(kind: str, value: str) -> bool:
+    """Whether an ident of this kind may have this value; one that joins several may be hashed."""
+    if "+" not in kind or value.startswith(HASHED):
+        return kind != "user_or_ip"
+    keys, parts = key_parts(kind), value.split("+")
+    return len(keys) == len(parts) and all(map(_fits, keys, parts))
+
+
+def _fits(key: str, part: str) -> bool:
+    kind, _, value = part.partition(":")
+    answers = KEY_KINDS[kind].answers if kind in KEY_KINDS else ()
+    is_of_key = kind == key != "user_or_ip" or key in answers or (is_dotted(key) and kind == "ip")
+    return is_of_key and value != ""
+
+
 def _fault(ident: str, rules: Iterable[Rule]) -> str:
     """What is wrong with the kind of an ident; empty for one that rules of this site may count."""
     kind, _, value = ident.partition(":")
@@ -66,10 +105,12 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
         return ""
     known = {*KEY_KINDS, *(part for rule in rules for part in (rule.key, *key_parts(rule.key)))} - {EVERYONE}
     is_known = kind in known or all(part in known for part in key_parts(kind))
-    if is_known and value:
-        return ""
-    if is_known:
+    if is_known and not value:
         return gettext_lazy("{kind!r} is only the kind of an identity.", kind=kind)
+    if is_known:
+        like = KnownCaller(EVERYONE).like(kind)
+        fault = gettext_lazy("{kind!r} is written like {like}.", kind=kind, like=like)
+        return "" if _has_form(kind, value) else fault
     hint = did_you_mean(kind[:60], sorted(known)) or "."
     return gettext_lazy("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
 

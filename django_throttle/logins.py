@@ -49,7 +49,7 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
         return None  # nobody logs in by a handshake
     try:
         values = _values_of(request, fields or (USUAL_FIELD, get_user_model().USERNAME_FIELD))
-        names = {_normalized(value) if as_typed else _folded(_normalized(value)) for value in values}
+        names = {_normalized(value) if as_typed else folded(value) for value in values}
         if not names and not _has_body(django_request(request)):
             return None
     except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
@@ -138,9 +138,9 @@ def _normalized(value: object) -> str:
     return name
 
 
-def _folded(name: str) -> str:
-    """Without case, accents, and what a collation passes over: it could be there any number of times."""
-    apart = unicodedata.normalize("NFKD", name)
+def folded(value: object) -> str:
+    """A name without case, accents, and what a collation passes over: it could be there any number of times."""
+    apart = unicodedata.normalize("NFKD", _normalized(value))
     kept = "".join(each for each in apart if unicodedata.category(each) not in UNCOUNTED)
     folded = unicodedata.normalize("NFKC", kept.casefold()).strip()
     if not folded:

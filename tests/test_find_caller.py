@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -15,7 +16,11 @@ from django_throttle.stores import MemoryStore
 
 pytestmark = pytest.mark.django_db
 RULES = Snapshot(
-    [Rule("a", "1/s", key="shop.limits.plan"), Rule("b", "1/s", key="ip+shop.limits.size")],
+    [
+        Rule("a", "1/s", key="shop.limits.plan"),
+        Rule("b", "1/s", key="ip+shop.limits.size"),
+        Rule("c", "1/s", key="django_throttle.logins.login_name"),
+    ],
     [Override(subject="ip:198.51.100.0/24", effect="block", number=1)],
 )
 
@@ -32,8 +37,15 @@ def found(typed: str) -> str:
         ("everyone", "everyone"),
         ("tenant:acme", "tenant:acme"),
         ("shop.limits.plan:gold", "shop.limits.plan:gold"),
-        ("ip+shop.limits.size:ip%3A1+2", "ip+shop.limits.size:ip%3A1+2"),
-        ("user+ip:1+2", "user+ip:1+2"),
+        (
+            "ip+shop.limits.size:ip:192.0.2.1+shop.limits.size:a%2Bb",
+            "ip+shop.limits.size:ip:192.0.2.1+shop.limits.size:a%2Bb",
+        ),
+        ("api_key+tenant:ip:2001:db8::1+tenant:acme", "api_key+tenant:ip:2001:db8::/64+tenant:acme"),
+        ("tenant+user_or_ip:tenant:a+ip:192.0.2.1", "tenant+user_or_ip:tenant:a+ip:192.0.2.1"),
+        ("tenant+session:~" + "0a" * 32, "tenant+session:~" + "0a" * 32),
+        ("api_key:" + "aB3_" * 5 + "aB", "api_key:" + "aB3_" * 5 + "aB"),
+        ("django_throttle.logins.login_name: Ánna ", "django_throttle.logins.login_name:anna"),
     ],
 )
 def test_idents(typed: str, ident: str) -> None:
@@ -56,7 +68,34 @@ def test_a_user_whose_name_looks_like_a_tag(django_user_model: Any) -> None:
         found("deadbee0")
 
 
-@pytest.mark.parametrize("typed", ["", "\x00", "a\x00", "x" * 2000, "order:1", "user:", "shop.limits.other:1", "<b>:1"])
+@pytest.mark.parametrize(
+    "typed", ["", "\x00", "a\x00", "x" * 2000, "order:1", "user:", "shop.limits.other:1", "<b>:1", "login_name:a"]
+)
 def test_what_names_nobody_is_told_with_an_example(typed: str) -> None:
     with pytest.raises(ValidationError, match="user:42"):
         found(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("tenant+user:acme+1", "'tenant+user' is written like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:acme,1", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:user:42+tenant:acme", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:tenant:acme+user:", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:tenant:acme+user:42+user:42", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:tenant:acme+user:nobody", "No user has the id, name or e-mail address 'nobody'"),
+        ("ip+shop.limits.size:ip:192.0.2.1+2", "like ip+shop.limits.size:ip:203.0.113.9+shop.limits.size:VALUE"),
+        ("user_or_ip:42", "'user_or_ip' is written like user:42"),
+        ("tenant+user_or_ip:tenant:a+user_or_ip:5", "like tenant+user_or_ip:tenant:acme+user:42"),
+        ("ip:192.0.2.300", "ip:203.0.113.9"),
+    ],
+)
+def test_what_is_written_in_another_form_is_told_with_the_form(typed: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(said)):
+        found(typed)
+
+
+def test_a_part_of_a_joined_one_is_found_as_by_itself(django_user_model: Any) -> None:
+    user = django_user_model.objects.create_user("anna")
+    assert found("tenant+user:tenant:acme+user:anna") == f"tenant+user:tenant:acme+user:{user.pk}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
@@ -15,6 +15,12 @@ from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import key_parts
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.identity.keys import combined, has_trait, ident_of, is_path, tenant_of
+
+LOGIN_NAME: Final = "django_throttle.logins.login_name"
+EXAMPLES: Final = {
+    "user": "user:42", "ip": "ip:203.0.113.9", "user_or_ip": "user:42", "api_key": "api_key:KEY",
+    "session": "session:KEY", "tenant": "tenant:acme",
+}  # fmt: skip
 
 
 class KnownCaller:
@@ -51,19 +57,44 @@ class KnownCaller:
     def user(self) -> Any:
         return self._user
 
+    def may_have(self, key: str) -> bool:
+        """Whether a call of this user or visitor may count under an ident of this key that nobody can tell here.
+
+        An API key may come with any call. Who asks by a budget that callers share asks for that alone.
+        """
+        if self.kind not in ("user", "ip") or key in ("connection", EVERYONE):
+            return False
+        if "+" in key:
+            parts = key_parts(key)
+            return any(map(self.may_have, parts)) and all(self.ident(one) or self.may_have(one) for one in parts)
+        if key == "tenant":
+            return bool(conf().TENANT) and not (self.is_certain and _is_of_user())
+        return key == "api_key" or (key != "user" and self.ident(key) is None)
+
+    def like(self, key: str) -> str:
+        """How an ident of this key is written: the caller's own as far as it is known, else an example."""
+        if "+" in key:
+            return combined(key, map(self.like, key_parts(key))) or key
+        if key == LOGIN_NAME and self._user is not None:
+            return f"{key}:{self._user.get_username()}"
+        return self.ident(key) or EXAMPLES.get(key, f"{key}:VALUE")
+
     def why_not(self, key: str) -> str:
-        """Why a rule of this key does not count the caller under this ident."""
+        """Why a rule of this key does not count the caller under this ident, or why nobody can tell."""
         if key == "connection":
             return gettext_lazy("it counts each WebSocket by itself, in the process that has it open")
-        like = key if "." in key and "+" not in key else "+".join(key_parts(key))
-        pattern = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {kind}:…")
-        return gettext_lazy(pattern, who=whose(key), caller=self.name, kind=like)
+        surely = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {like}")
+        perhaps = gettext_noop("it counts {who}, and what it counts {caller} by is not known here: ask for {like}")
+        pattern = perhaps if self.may_have(key) else surely
+        return gettext_lazy(pattern, who=whose(key), caller=self.name, like=self.like(key))
 
     def _tenant(self) -> object:
-        path = conf().TENANT
-        if self._user is None or not path.startswith("user.") or not is_path(path):
-            return None
-        return tenant_of(SimpleNamespace(user=self._user))
+        return tenant_of(SimpleNamespace(user=self._user)) if self._user is not None and _is_of_user() else None
+
+
+def _is_of_user() -> bool:
+    """Whether the setting TENANT is a path of attributes of the user."""
+    return conf().TENANT.startswith("user.") and is_path(conf().TENANT)
 
 
 def _user(value: str) -> Any:

@@ -13,7 +13,7 @@ from django_throttle.call_facts import Facts, with_plan
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
-from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed
+from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 
@@ -55,7 +55,7 @@ class Counting(NamedTuple):
 
     ``held`` is the rule as it holds by the ``override`` that decides about it, None where that exempts the caller.
     ``assumed`` says what of the caller had to be assumed. ``plan`` is who has the plan that it holds by, such as
-    "group:premium"; empty for none.
+    "group:premium"; empty for none. ``is_doubtful`` where a call may count under another ident.
     """
 
     rule: Rule
@@ -65,13 +65,15 @@ class Counting(NamedTuple):
     cost: int
     assumed: str = ""
     plan: str = ""
+    is_doubtful: bool = False
 
 
 class NotCounting(NamedTuple):
-    """A rule that covers the scope, and why it does not count the call."""
+    """A rule that covers the scope, and why it does not count the call; or, if it ``is_doubtful``, may not."""
 
     rule: Rule
     why: str
+    is_doubtful: bool = False
 
 
 def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Counting | NotCounting]:
@@ -84,22 +86,26 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
             continue
         planned = with_plan(rule, who)
         override, held = snapshot.overrides.deciding(planned, ranked)
+        is_doubtful = held is not None and not held.is_shadow and who.may_have(rule.key)
+        if (ident := who.ident(rule.key)) is None:
+            yield NotCounting(rule, who.why_not(rule.key), is_doubtful)
+            continue
         charged = rule if held is None else held
         cost = 1 if charged.is_plain else rule_cost(charged, Facts(call.scope, call.events, who, size=1))
-        yield Counting(
-            rule, held, override, who.ident(rule.key) or who.name, cost, _assumed(rule, planned, who), planned.plan_of
-        )
+        assumed = _assumed(rule, planned, who)
+        yield Counting(rule, held, override, ident, cost, assumed, planned.plan_of, is_doubtful)
 
 
 def _assumed(rule: Rule, planned: Rule, who: KnownCaller) -> str:
     """What of the caller nobody can tell, in words; empty where all is known."""
     audience = alternatives(rule.audience) if _is_unknown(rule, who) else ""
     plans = alternatives(_unasked(rule, planned, who))
-    if audience and plans:
-        return gettext_lazy("if the caller is {audience} and has no plan by {plans}", audience=audience, plans=plans)
-    if plans:
-        return gettext_lazy("if the caller has no plan by {plans}", plans=plans)
-    return gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
+    parts = [
+        gettext_lazy("if the caller is {audience}", audience=audience) if audience else "",
+        gettext_lazy("if the caller has no plan by {plans}", plans=plans) if plans else "",
+        gettext_lazy("if the caller sends no API key") if who.may_have(rule.key) else "",
+    ]
+    return with_commas(parts)
 
 
 def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:
@@ -107,7 +113,7 @@ def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:
         return gettext_lazy("it counts {events}", events=events_in_words(rule.events))
     if rule.methods and call.method and not takes_method(rule, call.method):
         return gettext_lazy("it counts {methods} only", methods=listed(rule.methods))
-    if rule.key == "connection" or who.ident(rule.key) is None:
+    if rule.key == "connection" or (who.ident(rule.key) is None and not who.may_have(rule.key)):
         return who.why_not(rule.key)
     if rule.audience and not _is_unknown(rule, who) and not any(map(who.is_, rule.audience)):
         pattern = gettext_noop("it is for {audience} only, and {caller} is not")

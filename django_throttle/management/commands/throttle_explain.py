@@ -12,7 +12,7 @@ from django.db import DatabaseError
 
 from django_throttle.core.option_words import COUNTED
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short
+from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short, with_assumption
 from django_throttle.management import printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
@@ -83,10 +83,9 @@ def _rules(told: Explanation) -> Iterator[str]:
             why = gettext("{why} in {window:g} s", why=why, window=one.outcome.window)
         if one.outcome.reset_after:
             why = gettext("{why}, full again in {time}", why=why, time=in_short(one.outcome.reset_after))
-        if one.counting.assumed:
-            why = gettext("{why} ({assumed})", why=why, assumed=one.counting.assumed)
+        why = with_assumption(why, one.counting.assumed)
         yield f"  {translated(VERDICTS[one.verdict]):8} {one.outcome.rule}: {translated(why)}"
     for other in told.others:
-        yield f"  -        {other.rule.name}: {translated(other.why)}"
+        yield f"  {'?' if other.is_doubtful else '-'}        {other.rule.name}: {translated(other.why)}"
     for override in told.overrides:
         yield "  " + gettext("override {number} for {subject}", number=override.number, subject=override.subject)

@@ -11,10 +11,11 @@ from django.db import DatabaseError
 
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
+from django_throttle.find_caller import read_ident
 from django_throttle.limiter import Limiter
 from django_throttle.management import printable, remote_store
 from django_throttle.models.override import misspelt
-from django_throttle.models.subjects import check_ident, typed_ident
+from django_throttle.models.subjects import check_ident
 from django_throttle.rulebook import sources
 from django_throttle.translated import gettext, ngettext, translated
 
@@ -72,7 +73,7 @@ class Command(BaseCommand):
 
     def _found(self, typed: str) -> str:
         try:
-            return typed_ident(typed)
+            return read_ident(typed, checks=False)
         except DatabaseError as error:
             warning = gettext("no user can be looked up: {advice}", advice=sources.advice(error))
             self.stderr.write(self.style.WARNING(warning))

@@ -15,6 +15,7 @@ from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
+from django_throttle.identity.keys import api_key
 from django_throttle.limiter import Limiter
 from django_throttle.management.commands import throttle_reset
 from django_throttle.rulebook import sources
@@ -211,3 +212,14 @@ def test_it_says_plainly_what_is_wrong(
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": RULES, "AGENT": False, "DATABASE_RULES": False, **given}
     with pytest.raises(CommandError, match=said):
         run(*words)
+
+
+def test_idents_are_written_as_throttle_explain_takes_them(store: Any) -> None:
+    user = User.objects.create(username="anna")
+    key = str(api_key("3f" * 20))
+    for ident in (key, f"tenant+user:tenant:acme+user:{user.pk}", "django_throttle.logins.login_name:anna"):
+        Limiter([RATES[0]], store).acquire(ident)
+    assert run(f"api_key:{'3f' * 20}") == f"{key}: 1 budget full again\n"
+    assert "1 budget full again" in run("tenant+user:tenant:acme+user:anna")
+    assert "1 budget full again" in run("django_throttle.logins.login_name:Anna")
+    assert "nothing was counted" in run("tenant+user:acme,1")
