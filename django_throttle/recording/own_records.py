@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from threading import Lock
 from typing import Final
 
 from django.utils import timezone
 
+from django_throttle.lifecycle import in_child
 from django_throttle.recording.cells import Cell, add
 from django_throttle.recording.places import DAY
 from django_throttle.recording.recorder import Records, recorder
@@ -16,6 +18,7 @@ MOST_CELLS: Final = 20_000
 MOST_SAMPLED: Final = 2000
 
 _lock = Lock()
+in_child(sys.modules[__name__], lambda module: vars(module).update(_lock=Lock()))
 
 
 def _empty() -> Records:

@@ -12,6 +12,7 @@ from django_throttle import detect_test_run
 from django_throttle.conf import conf
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidSetting
+from django_throttle.lifecycle import in_child
 from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.redis import RedisStore
 
@@ -20,6 +21,7 @@ __all__ = ["AnyStore", "MemoryStore", "RedisStore", "get_store", "why_in_memory"
 AnyStore = MemoryStore | RedisStore
 
 _lock = Lock()
+in_child(sys.modules[__name__], lambda module: vars(module).update(_lock=Lock()))
 _store: AnyStore | None = None
 _pinned: AnyStore | None = None
 _for_tests: MemoryStore | None = None  # in place of a Redis that a test run did not ask for

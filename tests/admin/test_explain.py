@@ -66,6 +66,7 @@ def test_it_says_why(enforce: Enforce, viewer: Client) -> None:
 
 
 def test_events_and_reasons_are_words_of_the_reader(enforce: Enforce, viewer: Client) -> None:
+    own_records.forget()  # what other tests of this process have recorded
     enforce(api={"rate": "2/min"})
     refuse("ip:192.0.2.1")
     with translation.override("de"):
