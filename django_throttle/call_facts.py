@@ -140,7 +140,7 @@ def with_plan(rule: Rule, who: Who) -> Rule:
                 return planned
             continue
         if path not in said:
-            said[path] = () if who.subject is None else plans_said(rule, path, who.subject)
+            said[path] = () if who.subject is None else plans_said(rule, path, who.subject) or ()
         if name in said[path]:
             return planned
     return rule
@@ -150,10 +150,10 @@ _shown: Final = Repr()  # of what fails when it is shown, too
 _shown.maxother = 80
 
 
-def plans_said(rule: Rule, path: str, subject: Any) -> Collection[str]:
+def plans_said(rule: Rule, path: str, subject: Any, *, logs: bool = True) -> Collection[str] | None:
     """The names of the plans by this function that the caller has, "" of the one without a name.
 
-    None, with a log line, where it fails: it must neither fail the call nor lift a limit.
+    None, with a line where it ``logs``, if it fails: it must neither fail the call nor lift a limit.
     """
     names = [name for where, _, name in (plan.partition(":") for plan, _ in rule.by_plan) if where == path]
     try:
@@ -166,17 +166,17 @@ def plans_said(rule: Rule, path: str, subject: Any) -> Collection[str]:
     except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
         raise
     except Exception:
-        if _log_throttle.due(f"plan {path}"):
+        if logs and _log_throttle.due(f"plan {path}"):
             line = "%s raised this exception: callers have no plan by it under rule %r; correct the function"
             logger.exception(line, path, rule.name)
-        return ()
+        return None
     if inspect.iscoroutine(found):
         found.close()
-    if _log_throttle.due(f"plan {path}"):
+    if logs and _log_throttle.due(f"plan {path}"):
         expected = f"a text such as {max(names)!r}, or None" if any(names) else "True or False"
         hint = ", and must not be async" if inspect.isawaitable(found) else ""
         line = "%s returns %s: callers have no plan by it under rule %r; it has to return %s%s"
         # An object of another package is not shown: a QuerySet would ask the database.
         shown = _shown.repr(found if type(found).__module__ == "builtins" else type(found))
         logger.error(line, path, shown, rule.name, expected, hint)
-    return ()
+    return None

@@ -90,6 +90,11 @@ class RuleState(NamedTuple):
             return gettext_lazy("{use}, free when one ends", use=self._use())
         return gettext_lazy("{use}, free in {time}", use=self._use(), time=in_short(one.retry_after or 0.0))
 
+    @property
+    def assuming(self) -> str:
+        """The same, and what had to be assumed of the caller."""
+        return with_assumption(self.why, self.counting.assumed)
+
     def _use(self) -> Text:
         one, plan = self.outcome, self.counting.plan
         if one.window is None:
@@ -187,7 +192,7 @@ class Explanation:
         """The names of rules that may count the call, or count it under another ident, and why."""
         others = [(one.rule.name, one.why) for one in self.others if one.is_doubtful]
         counting = [one for one in self.rules if one.counting.is_doubtful]
-        return [*others, *((one.outcome.rule, with_assumption(one.why, one.counting.assumed)) for one in counting)]
+        return [*others, *((one.outcome.rule, one.assuming) for one in counting)]
 
     def _said(self) -> RuleState | None:
         """The rule that the decision names."""
@@ -214,7 +219,7 @@ class Explanation:
             return gettext_lazy(pattern, number=self.block.number, subject=self.block.subject)
         if said is None or self.decision.allowed:
             return self._how_allowed(said)
-        return gettext_lazy("refused by rule {rule!r}: {why}", rule=said.outcome.rule, why=said.why)
+        return gettext_lazy("refused by rule {rule!r}: {why}", rule=said.outcome.rule, why=said.assuming)
 
     def _how_allowed(self, said: RuleState | None) -> Text:
         if said is not None and self.decision.delay:
@@ -228,7 +233,7 @@ class Explanation:
             return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=shadowing[0])
         if said is not None:
             pattern = gettext_noop("allowed: rule {rule!r} is nearest to its limit, {why}")
-            return gettext_lazy(pattern, rule=said.outcome.rule, why=said.why)
+            return gettext_lazy(pattern, rule=said.outcome.rule, why=said.assuming)
         return gettext_lazy("allowed: no rule that refuses counts it")
 
 

@@ -208,7 +208,10 @@ def apply_override(rule: Rule, override: Override) -> Rule | None:
         new = _CHANGES[override.effect](rule, override)
     except InvalidRule:
         return None
-    if new is None or not ALGORITHMS[rule.algorithm].is_bucket or not _is_larger(new, rule):
+    if new is None:
+        return None
+    new = replace(new, plan_of="")  # its limit is the override's
+    if not ALGORITHMS[rule.algorithm].is_bucket or not _is_larger(new, rule):
         return new
     return replace(new, limit=None, variant=f"{new.all_rates}, {new.burst}")
 

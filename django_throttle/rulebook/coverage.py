@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import islice, takewhile
+from itertools import islice
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Final, NamedTuple
 
-from django_throttle.call_facts import Facts, with_plan
+from django_throttle.call_facts import Facts, plans_said
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
@@ -53,9 +54,9 @@ class Call:
 class Counting(NamedTuple):
     """A rule that counts the call under ``ident``, with this cost before its own factor; one of bytes at least 1.
 
-    ``held`` is the rule as it holds by the ``override`` that decides about it, None where that exempts the caller.
-    ``assumed`` says what of the caller had to be assumed. ``plan`` is who has the plan that it holds by, such as
-    "group:premium"; empty for none. ``is_doubtful`` where a call may count under another ident.
+    ``rule`` is by the caller's plan, and ``held`` as it holds by the ``override`` that decides about it, None where
+    that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``plan`` is who has the plan that
+    the limit is of, such as "group:premium"; empty for none. ``is_doubtful`` where a call may count under another ident.
     """
 
     rule: Rule
@@ -84,22 +85,45 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
         if why := _why_not(rule, call, who):
             yield NotCounting(rule, why)
             continue
-        planned = with_plan(rule, who)
+        planned, unasked = _planned(rule, who)
         override, held = snapshot.overrides.deciding(planned, ranked)
         is_doubtful = held is not None and not held.is_shadow and who.may_have(rule.key)
         if (ident := who.ident(rule.key)) is None:
             yield NotCounting(rule, who.why_not(rule.key), is_doubtful)
             continue
-        charged = rule if held is None else held
+        charged = planned if held is None else held
         cost = 1 if charged.is_plain else rule_cost(charged, Facts(call.scope, call.events, who, size=1))
-        assumed = _assumed(rule, planned, who)
-        yield Counting(rule, held, override, ident, cost, assumed, planned.plan_of, is_doubtful)
+        assumed = _assumed(rule, unasked, who)
+        yield Counting(planned, held, override, ident, cost, assumed, charged.plan_of, is_doubtful)
 
 
-def _assumed(rule: Rule, planned: Rule, who: KnownCaller) -> str:
+def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, list[str]]:
+    """The rule by the plan found, and who has one that precedes it, where nobody can tell if the caller is of them.
+
+    A function is asked about the user alone: it fails where it reads anything else of a request.
+    """
+    said: dict[str, Collection[str] | None] = {}
+    unasked: list[str] = []
+    for plan, planned in rule.by_plan:
+        path, _, name = plan.partition(":")
+        if is_dotted(path):
+            if path not in said:
+                subject = SimpleNamespace(user=who.user())
+                said[path] = None if subject.user is None else plans_said(rule, path, subject, logs=False)
+            names = said[path]
+        else:
+            names = (name,) if not plan or who.is_(plan) else () if who.is_certain else None
+        if names is None:
+            unasked.append(plan)
+        elif name in names:
+            return planned, unasked
+    return rule, unasked
+
+
+def _assumed(rule: Rule, unasked: Sequence[str], who: KnownCaller) -> str:
     """What of the caller nobody can tell, in words; empty where all is known."""
     audience = alternatives(rule.audience) if _is_unknown(rule, who) else ""
-    plans = alternatives(_unasked(rule, planned, who))
+    plans = alternatives(unasked)
     parts = [
         gettext_lazy("if the caller is {audience}", audience=audience) if audience else "",
         gettext_lazy("if the caller has no plan by {plans}", plans=plans) if plans else "",
@@ -124,12 +148,6 @@ def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:
 def _is_unknown(rule: Rule, who: KnownCaller) -> bool:
     """Whether the rule names an audience, and nobody can tell whether the caller belongs to it."""
     return bool(rule.audience) and not who.is_certain and not any(map(who.is_, rule.audience))
-
-
-def _unasked(rule: Rule, planned: Rule, who: KnownCaller) -> list[str]:
-    """Who has a plan that precedes the one found, where nobody can tell whether the caller is one of them."""
-    before = [plan for plan, _ in takewhile(lambda one: one[1] is not planned, rule.by_plan)]
-    return [plan for plan in before if is_dotted(plan.partition(":")[0]) or not who.is_certain]
 
 
 # Two rules that differ in one of these count different things, or are not compared.

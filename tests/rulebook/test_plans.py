@@ -13,7 +13,7 @@ from django.db.models import IntegerChoices
 
 from django_throttle import call_facts, limiter, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.core import Override, Rule
+from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.headers import plain_fields
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import Refused
@@ -190,6 +190,53 @@ def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce)
     assert told.sentence.endswith("rule 'api' is nearest to its limit, 4 of 10 by plan group:premium used.")
     user.groups.clear()
     assert ask()[:3] == (False, 3, 0)
+
+
+@BOTH
+@pytest.mark.django_db
+def test_an_exempt_row_has_the_limit_of_the_plan_and_that_of_an_override_is_not_the_plans(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "5/min", "key": "user", "plans": {"group:premium": "20/min"}})
+    user = User.objects.create(username="anna")
+    user.groups.add(Group.objects.create(name="premium"))
+    who = KnownCaller(f"user:{user.pk}")
+
+    def row(**options: Any) -> tuple[str, str]:
+        now = Snapshot(rulebook.current().rules, [Override(subject=who.name, number=7, **options)])
+        (found,) = explain(store, now, Call("search"), who).rules
+        charges = now.match(Facts("search", ("request",), who))
+        fields = plain_fields(charges, (), lambda: True) if charges else None
+        return f"{found.verdict} {found.why}", fields.policy if fields else ""
+
+    assert row(effect="exempt") == ("exempt 0 of 20 by plan group:premium used", "")
+    assert row(effect="replace", rates=[Rate.parse("7/min")]) == ("allowed 0 of 7 used", '"api";q=7;w=60')
+    assert row(effect="multiply", factor=2) == ("allowed 0 of 40 used", '"api";q=40;w=60')
+    assert row(effect="block")[0] == "blocked 0 of 20 by plan group:premium used"
+
+
+def tier_of_user(subject: Any) -> Any:
+    user = subject["user"] if isinstance(subject, dict) else subject.user
+    return subject.headers["x"] if user.username == "bob" else user.first_name
+
+
+@BOTH
+@pytest.mark.django_db
+def test_explain_asks_the_function_about_a_user_and_says_where_it_cannot(
+    enforce: Enforce, caplog: pytest.LogCaptureFixture
+) -> None:
+    plans = {f"{HERE}tier_of_user:pro": "20/min", f"{HERE}tier_of_user:team": "30/min", "group:premium": "40/min"}
+    store = enforce(api={"rate": "5/min", "key": "user", "plans": plans})
+    first, second, _ = plans
+    rows = [("anna", "pro"), ("tina", "team"), ("carl", ""), ("bob", "pro")]
+    users = [User.objects.create(username=name, first_name=plan) for name, plan in rows]
+    users[-1].groups.add(Group.objects.create(name="premium"))
+    said = [explain(store, rulebook.current(), Call("search"), KnownCaller(f"user:{one.pk}")).sentence for one in users]
+    assert [one.partition("limit, ")[2] for one in said] == [
+        f"0 of 20 by plan {first} used.",
+        f"0 of 30 by plan {second} used.",
+        "0 of 5 used.",
+        f"0 of 40 by plan group:premium used (if the caller has no plan by {first} or {second}).",
+    ]
+    assert caplog.messages == []
 
 
 @pytest.mark.django_db

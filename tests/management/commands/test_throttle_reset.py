@@ -126,10 +126,10 @@ def test_any_other_ident_is_typed_as_it_is_counted(store: Any, typed: str, ident
 
 
 def test_without_a_database_an_ident_is_taken_as_it_is(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(typed: str) -> str:
+    def fail(typed: str, **_: object) -> str:
         raise DatabaseError("no such table: auth_user")
 
-    monkeypatch.setattr(throttle_reset, "typed_ident", fail)
+    monkeypatch.setattr(throttle_reset, "read_ident", fail)
     Limiter(RATES, store).acquire("user:1")
     assert run("user:1").splitlines() == [
         "no user can be looked up: no such table: auth_user", "user:1: 2 budgets full again"
