@@ -56,7 +56,7 @@ class Counting(NamedTuple):
 
     ``rule`` is by the caller's plan, and ``held`` as it holds by the ``override`` that decides about it, None where
     that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``plan`` is who has the plan that
-    the limit is of, such as "group:premium"; empty for none. ``is_doubtful`` where a call may count under another ident.
+    the limit is of, such as "group:premium"; empty for none. ``is_doubtful`` if it may count by another ident.
     """
 
     rule: Rule
