@@ -99,12 +99,23 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages,) = folder.glob("lib/python*/site-packages")
     install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install"]
     subprocess.run([*install, "--quiet", "--no-index", "--no-deps", str(wheel)], check=True, capture_output=True)
-    with ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        needed = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
-    for name in everything_behind(needed):
+    for name in everything_behind(re.findall(r"^Requires-Dist: (.*)$", metadata_of(wheel), re.MULTILINE)):
         link(name, packages)
     return folder / "bin" / "python"
+
+
+def metadata_of(wheel: Path) -> str:
+    with ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(metadata).decode()
+
+
+def test_the_page_on_a_package_index_has_no_links_to_files(wheel: Path) -> None:
+    _, _, page = metadata_of(wheel).partition("\n\n")
+    links = r"\]\((?!https?:)[^)]*\)"
+    assert re.findall(links, (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert page.startswith("# django_throttle\n") and "`CHANGELOG.md`" in page
+    assert not re.findall(links, page)
 
 
 def everything_behind(requirements: list[str]) -> set[str]:

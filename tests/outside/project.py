@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ SERVERS = {
 }
 SOCKETS = ("uvicorn", "daphne")  # those that serve WebSockets
 REDIS = re.compile(r"redis://[\w.-]+:6379")  # the one thing that a test changes in what the docs show
+OTHER_IMPORT = re.compile(r"^from django\.tasks import .*?  # before Django 6\.0: (.*)$", re.MULTILINE)
 
 
 class Project:
@@ -71,8 +73,16 @@ class Project:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.parent != self.folder:
             (path.parent / "__init__.py").touch()
+        if not self.has_tasks:  # as the comment says
+            code = OTHER_IMPORT.sub(r"\1", code)
         before = "" if anew or not path.exists() else path.read_text(encoding="utf-8").rstrip("\n") + "\n\n\n"
         path.write_text(before + REDIS.sub(authority(self.redis), code), encoding="utf-8")
+
+    @cached_property
+    def has_tasks(self) -> bool:
+        """Whether its Django is 6.0 or newer."""
+        asked = "from importlib.util import find_spec; print(bool(find_spec('django.tasks')))"
+        return "True" in run(str(self.python), "-c", asked, cwd=self.folder, env=self.environ())
 
     def environ(self, **changes: str) -> dict[str, str]:
         # What servers and curl keep in the user's home stays here.

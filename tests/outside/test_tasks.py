@@ -31,11 +31,6 @@ def test_each_mail_waits_for_its_turn(project: Project) -> None:
     with RedisServer() as redis:
         project.redis = redis.url
         project.write(*(block for block in PAGE if block.file))
-        mails = project.folder / "shop" / "mails.py"
-        is_in_django = project.python_code("import importlib.util as u; print(bool(u.find_spec('django.tasks')))")
-        if "False" in is_in_django:  # as the page says
-            text = mails.read_text(encoding="utf-8")
-            mails.write_text(text.replace("from django.tasks", "from django_tasks"), encoding="utf-8")
         project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0\n')
         project.shell(MIGRATE)
         told = project.shell(ENQUEUE)
