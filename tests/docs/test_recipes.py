@@ -18,6 +18,7 @@ from django.test import AsyncClient, RequestFactory
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
+from django_throttle.exceptions import InvalidRule
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.logins import UNCLEAR
 from django_throttle.signals import quota_warning
@@ -205,3 +206,38 @@ class TestPlans:
             for event, found in (("request", limit), ("connection", slots)):
                 facts = Facts("api", (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
                 assert limiter.decide(facts).limit == found
+
+    def test_who_is_among_others_stands_before_them(self) -> None:
+        Rule("api", "1/min", plans={"staff": "3/min", "authenticated": "2/min"})
+        with pytest.raises(InvalidRule, match="must stand before"):
+            Rule("api", "1/min", plans={"authenticated": "2/min", "staff": "3/min"})
+
+    @pytest.mark.parametrize(
+        ("options", "left", "later"),
+        [
+            ({}, 96, 96),
+            ({"algorithm": "token_bucket"}, 60, 100),
+            ({"algorithm": "token_bucket", "refill": "interval"}, 6, 100),
+        ],
+    )
+    def test_what_was_used_is_kept(self, clock: FrozenClock, options: dict[str, Any], left: int, later: int) -> None:
+        """After 4 calls of 10, at once and when they have been refilled."""
+        rule = Rule("api", "10/min", plans={"staff": "100/min"}, **options)
+        (_, planned), *_ = rule.by_plan
+        store = MemoryStore(clock)
+        for _ in range(4):
+            limiter.Limiter([rule], store).acquire("user:1")
+        of_plan = limiter.Limiter([planned], store)
+        assert of_plan.peek("user:1").remaining == left
+        clock.tick(60)
+        assert of_plan.peek("user:1").remaining == later
+
+    def test_what_is_open_stays_open_under_a_smaller_plan(self, clock: FrozenClock) -> None:
+        rule = Rule("open", limit=3, algorithm="concurrency", plans={"staff": 50})
+        (_, planned), *_ = rule.by_plan
+        store = MemoryStore(clock)
+        leases = [limiter.Limiter([planned], store).acquire("user:1").lease for _ in range(5)]
+        assert not limiter.Limiter([rule], store).acquire("user:1").allowed
+        for lease in leases[:3]:
+            limiter.Limiter([rule], store).release(lease)
+        assert limiter.Limiter([rule], store).acquire("user:1").allowed
