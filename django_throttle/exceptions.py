@@ -36,20 +36,9 @@ from django_throttle.core.exceptions import (
 )
 
 __all__ = [
-    "Cause",
-    "InvalidCost",
-    "InvalidIdent",
-    "InvalidOverride",
-    "InvalidRate",
-    "InvalidRule",
-    "InvalidSetting",
-    "PublishRefused",
-    "PutOffTooOften",
-    "Refused",
-    "RepeatCommand",
-    "StoreError",
-    "ThrottleError",
-]
+    "Cause", "InvalidCost", "InvalidIdent", "InvalidOverride", "InvalidRate", "InvalidRule", "InvalidSetting",
+    "PublishRefused", "PutOffTooOften", "Refused", "RepeatCommand", "StoreError", "ThrottleError",
+]  # fmt: skip
 
 
 DISTRIBUTION: Final = "django-throttle-rules"

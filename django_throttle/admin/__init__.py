@@ -7,9 +7,6 @@ from django_throttle.admin.overrides import ThrottleOverrideAdmin
 from django_throttle.admin.rules import ThrottleRuleAdmin
 
 __all__ = [
-    "ThrottleCandidateAdmin",
-    "ThrottleChangeAdmin",
-    "ThrottleConnectionAdmin",
-    "ThrottleOverrideAdmin",
+    "ThrottleCandidateAdmin", "ThrottleChangeAdmin", "ThrottleConnectionAdmin", "ThrottleOverrideAdmin",
     "ThrottleRuleAdmin",
-]
+]  # fmt: skip

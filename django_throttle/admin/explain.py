@@ -66,9 +66,8 @@ def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
             if ident == told.who.name:  # what others share with the caller stays
                 Limiter(dict.fromkeys(some), store).reset(ident)
     except (StoreError, InvalidSetting, DatabaseError) as error:
-        rules.message_user(
-            request, gettext("Nothing was reset: {error}").format(error=translated(error)), messages.ERROR
-        )
+        said = gettext("Nothing was reset: {error}").format(error=translated(error))
+        rules.message_user(request, said, messages.ERROR)
     except ValidationError as error:
         rules.message_user(request, joined(error.messages), messages.ERROR)
     else:

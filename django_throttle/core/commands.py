@@ -456,15 +456,6 @@ def _costing(one: PastCharge, cost: int) -> PastCharge:
 
 
 Command = (
-    Decide
-    | DecideLocally
-    | Reset
-    | Release
-    | SetOnceKeys
-    | Refund
-    | Settle
-    | Evict
-    | SendControl
-    | CountMembers
-    | Pause
-)
+    Decide | DecideLocally | Reset | Release | SetOnceKeys | Refund | Settle | Evict | SendControl | CountMembers |
+    Pause
+)  # fmt: skip

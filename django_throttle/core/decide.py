@@ -198,13 +198,8 @@ def decide_without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     by_policy = {charge: _by_policy(charge, error) for charge in command.charges}
     local = tuple([charge for charge, outcome in by_policy.items() if outcome is None])
     # As shadows they are never refused here; their leases are written to the store when that is back.
-    leases = tuple(
-        [
-            charge._replace(rule=charge.rule.as_shadow())
-            for charge in command.charges
-            if charge.rule.is_concurrency and charge.rule.on_store_failure == "allow"
-        ]
-    )
+    held = [one for one in command.charges if one.rule.is_concurrency and one.rule.on_store_failure == "allow"]
+    leases = tuple([charge._replace(rule=charge.rule.as_shadow()) for charge in held])
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
     paid = None
     if local or leases:

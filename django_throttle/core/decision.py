@@ -287,24 +287,13 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     delay = _turn_after(rule, charge.cost if charged else 0, reset) if retry == 0 else 0.0
     put_off, delay = (delay, 0.0) if rule.action == "defer" else (0.0, delay)
     return Outcome(
-        rule.name,
-        charge.ident,
-        retry == 0,
-        rule.plan.limit - rule.tolerance,
+        rule.name, charge.ident, retry == 0, rule.plan.limit - rule.tolerance,
         max(0, remaining - rule.tolerance) if rule.tolerance else remaining,
-        None if retry == NEVER else retry / 1_000_000,
-        reset / 1_000_000,
-        Reason.WITHIN if retry == 0 else Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED,
-        rule.is_shadow,
-        rule.window,
-        delay,
-        0.0,
-        rule.plan,
-        rule.unit,
-        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None,
-        put_off,
-        rule.plan_of,
-    )
+        None if retry == NEVER else retry / 1_000_000, reset / 1_000_000,
+        Reason.WITHIN if retry == 0 else Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED, rule.is_shadow,
+        rule.window, delay, 0.0, rule.plan, rule.unit,
+        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None, put_off, rule.plan_of,
+    )  # fmt: skip
 
 
 def _turn_after(rule: Rule, cost: int, reset: float) -> float:
@@ -333,19 +322,10 @@ def conclude(
     else:
         return Decision(outcomes=outcomes, lease=lease, degraded=degraded, paid=paid)
     return Decision(
-        not refusing,
-        said.limit,
-        said.remaining,
-        said.retry_after,
-        said.reset_after,
-        said.rule,
-        outcomes,
-        0.0 if refusing else max([outcome.delay for outcome in real]),
-        None if refusing else lease,
-        degraded,
-        (),
+        not refusing, said.limit, said.remaining, said.retry_after, said.reset_after, said.rule, outcomes,
+        0.0 if refusing else max([outcome.delay for outcome in real]), None if refusing else lease, degraded, (),
         None if refusing else paid,
-    )
+    )  # fmt: skip
 
 
 _allowed = attrgetter("allowed")

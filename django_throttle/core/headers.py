@@ -262,12 +262,8 @@ def x_rate_limit(policies: Sequence[Policy], now: float = 0.0) -> dict[str, str]
 
 def _named(policies: Sequence[Policy]) -> dict[str, str]:
     """Two lists of structured fields (RFC 9651), in which each policy has its name."""
-    return {
-        "RateLimit-Policy": ", ".join(
-            [_quota(policy.name, policy.quota, policy.window, policy.unit, policy.plan) for policy in policies]
-        ),
-        "RateLimit": ", ".join([_left(policy) for policy in policies]),
-    }
+    quotas = [_quota(policy.name, policy.quota, policy.window, policy.unit, policy.plan) for policy in policies]
+    return {"RateLimit-Policy": ", ".join(quotas), "RateLimit": ", ".join([_left(policy) for policy in policies])}
 
 
 def _nearest(fields: Mapping[str, str], policies: Sequence[Policy]) -> dict[str, str]:

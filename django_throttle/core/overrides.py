@@ -21,7 +21,7 @@ from django_throttle.core.key import KEY_KINDS, ident_tag
 from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule, has_too_many
-from django_throttle.core.texts import gettext_lazy, listed, text_of, with_commas
+from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, text_of, with_commas
 
 
 def subject_kinds() -> tuple[str, ...]:
@@ -121,12 +121,8 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     except InvalidRule as error:
         yield "rules", text_of(error)
     if override.effect not in EFFECTS:
-        yield (
-            "effect",
-            gettext_lazy(
-                "the effect must be one of {known}, not {effect!r}", known=", ".join(EFFECTS), effect=override.effect
-            ),
-        )
+        pattern = gettext_noop("the effect must be one of {known}, not {effect!r}")
+        yield "effect", gettext_lazy(pattern, known=", ".join(EFFECTS), effect=override.effect)
     yield from _amount_faults(override)
 
 
@@ -136,12 +132,8 @@ def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
         yield "factor", gettext_lazy("a factor belongs to an override that multiplies")
     is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
     if override.effect == "multiply" and not (is_number and 0 < (factor or 0) <= MAX_FACTOR):
-        yield (
-            "factor",
-            gettext_lazy(
-                "a factor must be more than 0 and at most {most:,}, not {factor!r}", most=MAX_FACTOR, factor=factor
-            ),
-        )
+        pattern = gettext_noop("a factor must be more than 0 and at most {most:,}, not {factor!r}")
+        yield "factor", gettext_lazy(pattern, most=MAX_FACTOR, factor=factor)
     if override.effect != "replace" and (rates or limit is not None):
         yield "rate" if rates else "limit", gettext_lazy("a rate or a limit belongs to an override that replaces")
     if override.effect == "replace" and not rates and limit is None:
@@ -149,12 +141,8 @@ def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
     if has_too_many(rates):
         yield "rate", gettext_lazy("at most {most} rates, each with another window", most=MAX_RATES)
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
-        yield (
-            "limit",
-            gettext_lazy(
-                "a limit must be a whole number from 1 to {most:,}, not {limit!r}", most=MAX_LIMIT, limit=limit
-            ),
-        )
+        pattern = gettext_noop("a limit must be a whole number from 1 to {most:,}, not {limit!r}")
+        yield "limit", gettext_lazy(pattern, most=MAX_LIMIT, limit=limit)
 
 
 Apply = Callable[[Rule, Override], Rule | None]

@@ -259,13 +259,11 @@ def _amount_faults(rule: Rule) -> Faults:
             )
         return
     if not rates and rule.limit is not None:
-        yield (
-            "algorithm",
-            gettext_lazy(
-                "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate "
-                "instead, such as 100/min"
-            ),
+        fault = gettext_lazy(
+            "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate "
+            "instead, such as 100/min"
         )
+        yield "algorithm", fault
     if not rates:
         yield "rate", gettext_lazy("it needs a rate, such as 100/min")
     if rule.limit is not None and not isinstance(rule.limit, RateLimit):
@@ -326,12 +324,10 @@ def _action_faults(rule: Rule) -> Faults:
     if rule.is_queue and "max_delay" not in algorithm.takes:
         yield "action", gettext_lazy("only a leaky bucket can delay: it is a queue that drains evenly")
     if rule.is_queue and rule.enforce_at != 1:
-        yield (
-            "enforce_at",
-            gettext_lazy(
-                "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit"
-            ),
+        fault = gettext_lazy(
+            "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit"
         )
+        yield "enforce_at", fault
     # A rule that only records may have the wait that it will have later.
     if rule.max_delay is not None and rule.action == "reject":
         yield "max_delay", gettext_lazy("a longest wait (max_delay) belongs to rules that delay")
@@ -343,14 +339,8 @@ def _action_faults(rule: Rule) -> Faults:
         yield "rate", gettext_lazy("a calendar window is one hour, day, week or month")
     most = _most_at_once(rule)
     if most is not None and rule.factor > most:
-        yield (
-            "cost",
-            gettext_lazy(
-                "one call costs {factor:,}, more than the {most:,} that the rule allows at once",
-                factor=rule.factor,
-                most=most,
-            ),
-        )
+        pattern = gettext_noop("one call costs {factor:,}, more than the {most:,} that the rule allows at once")
+        yield "cost", gettext_lazy(pattern, factor=rule.factor, most=most)
     refused_at = multiplied(max([*limits, rule.burst or 0]), rule.enforce_at)
     if rule.enforce_at != 1 and refused_at > algorithm.max_limit:
         pattern = gettext_noop("calls would be refused at {at:,} only, more than the {most:,} that can be counted")
@@ -406,14 +396,8 @@ def _measured_faults(rule: Rule) -> Faults:
         yield "measure", gettext_lazy("measure belongs to rules of unit units")
     most = _most_at_once(rule)
     if isinstance(rule.reserve, int) and most is not None and rule.reserve > most:
-        yield (
-            "reserve",
-            gettext_lazy(
-                "a call reserves {reserve:,}, more than the {most:,} that the rule allows at once",
-                reserve=rule.reserve,
-                most=most,
-            ),
-        )
+        pattern = gettext_noop("a call reserves {reserve:,}, more than the {most:,} that the rule allows at once")
+        yield "reserve", gettext_lazy(pattern, reserve=rule.reserve, most=most)
 
 
 SUB_SECONDS: Final = 6
@@ -433,13 +417,11 @@ def _local_faults(rule: Rule) -> Faults:
             gettext_lazy("a damper holds a rate over seconds: its rate must be at least one call in six seconds"),
         )
     if rule.prepaid and (rule.is_queue or rule.is_measured or rule.refill == "interval"):
-        yield (
-            "prepaid",
-            gettext_lazy(
-                "a queue, what is measured and a bucket that is refilled all at once cannot be bought ahead: leave "
-                "prepaid out"
-            ),
+        fault = gettext_lazy(
+            "a queue, what is measured and a bucket that is refilled all at once cannot be bought ahead: leave "
+            "prepaid out"
         )
+        yield "prepaid", fault
     if rule.prepaid and (rule.count_denied or rule.count_on or rule.refund_on):
         yield (
             "prepaid",

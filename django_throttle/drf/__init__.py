@@ -12,11 +12,6 @@ with needs_extra("drf", "rest_framework"):
     from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, RuleThrottle
 
 __all__ = [
-    "AnonRateThrottle",
-    "DecidedThrottle",
-    "LimiterUnavailable",
-    "RuleThrottle",
-    "ScopedRateThrottle",
-    "StoreRateThrottle",
-    "UserRateThrottle",
-]
+    "AnonRateThrottle", "DecidedThrottle", "LimiterUnavailable", "RuleThrottle", "ScopedRateThrottle",
+    "StoreRateThrottle", "UserRateThrottle",
+]  # fmt: skip

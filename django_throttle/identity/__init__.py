@@ -42,6 +42,5 @@ def who_of(caller: Any) -> Who:
         return caller  # type: ignore[no-any-return]
     if isinstance(getattr(caller, "scope", None), Mapping):
         return ScopeWho(caller.scope)
-    raise TypeError(
-        f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
-    )
+    fault = f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
+    raise TypeError(fault)

@@ -269,9 +269,8 @@ class ThrottleOverride(CheckedRow):
 
     def clean(self) -> None:
         if self.until is not None and self.until.year > LAST_YEAR:
-            raise ValidationError(
-                {"until": gettext("Until {year} at the latest; leave it empty for no end.").format(year=LAST_YEAR)}
-            )
+            fault = {"until": gettext("Until {year} at the latest; leave it empty for no end.").format(year=LAST_YEAR)}
+            raise ValidationError(fault)
         if not self.reason.strip():
             raise ValidationError({"reason": gettext("Say why, for whoever reads it next.")})
         try:

@@ -124,12 +124,10 @@ def _assumed(rule: Rule, unasked: Sequence[str], who: KnownCaller) -> str:
     """What of the caller nobody can tell, in words; empty where all is known."""
     audience = alternatives(rule.audience) if _is_unknown(rule, who) else ""
     plans = alternatives(unasked)
-    parts = [
-        gettext_lazy("if the caller is {audience}", audience=audience) if audience else "",
-        gettext_lazy("if the caller has no plan by {plans}", plans=plans) if plans else "",
-        gettext_lazy("if the caller sends no API key") if who.may_have(rule.key) else "",
-    ]
-    return with_commas(parts)
+    in_audience = gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
+    without_plan = gettext_lazy("if the caller has no plan by {plans}", plans=plans) if plans else ""
+    without_key = gettext_lazy("if the caller sends no API key") if who.may_have(rule.key) else ""
+    return with_commas([in_audience, without_plan, without_key])
 
 
 def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:

@@ -275,9 +275,8 @@ def _alias_address(alias: str) -> Address:
     if isinstance(pool, SentinelConnectionPool):
         return replace(_sentinel_address(pool), replaced=written)
     if not issubclass(pool.connection_class, _PLAIN):
-        raise InvalidSetting(
-            f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
-        )
+        fault = f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
+        raise InvalidSetting(fault)
     chosen, wrong = choose(pool.connection_kwargs, pool.connection_class, text=False)
     return Address({**chosen, "connection_class": pool.connection_class}, wrong=wrong, replaced=written)
 

@@ -19,16 +19,11 @@ _SERVER_STATES: Final = frozenset(
     ("LOADING", "BUSY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "OOM")
 )
 _CONFIGS: Final = frozenset(("NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "MOVED", "ASK"))
+# "ACL failure" is Valkey 9.1's, of what a script may not.
 _CONFIG_SIGNS: Final = (
-    "ACL failure",  # Valkey 9.1 of what a script may not
-    "DB index is out of range",
-    "The user executing the script can't run",
-    "has no permissions to run",
-    "No permissions to access",
-    "cluster support disabled",
-    "invalid password",
-    "unknown command",
-)
+    "ACL failure", "DB index is out of range", "The user executing the script can't run", "has no permissions to run",
+    "No permissions to access", "cluster support disabled", "invalid password", "unknown command",
+)  # fmt: skip
 # A slot is moving, see cluster.py; a Cluster that is down says so in words to a script.
 _STATE_SIGNS: Final = ("attempted to access a non local key", "while the cluster is down")
 

@@ -12,16 +12,8 @@ from django_throttle.core.algorithms.sliding_window import SLIDING_WINDOW
 from django_throttle.core.algorithms.uncounted import CONCURRENCY, DAMPER, Concurrency, Uncounted
 
 __all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "CalendarWindow",
-    "Concurrency",
-    "LateCost",
-    "Plan",
-    "State",
-    "StepResult",
-    "Uncounted",
-]
+    "ALGORITHMS", "Algorithm", "CalendarWindow", "Concurrency", "LateCost", "Plan", "State", "StepResult", "Uncounted",
+]  # fmt: skip
 
 _EVERY: Final = (SLIDING_WINDOW, SLIDING_LOG, FIXED_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, CONCURRENCY, DAMPER)
 # By the option's value, as the admin lists them.

@@ -88,9 +88,8 @@ class Command(BaseCommand):
                 answer["rules"][name]["estimate"] = dict(zip(ESTIMATE, told.estimate(one), strict=True))
             self.stdout.write(json.dumps({**answer, "share": told.share}, indent=2))
             return
-        self.stdout.write(
-            gettext("{calls}, all those of {share:.2%} of the callers", calls=_calls(len(told.calls)), share=told.share)
-        )
+        calls = _calls(len(told.calls))
+        self.stdout.write(gettext("{calls}, all those of {share:.2%} of the callers", calls=calls, share=told.share))
         for name, one in found.items():
             likely, low, high = told.estimate(one)
             # No directive begins at the %, xgettext:no-python-format

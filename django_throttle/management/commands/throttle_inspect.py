@@ -40,14 +40,8 @@ class Command(BaseCommand):
 
 
 def _lines(overview: Overview, most: int) -> list[str]:
-    found = [
-        ngettext(
-            "{sockets} in {count} process",
-            "{sockets} in {count} processes",
-            len(overview.processes),
-            sockets=_sockets(overview.open),
-        )
-    ]
+    sockets, processes = _sockets(overview.open), len(overview.processes)
+    found = [ngettext("{sockets} in {count} process", "{sockets} in {count} processes", processes, sockets=sockets)]
     for process in overview.processes:
         silence, idle = gettext("has not answered"), gettext("has not answered (it has no sockets, or is too busy)")
         silence = silence if process.leases else idle

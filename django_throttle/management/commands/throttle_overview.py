@@ -42,18 +42,11 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
-        self.stdout.write(
-            gettext("{processes}. Slots held: {slots}.", processes=found.in_words, slots=found.connections)
-        )
+        said = gettext("{processes}. Slots held: {slots}.", processes=found.in_words, slots=found.connections)
+        self.stdout.write(said)
         self.stdout.write(translated(found.store_in_words))
         for each in found.dampers:
-            self.stdout.write(
-                gettext(
-                    "Damper {rule!r} refuses {percent} of the calls of {caller}.",
-                    rule=each.rule,
-                    percent=each.percent,
-                    caller=plain(each.tag),
-                )
-            )
+            told = {"rule": each.rule, "percent": each.percent, "caller": plain(each.tag)}
+            self.stdout.write(gettext("Damper {rule!r} refuses {percent} of the calls of {caller}.", **told))
         for one in found.rules:
             self.stdout.write(printable(joined([one.in_words, *one.hints])))

@@ -88,9 +88,8 @@ class Command(BaseCommand):
         for name, source, words in rows:
             self.stdout.write(f"{name:<{widths[0]}}  {source:<{widths[1]}}  {words}")
         for source, name, fault in sorted(reading.faults):
-            self.stderr.write(
-                gettext("{name} ({source}) is skipped: {fault}", name=name, source=gettext_lazy(source), fault=fault)
-            )
+            said = gettext("{name} ({source}) is skipped: {fault}", name=name, source=gettext_lazy(source), fault=fault)
+            self.stderr.write(said)
         if not rows:
             self.stdout.write(gettext("There are no rules."))
         if conf().SHADOW:
@@ -100,9 +99,8 @@ class Command(BaseCommand):
         """Print what is wrong with each invalid rule; fail when there is one."""
         reading = _rules_read()
         for source, name, fault in sorted(reading.faults):
-            self.stderr.write(
-                gettext("{name} ({source}): {fault}", name=name, source=gettext_lazy(source), fault=fault)
-            )
+            said = gettext("{name} ({source}): {fault}", name=name, source=gettext_lazy(source), fault=fault)
+            self.stderr.write(said)
         if reading.faults:
             wrong = ngettext("{count} rule cannot be used", "{count} rules cannot be used", len(reading.faults))
             raise CommandError(wrong)
