@@ -65,6 +65,15 @@ def test_it_says_why(enforce: Enforce, viewer: Client) -> None:
         assert "sockets it counts open WebSockets" in text
 
 
+@BOTH
+def test_it_says_where_nobody_can_tell(enforce: Enforce, viewer: Client) -> None:
+    enforce(api={"rate": "2/min", "key": "user"}, login={"rate": "2/min", "key": "django_throttle.logins.login_name"})
+    anna = User.objects.create_user("anna")
+    text = words(page(viewer, ident="anna", scope="search"))
+    assert f"A request to search by user:{anna.pk}: nobody can tell, because of rule 'login': it counts each" in text
+    assert "api allowed 0 2" in text and "ask for django_throttle.logins.login_name:anna" in text
+
+
 def test_events_and_reasons_are_words_of_the_reader(enforce: Enforce, viewer: Client) -> None:
     own_records.forget()  # what other tests of this process have recorded
     enforce(api={"rate": "2/min"})

@@ -70,6 +70,18 @@ def test_the_words(enforce: Enforce, django_user_model: Any) -> None:
 
 
 @BOTH
+def test_where_nobody_can_tell(enforce: Enforce, django_user_model: Any) -> None:
+    enforce(api={"rate": "2/min", "key": "user"}, login={"rate": "2/min", "key": "django_throttle.logins.login_name"})
+    user = django_user_model.objects.create_user("anna")
+    first, second, third = run("anna").splitlines()
+    assert first.startswith(f"A request by user:{user.pk}: nobody can tell, because of rule 'login': it counts each")
+    assert (second, third[:18]) == ("  allowed  api: 0 of 2 used in 60 s", "  ?        login: ")
+    assert json.loads(run("anna", "--json"))["would"] is None
+    refuse(f"user:{user.pk}")
+    assert "would be refused by rule 'api'" in run("anna")
+
+
+@BOTH
 def test_what_was_refused_is_told_in_words_and_in_json_by_names(enforce: Enforce) -> None:
     store = enforce(api={"rate": "2/min"})
     refuse("ip:192.0.2.1")
