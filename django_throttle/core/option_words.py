@@ -108,10 +108,8 @@ def not_counting(results: tuple[str, ...]) -> str:
 
 def warned_of(shares: tuple[float, ...]) -> str:
     """At which shares of the limit the site is told."""
-    return gettext_lazy(
-        "warned of at {shares}",
-        shares=listed([gettext_lazy("{percent:,g} %", percent=share * 100) for share in shares]),
-    )
+    percents = [gettext_lazy("{percent:,g} %", percent=share * 100) for share in shares]
+    return gettext_lazy("warned of at {shares}", shares=listed(percents))
 
 
 def in_percent(number: float) -> Text:

@@ -60,11 +60,8 @@ class HostRefresher:
             return first
         time.sleep(BEATS * conf().BEAT_INTERVAL)
         second, _ = self._pass(ONLY_SECONDS)
-        return second._replace(
-            dead=max(first.dead, second.dead),
-            freed=first.freed + second.freed,
-            extended=first.extended + second.extended,
-        )
+        freed, extended = first.freed + second.freed, first.extended + second.extended
+        return second._replace(dead=max(first.dead, second.dead), freed=freed, extended=extended)
 
     def _pass(self, seconds: float) -> tuple[PassResult, BeatReply]:
         self.records.store.transport.check_primary()
