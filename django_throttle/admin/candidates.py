@@ -84,9 +84,8 @@ class ThrottleCandidateAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("candidate"))
     def in_words(self, row: ThrottleCandidate) -> SafeString:
-        return format_html(
-            '<span class="{}">{}</span>', "rule-wrong" if row.fault else "rule-means", translated(row.meaning)
-        )
+        style = "rule-wrong" if row.fault else "rule-means"
+        return format_html('<span class="{}">{}</span>', style, translated(row.meaning))
 
     @admin.display(description=gettext_lazy("live rule"))
     def live(self, row: ThrottleCandidate) -> str:

@@ -87,7 +87,9 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
             continue
         planned, unasked = _planned(rule, who)
         override, held = snapshot.overrides.deciding(planned, ranked)
-        is_doubtful = held is not None and not held.is_shadow and who.may_have(rule.key)
+        may_refuse = held is not None and not held.is_shadow
+        # Most sites have rules by address, which are asked about by themselves.
+        is_doubtful = may_refuse and rule.key not in ("ip", "session") and who.may_have(rule.key)
         if (ident := who.ident(rule.key)) is None:
             yield NotCounting(rule, who.why_not(rule.key), is_doubtful)
             continue

@@ -79,8 +79,6 @@ NAMED, LOGIN = f"{__name__}.named", "django_throttle.logins.login_name"
     [
         (NAMED, f"{NAMED}:VALUE"),
         (LOGIN, f"{LOGIN}:anna"),
-        ("ip", "ip:203.0.113.9"),
-        ("session", "session:KEY"),
         ("tenant", "tenant:acme"),
         ("tenant+user", "tenant+user:tenant:acme+user:{pk}"),
         (f"ip+{NAMED}", f"ip+{NAMED}:ip:203.0.113.9+{NAMED}:VALUE"),
@@ -111,10 +109,13 @@ def test_what_cannot_refuse_the_caller_leaves_no_doubt(enforce: Enforce, django_
         methods={"rate": "1/min", "key": NAMED, "methods": ["GET"]},
         guests={"rate": "1/min", "key": "ip", "audience": ["anonymous"]},
         quiet={"rate": "1/min", "key": NAMED, "action": "shadow"},
+        address={"rate": "1/min", "key": "ip"},
+        session={"rate": "1/min", "key": "session"},
         tenants={"rate": "1/min", "key": "tenant"},
         TENANT="user.email",
     )
-    assert told(store, f"user:{anna.pk}").would == "allowed"
+    found = told(store, f"user:{anna.pk}")
+    assert found.would == "allowed" and "is not known here: ask for ip:203.0.113.9" in str(found.others[0].why)
     enforce(users={"rate": "1/min", "key": "user"}, both={"rate": "1/min", "key": "user+session"})
     assert told(store).would == "allowed"
     now = Snapshot([Rule("other", "1/min", key=NAMED)], [Override(subject="ip:192.0.2.1", effect="exempt")])
