@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from threading import Lock
 from typing import Final
 
 from django.utils import timezone
 
-from django_throttle.lifecycle import in_child
 from django_throttle.recording.cells import Cell, add
 from django_throttle.recording.places import DAY
 from django_throttle.recording.recorder import Records, recorder
@@ -16,9 +13,6 @@ from django_throttle.recording.thinning import Thinned
 
 MOST_CELLS: Final = 20_000
 MOST_SAMPLED: Final = 2000
-
-_lock = Lock()
-in_child(sys.modules[__name__], lambda module: vars(module).update(_lock=Lock()))
 
 
 def _empty() -> Records:
@@ -37,7 +31,7 @@ def forget() -> None:
 
 def current() -> Records:
     """All of it, up to now."""
-    with _lock:
+    with recorder.reading:
         new = recorder.take()
         for key, cell in new.cells.items():
             add(_kept.cells.setdefault(key, {}), cell)

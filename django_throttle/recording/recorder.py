@@ -74,7 +74,7 @@ class Recorder:
 
     def renew(self) -> None:
         """Begin anew."""
-        self._lock = Lock()
+        self._lock, self.reading = Lock(), Lock()  # the latter for who adds what it takes to what it keeps
         # The same list as long as the process lives: an append by another thread must not miss it.
         self._waiting: list[tuple[Any, ...]] = []
         self._others: list[tuple[Any, ...]] = []  # likewise
