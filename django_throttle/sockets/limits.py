@@ -172,8 +172,9 @@ class FrameLimits:
 
     def _record(self, matched: MatchedRules, cost: int, size: int, began: float) -> None:
         """Record a frame that passed at once."""
-        charges = matched.all if cost == 1 and not matched.sized else matched.priced(matched.all, cost, size)
-        reports.record.passed(CallCharges.of(charges), self._scope, "", self._events, began)
+        as_it_is = cost == 1 and not matched.sized
+        charges = matched.all if as_it_is else CallCharges.of(matched.priced(matched.all, cost, size))
+        reports.record.passed(charges, self._scope, "", self._events, began)
 
     async def matched(self) -> MatchedRules:
         before, snapshot = self._matched, rulebook.present() or await rulebook.acurrent()

@@ -47,18 +47,17 @@ class Inbound:
                 if not self._has_seen_close:
                     self._has_seen_close = True
                     return {"type": "websocket.disconnect", "code": close.code, "reason": close.reason}
-            elif event is not INTERRUPTED and (self._passes() or await self._admit(event)):
+            # A frame that was not looked at yet may pass with no wait.
+            elif event is not INTERRUPTED and (
+                (self._ready_at is None and connection.settings.cost == 1 and connection.incoming.passes())
+                or await self._admit(event)
+            ):
                 self._pending, self._ready_at = None, None
                 if not connection.has_ended:
                     if (escalation := connection.escalation).violations or escalation.quiet_until:
                         escalation.reset()
                     return event  # type: ignore[no-any-return]
                 await asyncio.sleep(0)  # it crosses the application's own close: nobody is charged for it any more
-
-    def _passes(self) -> bool:
-        """Whether a frame passes that has not been looked at yet, and that nobody has to wait for."""
-        connection = self._connection
-        return self._ready_at is None and connection.settings.cost == 1 and connection.incoming.passes()
 
     async def _admit(self, event: Event) -> bool:
         """Whether a frame passes, once it has waited for its turn."""
