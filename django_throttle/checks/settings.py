@@ -351,7 +351,7 @@ def _tenant(given: Given) -> Iterator[CheckMessage]:
 def _lacking(first: str, second: str = "pk") -> str:
     """What is not there of the beginning of a path; only who is logged in has attributes that are known here."""
     if first != "user":
-        return f"requests have a user, and no {first}" if get_close_matches(first, ["user"]) else ""
+        return f"requests have a user, and no {first}" if get_close_matches(first, ["user"], cutoff=0.8) else ""
     model = get_user_model() if apps.is_installed("django.contrib.auth") else None
     return "" if model is None or hasattr(model, second) else f"{model.__name__} has no {second}"
 

@@ -237,6 +237,7 @@ def test_wrong(number: str, given: Any) -> None:
         {"TRUSTED_PROXIES": ["10.0.0.7", "2001:db8::/32", "unix"], "NO_ADDRESS": "refuse"},
         {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
         {"TRUSTED_PROXIES": 1, "PROXY_HEADER": "X-Real-IP"},
+        {"TENANT": "customer.pk"},  # by middleware of the site
         {"TENANT": "user.email", "RULES": {"api": {"rate": "100/min", "key": "tenant+user"}}},
         {"TENANT": "tests.checks.test_settings.found", "USER_IDENT": "tests.checks.test_settings.found"},
     ],
