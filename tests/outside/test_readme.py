@@ -51,8 +51,8 @@ def play(project: Project, has_redis: bool) -> None:
         shown = CURL.answer if has_redis else [line for line in CURL.answer if not line.startswith("RateLimit")]
         assert_shown(shown, answer)
         assert ("ratelimit" in answer.lower()) == has_redis
-        more = f'curl -o /dev/null -w "%{{http_code}}\\n" "http://127.0.0.1:{port}/search?q=[1-100]"'
+        more = f'curl -o /dev/null -w "%{{http_code}}\\n" "http://127.0.0.1:{port}/search?q=[1-110]"'
         statuses = project.shell(more).split()
-        assert statuses == ["200"] * 99 + ["429"]
-        assert re.search("(?i)^Retry-After: [0-9]+", project.shell(curl), re.MULTILINE)
+        assert set(statuses[:99]) == {"200"} and "429" in statuses[99:]  # a new minute in between lets some more pass
+        wait_until(lambda: re.search("(?i)^Retry-After: [0-9]+", project.shell(curl), re.MULTILINE))
         assert ("Redis does not answer" in project.log("runserver").read_text()) == (not has_redis)
