@@ -66,6 +66,9 @@ class Ask(Protocol):
     def read_joined(self, asks: Sequence[Any], reply: bytes) -> Sequence[Answers]:
         """What the reply to that call says of each. Raises RepeatCommand, or InvalidResponse."""
 
+    def read_reply(self, reply: bytes) -> Answers:
+        """What the reply says where this was sent by itself; raises the same."""
+
     def give_up(self) -> None: ...
 
 
@@ -145,7 +148,10 @@ class Batcher:
         """Tell the caller; what is not the usual reply is for a batch of one."""
         if isinstance(outcome, list) and type(outcome[0]) is bytes and not future.done():
             mine.sent -= 1
-            _resolve([(ask, future)], outcome[0], {})
+            try:
+                future.set_result(ask.read_reply(outcome[0]))
+            except Exception as error:  # noqa: BLE001  (raised where it is waited for)
+                future.set_exception(error)
         else:
             _Batch(self._context, [(ask, future)], until, mine).take(outcome)
 

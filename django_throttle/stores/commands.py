@@ -148,16 +148,15 @@ class LongCommand(RedisCommand, ABC):
 class DecideCommand(RedisCommand, ScriptCall):
     """Rates only: one call, which is this itself, and one reply."""
 
-    __slots__ = ("_packed", "_packed_keys", "charges", "command", "packing", "size", "uid")
+    __slots__ = ("_packed_keys", "charges", "command", "packing", "prepared", "size", "uid")
 
     announcement: Announcement | None = None
     announced: Any = None
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
         self.context, self.command, self.seconds = context, command, None
-        self._packed = self._packed_keys = b""  # once they are known
-        charges = command.charges
-        self.charges = charges = charges if type(charges) is Charges else Charges.of(charges)
+        self.prepared = self._packed_keys = b""  # once they are known
+        self.charges = charges = Charges.of(command.charges)
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
         rules, idents, costs = charges.key
         self.size = size = len(idents)
@@ -211,15 +210,15 @@ class DecideCommand(RedisCommand, ScriptCall):
         return self._packed_keys
 
     def packed(self) -> bytes:
-        if self._packed:
-            return self._packed
+        if self.prepared:
+            return self.prepared
         packing = self.packing
         if not packing.is_prepared or self.context.clock:
             return pack_command(self.by_sha())
-        self._packed = packing.begin + self.packed_keys() + packing.end
+        self.prepared = packing.begin + self.packed_keys() + packing.end
         if packing.has_lease:
-            self._packed += packed_lease(self)
-        return self._packed
+            self.prepared += packed_lease(self)
+        return self.prepared
 
     def joined(self, asks: Sequence[DecideCommand]) -> ScriptCall:
         return self if len(asks) == 1 else JoinedCall(asks)
@@ -227,10 +226,10 @@ class DecideCommand(RedisCommand, ScriptCall):
     def read_joined(self, asks: Sequence[DecideCommand], reply: bytes) -> list[Answers]:
         """All numbers are looked at together, as most often every charge fits, and much is left."""
         if len(asks) == 1:
-            return [DecideCommand.read(self, (reply,))]
+            return [self.read_reply(reply)]
         repaired, now = HEAD.unpack_from(reply)
         if repaired:
-            self._note_repaired(int(repaired), now)
+            self._note_repaired(repaired, now)
         own = self.packing.numbers
         if len(reply) != HEAD.size + own.size * len(asks):
             raise InvalidResponse(f"{len(reply)} bytes answer {len(asks)} times {len(self.packing.parts)} charges")
@@ -245,22 +244,27 @@ class DecideCommand(RedisCommand, ScriptCall):
         return HEAD.pack(0, answers.at) + self.packing.numbers.pack(*answers.numbers)
 
     def read(self, replies: Sequence[Any]) -> Answers:
-        reply, numbers = replies[-1], self.packing.numbers
-        repaired, now = HEAD.unpack_from(reply)
-        if repaired:
-            self._note_repaired(int(repaired), now)
-        if len(reply) != HEAD.size + numbers.size:
+        return self.read_reply(replies[-1])
+
+    def read_reply(self, reply: bytes) -> Answers:
+        """The answers that a reply has."""
+        whole = self.packing.reply
+        if len(reply) != whole.size:
+            self._note_repaired(*HEAD.unpack_from(reply))
             raise InvalidResponse(f"{len(reply)} bytes answer {len(self.packing.parts)} charges")
-        answers = Answers(numbers.unpack_from(reply, HEAD.size), now)
+        repaired, now, *numbers = whole.unpack(reply)
+        if repaired:
+            self._note_repaired(repaired, now)
+        answers = Answers(tuple(numbers), now)
         self.context.answered.note(self.charges, answers)
         return answers
 
-    def _note_repaired(self, repaired: int, now: float) -> None:
+    def _note_repaired(self, repaired: float, now: float) -> None:
         """Raises RepeatCommand where that many stands for a call that was not decided: by what the calendar said."""
         if repaired == TOO_OLD:
             self.context.calendar.learn(int(now))
             raise RepeatCommand
-        if self.context.log_throttle.due("repaired"):
+        if repaired and self.context.log_throttle.due("repaired"):
             logger.warning("%d invalid counts in Redis begin at 0: does another program use this PREFIX?", repaired)
 
 

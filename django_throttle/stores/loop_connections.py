@@ -19,7 +19,7 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from django_throttle.event_loop import spawn
 from django_throttle.stores.failures import LoopBlocked
-from django_throttle.stores.sync_pool import IDLE_SECONDS, is_demotion
+from django_throttle.stores.sync_pool import IDLE_SECONDS, WHOLE, is_demotion
 from django_throttle.stores.timeouts import GRACE, LATE, LoopDeadline
 
 CLOSING_SECONDS: Final = 1.0
@@ -142,6 +142,11 @@ class LoopConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         chunk, at = self._rest + self._buffer[:nbytes], 0
+        head = WHOLE.get(len(chunk))
+        if head is not None and chunk.startswith(head) and self._waiting:  # one decision's reply, all of it
+            self._rest = b""
+            self._take(chunk[len(head) : -2])
+            return
         try:
             while at < len(chunk):
                 reply, at = read_reply(chunk, at, self._error_of)

@@ -31,7 +31,7 @@ class Packing(NamedTuple):
 
     ``keys`` are those of the call, each the place of its ident and its end. Where it ``is_prepared``, all have the same
     charges: ``begin`` and ``end`` are what one sends around its keys, before what a lease takes. ``numbers`` are those
-    of its answers in the reply.
+    of its answers in the ``reply`` to one call.
     """
 
     packed: bytes
@@ -44,6 +44,7 @@ class Packing(NamedTuple):
     begin: bytes
     end: bytes
     numbers: Struct
+    reply: Struct
 
 
 @lru_cache(maxsize=4096)
@@ -60,8 +61,9 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | 
     whole, script = b"".join([opening, *packed]), decide_script(tuple(parts))
     leases, calendars = Concurrency in plans, CalendarWindow in plans
     begin = begin_call(script, len(keys), 2 + LEASE_ARGS if leases else 1)
-    around, numbers = (begin, bulk(whole) + NO_TIME * leases), Struct(f"<{3 * len(parts)}d")
-    return Packing(whole, script, tuple(parts), tuple(keys), leases, calendars, not calendars, *around, numbers)
+    around, own = (begin, bulk(whole) + NO_TIME * leases), 3 * len(parts)
+    replies = Struct(f"<{own}d"), Struct(f"<{2 + own}d")
+    return Packing(whole, script, tuple(parts), tuple(keys), leases, calendars, not calendars, *around, *replies)
 
 
 def pack(plan: Plan, rule: Rule, cost: int) -> bytes:

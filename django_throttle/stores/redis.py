@@ -122,7 +122,7 @@ class RedisStore(RedisContext):
             if not self.breaker.is_calm:
                 made.admit()
             try:
-                answers = made.read((self.transport.send(made),))
+                answers = made.read_reply(self.transport.send(made))
             except BaseException as error:
                 made.fail(error)
                 raise

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from math import inf
 from threading import Condition
 from typing import Any, Final
 from weakref import finalize
@@ -20,6 +21,9 @@ from django_throttle.stores.timeouts import Deadline, DeadlineSocket
 
 # Bytes; longer than the reply to any decision. Making room for more would take longer than reading.
 DECISION: Final = 1024
+# What a whole reply of so many bytes begins with: how long its text is.
+WHOLE: Final = {len(head) + size + 2: head for size in range(DECISION) if (head := b"$%d\r\n" % size)}
+NONE_FREE: Final[tuple[Any, float]] = None, -inf  # or others wait: first come, first served
 # Seconds; a connection that was idle for longer is checked before use: the server may have closed it.
 IDLE_SECONDS: Final = 0.5
 
@@ -61,22 +65,24 @@ class Pool:
 
         Raises redis-py's errors, and OSError. The connection is closed unless all was read.
         """
-        connection, now = self._take()
+        now = time.monotonic()
+        try:
+            connection, since = NONE_FREE if self._waiting else self._free.pop()
+        except IndexError:
+            connection, since = NONE_FREE
+        if now - since > IDLE_SECONDS:
+            connection, now = self._checked(connection), time.monotonic()
         line: Any = connection._sock
         try:
             bare = line.bare(until - now) if type(line) is DeadlineSocket else None
             if bare is not None:  # connected, not encrypted, not late
                 bare.sendall(command)
                 chunk = bare.recv(DECISION)
-                if chunk[:1] == b"$":  # a decision's reply, as a rule all of it
-                    head, is_whole, rest = chunk.partition(b"\r\n")
-                    if is_whole and len(rest) == int(head[1:]) + 2:
-                        return rest[:-2]
+                head = WHOLE.get(len(chunk))
+                if head is not None and chunk.startswith(head):  # a decision's reply, all of it
+                    return chunk[len(head) : -2]
                 line.unread(chunk)
-            with Deadline(until - time.monotonic()):
-                if bare is None:
-                    connection.send_packed_command([command], check_health=False)
-                return connection.read_response(disable_decoding=True)
+            return _reply_until(until, connection, command if bare is None else None)
         except BaseException as error:
             # A ResponseError was read to its end; on a replica whoever connects anew finds the master.
             if not isinstance(error, ResponseError) or is_demotion(error):
@@ -94,7 +100,10 @@ class Pool:
 
     def post(self, commands: Sequence[bytes]) -> AbstractConnection:
         """Send several packed commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""
-        connection, _ = self._take()
+        try:
+            connection = self._checked(None if self._waiting else self._free.pop()[0])
+        except IndexError:
+            connection = self._checked(None)
         try:
             connection.send_packed_command([b"".join(commands)], check_health=False)
         except BaseException:
@@ -126,19 +135,14 @@ class Pool:
             for _ in range(len(self._free)):
                 self.drop(self._free.pop(0)[0])
 
-    def _take(self) -> tuple[AbstractConnection, float]:
-        """A connection, and when it was had."""
-        if self._waiting:  # first come, first served
-            return self._wait(), time.monotonic()
-        try:
-            connection, since = self._free.pop()
-        except IndexError:
-            return self._wait(), time.monotonic()
-        now = time.monotonic()
+    def _checked(self, connection: AbstractConnection | None) -> AbstractConnection:
+        """A connection that was idle, as it may have been closed meanwhile; where there is none, one is waited for."""
+        if connection is None:
+            return self._wait()
         # redis-py 5 has no public name for being connected.
-        if now - since > IDLE_SECONDS and connection._sock is not None and _is_stale(connection):
+        if connection._sock is not None and _is_stale(connection):
             connection.disconnect()
-        return connection, now  # one that is not connected connects as it sends
+        return connection  # one that is not connected connects as it sends
 
     def _give(self, connection: AbstractConnection) -> None:
         if self._outdated and connection in self._outdated:
@@ -173,6 +177,14 @@ class Pool:
                 self._waiting -= 1
                 if self._waiting and (self._free or len(self._made) < self._most):
                     self._freed.notify()  # whoever came as this one was woken waits for nobody else
+
+
+def _reply_until(until: float, connection: AbstractConnection, command: bytes | None) -> Any:
+    """The reply to a command that is sent now, or was sent before where it is None, in redis-py's own way."""
+    with Deadline(until - time.monotonic()):
+        if command is not None:
+            connection.send_packed_command([command], check_health=False)
+        return connection.read_response(disable_decoding=True)
 
 
 def _close(free: list[tuple[AbstractConnection, float]]) -> None:

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -123,17 +124,21 @@ class DeadlineSocket:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._timeout = sock.gettimeout()
         self._unread = b""
         # gevent's sockets never block, so the kernel's timeouts have no effect on them.
         self._is_plain = KERNEL_WATCHES and type(sock) is socket.socket and isinstance(sock, _socket.socket)
+        self._note_timeout(sock.gettimeout())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
 
     def settimeout(self, timeout: float | None) -> None:
-        self._timeout = timeout
+        self._note_timeout(timeout)
         self._socket.settimeout(timeout)
+
+    def _note_timeout(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._near = NEARLY * timeout if timeout and self._is_plain else inf
 
     def unread(self, chunk: bytes) -> None:
         """Have ``chunk`` read once more."""
@@ -161,12 +166,12 @@ class DeadlineSocket:
         That saves the system calls by which Python waits with a timeout. None unless that timeout is about the seconds
         ``left``, the socket is a plain one, and no ``Deadline`` is around.
         """
-        whole = self._timeout
-        if not whole or not NEARLY * whole <= left <= whole or not self._is_plain or _limit.get() is not None:
+        if left < self._near or left > self._timeout or _limit.get() is not None:  # type: ignore[operator]
             return None
-        if self._socket.gettimeout() is not None:
-            _set_kernel_timeouts(self._socket, whole)
-        return self._socket
+        sock = self._socket
+        if sock.gettimeout() is not None:
+            _set_kernel_timeouts(sock, self._timeout)  # type: ignore[arg-type]
+        return sock
 
     def _set_timeout(self, left: Callable[[float | None], float | None]) -> None:
         if self._timeout != 0:  # 0 asks whether something is there, and does not wait
